@@ -1,0 +1,51 @@
+# Everything a contributor runs. `make help` prints the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format bench lock clean
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## create .venv with everything in it; nothing to do the second time
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup  ## write a log of a million entries, compact it, look at the result
+	$(BIN)/python examples/demo.py
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest
+
+test-slow: setup  ## run also the tests that take minutes
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+check: setup  ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q -n 0 tests/test_tidy.py
+
+format: setup  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## measure against the raw operations; prints the table of docs/benchmarks.md
+	$(BIN)/python -m bench
+
+lock: setup  ## renew requirements.lock from pyproject.toml
+	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --upgrade \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
+	  --extra dev --output-file requirements.lock pyproject.toml
+
+clean:  ## remove what the other targets made
+	rm -rf .venv build dist demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis

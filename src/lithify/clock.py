@@ -1,0 +1,68 @@
+"""Time as a parameter.
+
+Nothing in Lithify reads the wall clock or sleeps by itself: it is handed a `Clock`. `SystemClock`
+is the real one, `ManualClock` moves only when a test moves it, so no test has to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "ManualClock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """What the rest of the system may ask about time."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since 1970; may jump."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that only grow; for durations."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Seconds that only grow."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that stands still until `advance` or `sleep` moves it."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_s = start_ms / 1000
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since 1970."""
+        return round(self._now_s * 1000)
+
+    def monotonic_s(self) -> float:
+        """Seconds that only grow."""
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock; returns at once."""
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock by `seconds`, which must not be negative."""
+        assert seconds >= 0
+        with self._lock:
+            self._now_s += seconds

@@ -1,0 +1,1 @@
+"""The compaction kernel: horizon, live set, plan, rewrite, publish, reclaim."""

@@ -1,0 +1,296 @@
+"""What one run may use: bytes per second, memory, scratch disk, and the disk itself.
+
+The token bucket counts two sums, bytes asked for and bytes earned:
+
+1. A taker adds its bytes to the sum asked for. The new sum is its ticket.
+2. Time adds `bytes_per_s` to the sum earned, which is never more than `burst_bytes` ahead of the
+   sum asked for: that is all a pause can save.
+3. The taker may pass as soon as the sum earned reaches its ticket. It sleeps until then, and looks
+   up every tenth of a second for a new rate or a cancelled run.
+
+So takers pass in the order they came, nobody starves, and a take larger than the burst waits in
+proportion. Over any window the bytes passed are at most `bytes_per_s * window + burst_bytes`; where
+one take is larger than the burst, its size stands in for the burst.
+
+`Budget` is the setting, `Allowance` the object a run carries and calls before each transfer; its
+threads share it. `DiskGate` lets one run at a time onto a disk, among all processes of a user that
+share the gate's directory: it locks `disk-<device>.lock` there, and the operating system unlocks
+it when the process dies. The file stays; a leftover file without a lock keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from lithify.errors import InvalidInput, RunCancelled, RunRefused
+from lithify.fs.atomic import read_file
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from lithify.clock import Clock
+    from lithify.fs.base import FileLock, FileSystem
+
+__all__ = [
+    "Allowance",
+    "Budget",
+    "DiskGate",
+    "DiskTurn",
+    "TokenBucket",
+    "default_gate_directory",
+    "reserve_scratch",
+]
+
+SLEEP_S_MAX = 0.1
+"""A taker looks up from its sleep this often, so a cancelled run stops within that time."""
+
+SLEEP_S_MIN = 0.0001
+"""No clock resolves less for sure, and a sleep that moves no clock would go on for ever."""
+
+RATE_BYTES_PER_S_MIN = 1 << 10
+"""Below 1 KiB/s a single 64 MiB segment would take 18 hours: that is not a limit but a mistake."""
+
+MEMORY_BYTES_MIN = 1 << 20
+"""Below 1 MiB there is no room for one write buffer."""
+
+BYTES_MAX = 1 << 50
+"""1 PiB: more than any one machine reads in a second, has as memory or as scratch disk."""
+
+
+class TokenBucket:
+    """Lets bytes pass at a steady rate; `None` lets everything pass. Any thread may take."""
+
+    def __init__(
+        self, bytes_per_s: int | None, clock: Clock, burst_bytes: int | None = None
+    ) -> None:
+        check_range("bytes_per_s", bytes_per_s, 1, BYTES_MAX)
+        check_range("burst_bytes", burst_bytes, 1, BYTES_MAX)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._burst_setting = burst_bytes
+        self._rate = bytes_per_s
+        self._asked_bytes = 0
+        self._earned_bytes = float(self.burst_bytes)
+        self._earned_at_s = clock.monotonic_s()
+
+    @property
+    def bytes_per_s(self) -> int | None:
+        """The rate, `None` when there is no limit."""
+        return self._rate
+
+    @property
+    def burst_bytes(self) -> int:
+        """What may pass at once after a pause: as set, or a tenth of a second's bytes."""
+        if self._burst_setting is not None:
+            return self._burst_setting
+        return max(1, (self._rate or 0) // 10)
+
+    def set_rate(self, bytes_per_s: int | None) -> None:
+        """Change the rate, also for those who wait.
+
+        What was saved or is owed stays so. A bucket that had no limit starts empty.
+        """
+        check_range("bytes_per_s", bytes_per_s, 1, BYTES_MAX)
+        with self._lock:
+            self._earn()
+            self._rate = bytes_per_s
+            self._earn()
+
+    def take(self, size_bytes: int, check: Callable[[], None] | None = None) -> float:
+        """Sleep until `size_bytes` may pass; the seconds slept.
+
+        `check` is called before each sleep and ends the waiting by raising; the bytes stay taken.
+        """
+        if size_bytes < 0:
+            raise InvalidInput(f"cannot take {size_bytes} bytes, must be 0 or more")
+        with self._lock:
+            self._earn()
+            self._asked_bytes += size_bytes
+            ticket = self._asked_bytes
+        waited_s = 0.0
+        while (missing_s := self._missing_s(ticket)) > 0:
+            if check is not None:
+                check()
+            sleep_s = min(max(missing_s, SLEEP_S_MIN), SLEEP_S_MAX)
+            self._clock.sleep(sleep_s)
+            waited_s += sleep_s
+        return waited_s
+
+    def _missing_s(self, ticket: int) -> float:
+        """How long until `ticket` is earned, at the present rate."""
+        with self._lock:
+            self._earn()
+            if self._rate is None:
+                return 0.0
+            return (ticket - self._earned_bytes) / self._rate
+
+    def _earn(self) -> None:
+        """Add what the time since the last call has earned, up to the burst."""
+        now_s = self._clock.monotonic_s()
+        if self._rate is None:
+            self._earned_bytes = float(self._asked_bytes)
+        else:
+            self._earned_bytes = min(
+                self._earned_bytes + (now_s - self._earned_at_s) * self._rate,
+                float(self._asked_bytes + self.burst_bytes),
+            )
+        self._earned_at_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits of one run. A rate of `None` is no limit; scratch of `None` is the whole disk."""
+
+    read_bytes_per_s: int | None = None
+    write_bytes_per_s: int | None = None
+    memory_bytes: int = 256 << 20
+    scratch_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        rate_min = RATE_BYTES_PER_S_MIN
+        check_range("read_bytes_per_s", self.read_bytes_per_s, rate_min, BYTES_MAX)
+        check_range("write_bytes_per_s", self.write_bytes_per_s, rate_min, BYTES_MAX)
+        check_range("memory_bytes", self.memory_bytes, MEMORY_BYTES_MIN, BYTES_MAX)
+        check_range("scratch_bytes", self.scratch_bytes, 0, BYTES_MAX)
+
+
+class Allowance:
+    """A budget being used by one run: its threads ask here before they read or write.
+
+    `reads` and `writes` are its buckets; `set_rate` on them works while the run goes on.
+    """
+
+    def __init__(self, budget: Budget, clock: Clock) -> None:
+        self.budget = budget
+        self.reads = TokenBucket(budget.read_bytes_per_s, clock)
+        self.writes = TokenBucket(budget.write_bytes_per_s, clock)
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._bytes_read = 0
+        self._bytes_written = 0
+        self._waited_s = 0.0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that were let through to be read."""
+        return self._bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that were let through to be written."""
+        return self._bytes_written
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds slept for the rates, over all threads."""
+        return self._waited_s
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the run was asked to stop."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Ask the run to stop at its next check, read or write; from any thread."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raise `RunCancelled` if the run was asked to stop."""
+        if self._cancelled.is_set():
+            raise RunCancelled(
+                f"run was cancelled after {self._bytes_read} bytes read "
+                f"and {self._bytes_written} bytes written"
+            )
+
+    def read(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` may be read."""
+        self.check()
+        waited_s = self.reads.take(size_bytes, self.check)
+        with self._lock:
+            self._bytes_read += size_bytes
+            self._waited_s += waited_s
+
+    def write(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` may be written."""
+        self.check()
+        waited_s = self.writes.take(size_bytes, self.check)
+        with self._lock:
+            self._bytes_written += size_bytes
+            self._waited_s += waited_s
+
+
+def reserve_scratch(
+    fs: FileSystem, path: str, needed_bytes: int, scratch_bytes: int | None
+) -> None:
+    """Refuse the run now if what it will write cannot fit, rather than fail half way.
+
+    `path` must exist on the disk that will be written to; `scratch_bytes` is the budget's limit.
+    """
+    available_bytes = fs.free_bytes(path)
+    limit_bytes = available_bytes if scratch_bytes is None else scratch_bytes
+    if needed_bytes > min(available_bytes, limit_bytes):
+        limit = "none" if scratch_bytes is None else f"{scratch_bytes} bytes"
+        raise RunRefused(
+            "scratch space",
+            f"needs {needed_bytes} bytes on the disk of {path}, "
+            f"available {available_bytes} bytes, limit {limit}",
+        )
+
+
+class DiskGate:
+    """One run per disk among all processes that name the same `directory`."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+
+    def enter(self, path: str, owner: str) -> DiskTurn:
+        """Have the disk that holds `path` until the turn is released, or raise `RunRefused`.
+
+        `owner` is what those who are refused meanwhile get to read.
+        """
+        found = self._fs.stat(path)
+        if found.is_symlink:
+            found = self._fs.stat(f"{path}/.")
+        device = found.device
+        self._fs.mkdir(self._directory)
+        lock_path = f"{self._directory}/disk-{device}.lock"
+        lock = self._fs.lock(lock_path, owner)
+        if lock is None:
+            holder = read_file(self._fs, lock_path).decode("utf-8", "replace").strip()
+            detail = f"disk {device} of {path} is in use by {holder or 'a run without a name'}"
+            raise RunRefused("disk", detail)
+        return DiskTurn(lock)
+
+
+class DiskTurn:
+    """The disk is ours until `release` or the end of the `with` block."""
+
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let the next run in. A second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def default_gate_directory() -> str:
+    """Where the processes of one user meet: a directory of theirs under the temporary one."""
+    return f"{tempfile.gettempdir()}/lithify-{os.getuid()}"

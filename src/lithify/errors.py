@@ -1,0 +1,164 @@
+"""Every error Lithify raises on purpose.
+
+Each names the thing (a file, a position, a setting), the value found and the limit or the value
+expected, and leaves everything as it was. Callers catch the class, people read the text.
+
+    LithifyError
+    ├── InvalidInput            the caller asked for something that cannot be
+    │   ├── InvalidSetting      a setting is negative, absurd or contradicts another
+    │   ├── PositionOutOfRange  a position that the log does not and cannot have
+    │   └── EntryTooLarge       a body above the limit
+    ├── Corrupt                 bytes on disk are not what was written
+    │   ├── NotASegment         no magic: some other file
+    │   ├── DamagedFrame        CRC, length or order wrong inside a segment
+    │   ├── DamagedFile         manifest, journal, history, dead set, footer or side file
+    │   └── MissingFile         the manifest names a file that is not there
+    ├── UnsupportedVersion      written by a newer Lithify
+    ├── LogLocked               another process writes to this directory
+    ├── LogClosed               used after close
+    ├── WriteFailed             the file system refused a write; nothing was acknowledged
+    ├── RunRefused              a compaction run cannot start now; names the limit it waits for
+    ├── RunCancelled            a run was asked to stop and left the log as it was
+    └── PlanStale               the log changed under a plan, so it was not applied
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Corrupt",
+    "DamagedFile",
+    "DamagedFrame",
+    "EntryTooLarge",
+    "InvalidInput",
+    "InvalidSetting",
+    "LithifyError",
+    "LogClosed",
+    "LogLocked",
+    "MissingFile",
+    "NotASegment",
+    "PlanStale",
+    "PositionOutOfRange",
+    "RunCancelled",
+    "RunRefused",
+    "UnsupportedVersion",
+    "WriteFailed",
+]
+
+
+class LithifyError(Exception):
+    """The root: catches everything Lithify raises on purpose."""
+
+
+class InvalidInput(LithifyError, ValueError):
+    """The caller asked for something that cannot be."""
+
+
+class InvalidSetting(InvalidInput):
+    """A setting is outside its limits."""
+
+    def __init__(self, name: str, value: object, limit: str) -> None:
+        self.name = name
+        self.value = value
+        self.limit = limit
+        super().__init__(f"setting {name} is {value!r}, must be {limit}")
+
+
+class PositionOutOfRange(InvalidInput):
+    """A position that the log does not and cannot have."""
+
+    def __init__(self, position: int, limit: str) -> None:
+        self.position = position
+        self.limit = limit
+        super().__init__(f"position {position} is out of range, must be {limit}")
+
+
+class EntryTooLarge(InvalidInput):
+    """A body above the limit."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(f"entry of {size_bytes} bytes is larger than the limit {limit_bytes}")
+
+
+class Corrupt(LithifyError):
+    """Bytes on disk are not what was written."""
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        self.path = path
+        self.offset = offset
+        self.what = what
+        super().__init__(f"{path} at byte {offset}: {what}")
+
+
+class NotASegment(Corrupt):
+    """The file does not begin as a segment does."""
+
+
+class DamagedFrame(Corrupt):
+    """A frame's CRC, length or order is wrong; `after` is the last good position before it."""
+
+    def __init__(self, path: str, offset: int, what: str, after: int | None = None) -> None:
+        self.after = after
+        place = "" if after is None else f" (after position {after})"
+        super().__init__(path, offset, what + place)
+
+
+class DamagedFile(Corrupt):
+    """A manifest, journal, history, dead set, footer or side file is damaged."""
+
+
+class MissingFile(Corrupt):
+    """The manifest names a file that is not there."""
+
+    def __init__(self, path: str, named_by: str) -> None:
+        super().__init__(path, 0, f"missing, but {named_by} names it")
+
+
+class UnsupportedVersion(LithifyError):
+    """Written by a newer Lithify, or not by Lithify at all."""
+
+    def __init__(self, path: str, version: int, newest: int) -> None:
+        self.path = path
+        self.version = version
+        self.newest = newest
+        super().__init__(f"{path} has format version {version}, this build reads up to {newest}")
+
+
+class LogLocked(LithifyError):
+    """Another process has the directory open for writing."""
+
+    def __init__(self, path: str, owner: str) -> None:
+        self.path = path
+        self.owner = owner
+        super().__init__(f"{path} is open for writing by {owner}")
+
+
+class LogClosed(LithifyError):
+    """The log was used after close."""
+
+
+class WriteFailed(LithifyError):
+    """The file system refused a write. What was not acknowledged before is not in the log."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        self.path = path
+        self.cause = cause
+        super().__init__(f"{path}: {cause.strerror or cause} (errno {cause.errno})")
+
+
+class RunRefused(LithifyError):
+    """A compaction run cannot start now; `limit` is the name of what it waits for."""
+
+    def __init__(self, limit: str, detail: str) -> None:
+        self.limit = limit
+        self.detail = detail
+        super().__init__(f"run waits for {limit}: {detail}")
+
+
+class RunCancelled(LithifyError):
+    """A run was asked to stop."""
+
+
+class PlanStale(LithifyError):
+    """The log changed under a plan."""

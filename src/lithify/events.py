@@ -1,0 +1,144 @@
+"""What happened, as typed values with one line of text.
+
+Logs, metrics and tests all take the same events: the log prints `str(event)`, metrics count by
+type, tests compare values. An `EventSink` is any function that takes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = [
+    "Event",
+    "EventSink",
+    "OrphanRemoved",
+    "Published",
+    "Reclaimed",
+    "RunFinished",
+    "RunPhase",
+    "RunRecovered",
+    "SegmentSealed",
+    "TailCut",
+    "WriteRefused",
+    "ignore_events",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The root of all events; `log` is the directory of the log it is about."""
+
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSealed(Event):
+    """A segment was closed for good."""
+
+    segment: str
+    entries: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.log}: sealed {self.segment} with {self.entries} entries, {self.bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class TailCut(Event):
+    """A crash had torn the end of the active segment; the torn bytes were cut."""
+
+    segment: str
+    offset: int
+    bytes: int
+    last_position: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log}: cut {self.bytes} torn bytes of {self.segment} at byte {self.offset}, "
+            f"after position {self.last_position}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanRemoved(Event):
+    """A file that no manifest and no journal names was removed."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: removed {self.name}, which belongs to no generation"
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Event):
+    """A new generation of the manifest rules."""
+
+    generation: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: generation {self.generation} published ({self.why})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed(Event):
+    """Retired files were deleted."""
+
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.log}: reclaimed {self.bytes} bytes in {self.files} files"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused(Event):
+    """The file system refused a write or an fsync."""
+
+    path: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: {self.path}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPhase(Event):
+    """A compaction run entered a phase."""
+
+    run_id: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: run {self.run_id} is in {self.phase}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecovered(Event):
+    """An unfinished run was found and dealt with."""
+
+    run_id: str
+    phase: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: run {self.run_id} had stopped in {self.phase}: {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(Event):
+    """A compaction run ended; `summary` is its report in one line."""
+
+    run_id: str
+    summary: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: run {self.run_id}: {self.summary}"
+
+
+EventSink = Callable[[Event], None]
+
+
+def ignore_events(event: Event) -> None:
+    """The sink for those who do not want to know."""

@@ -1,0 +1,21 @@
+"""The only package that touches a file system. Start reading in `base.py`."""
+
+from lithify.fs.atomic import read_file, write_atomic
+from lithify.fs.base import File, FileLock, FileStat, FileSystem
+from lithify.fs.faulty import Fault, FaultyFileSystem, PowerCut
+from lithify.fs.local import LocalFileSystem
+from lithify.fs.memory import MemoryFileSystem
+
+__all__ = [
+    "Fault",
+    "FaultyFileSystem",
+    "File",
+    "FileLock",
+    "FileStat",
+    "FileSystem",
+    "LocalFileSystem",
+    "MemoryFileSystem",
+    "PowerCut",
+    "read_file",
+    "write_atomic",
+]

@@ -1,0 +1,35 @@
+"""Replace a small file so that a crash leaves the old bytes or the new, never a mixture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lithify.checksum import Buffer
+    from lithify.fs.base import FileSystem
+
+__all__ = ["TEMPORARY_SUFFIX", "read_file", "write_atomic"]
+
+TEMPORARY_SUFFIX = ".tmp"
+"""A file with this suffix belongs to an unfinished `write_atomic` and may be removed at open."""
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """The whole of a small file."""
+    with fs.open_read(path) as file:
+        return file.pread(file.size(), 0)
+
+
+def write_atomic(fs: FileSystem, path: str, data: Buffer) -> None:
+    """Put `data` under `path`, durably, in one step.
+
+    A crash before the rename leaves the old file and perhaps a `.tmp`; a crash before the
+    directory's fsync leaves the old file or the new one; after it, the new one.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    with fs.open_append(temporary) as file:
+        file.truncate(0)
+        file.write(data)
+        file.fsync()
+    fs.rename(temporary, path)
+    fs.sync_dir(path.rpartition("/")[0] or ".")

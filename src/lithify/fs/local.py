@@ -1,0 +1,297 @@
+"""The real file system: POSIX calls, nothing buffered in Python.
+
+How an append works:
+
+1. The file is opened without O_APPEND and its end is asked for once. From then on the `File`
+   keeps the end itself, so that one append is one system call and `truncate` can move the end.
+2. `write` is one `pwrite` at the end, `writev` one `pwritev` for each 1024 buffers. The end moves
+   by what the kernel took. Where it took less than asked, the rest follows in further calls.
+3. An error leaves the end behind the bytes that landed; the caller truncates.
+
+Invariants: a closed `File` never uses its descriptor number again, which by then may belong to
+another file. Two append handles on one file overwrite each other; the layers above hold a `lock`.
+A `memoryview` handed to `write` is one of bytes: its length counts bytes.
+
+Called through the protocol in `base.py` by everything above `fs/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from typing import TYPE_CHECKING, Self
+
+from lithify.fs.base import FileStat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from lithify.checksum import Buffer
+    from lithify.fs.base import File, FileLock
+
+__all__ = ["LocalFileSystem"]
+
+IOV_MAX = 1024
+"""Buffers one `pwritev` may take; Linux's limit."""
+
+COPY_CHUNK_BYTES = 1 << 20
+"""Bytes held in memory at once where the kernel cannot copy by itself."""
+
+CLOSED_FD = (1 << 31) - 1
+"""A descriptor no process can have, so that every call with it gets EBADF; -1 makes Python raise
+`ValueError` for some calls."""
+
+_COPY_UNSUPPORTED = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+class _LocalFile:
+    """One descriptor and, if it is for appending, the end of its file."""
+
+    __slots__ = ("_appends", "_end", "_fd", "_path")
+
+    def __init__(self, path: str, fd: int, *, appends: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._appends = appends
+        self._end = os.fstat(fd).st_size if appends else 0
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._end if self._appends else os.fstat(self._fd).st_size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        while len(data) < length:
+            more = os.pread(self._fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            count = os.preadv(self._fd, [view[filled:]], offset + filled)
+            if not count:
+                break
+            filled += count
+        return filled
+
+    def write(self, data: Buffer) -> None:
+        written = os.pwrite(self._fd, data, self._end)
+        self._end += written
+        if written != len(data):
+            self._write_rest(data, written)
+
+    def writev(self, buffers: Sequence[Buffer]) -> None:
+        for first in range(0, len(buffers), IOV_MAX):
+            batch = buffers if len(buffers) <= IOV_MAX else buffers[first : first + IOV_MAX]
+            written = os.pwritev(self._fd, batch, self._end)
+            self._end += written
+            if written != sum(map(len, batch)):
+                # Rare (a signal, a disk about to be full), so joining costs nothing that matters.
+                self._write_rest(b"".join(batch), written)
+
+    def _write_rest(self, data: Buffer, written: int) -> None:
+        rest = memoryview(data).cast("B")[written:]
+        while rest:
+            count = os.pwrite(self._fd, rest, self._end)
+            self._end += count
+            rest = rest[count:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._end = size
+
+    def fsync(self) -> None:
+        os.fsync(self._fd)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, CLOSED_FD
+        if fd != CLOSED_FD:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def copy_from(self, source: _LocalFile, offset: int, length: int) -> int:
+        """Append in the kernel; the bytes it did, which is less where it cannot or will not."""
+        copied = 0
+        while copied < length:
+            try:
+                count = os.copy_file_range(
+                    source._fd,
+                    self._fd,
+                    length - copied,
+                    offset + copied,
+                    self._end,
+                )
+            except OSError as error:
+                if error.errno not in _COPY_UNSUPPORTED:
+                    raise
+                break
+            if not count:
+                break
+            copied += count
+            self._end += count
+        return copied
+
+
+class _LocalLock:
+    """An open descriptor that holds the `flock`; closing it, or dying, drops the lock."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, CLOSED_FD
+        if fd != CLOSED_FD:
+            os.close(fd)
+
+
+class LocalFileSystem:
+    """The machine's file system."""
+
+    def open_append(self, path: str, *, exclusive: bool = False) -> File:
+        """Open to read and to append, creating it; `exclusive` refuses one that exists."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
+        return _LocalFile(path, os.open(path, flags, 0o644), appends=True)
+
+    def open_read(self, path: str) -> File:
+        """Open to read only."""
+        return _LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), appends=False)
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents, each durable in its own parent.
+
+        A process killed between a mkdir and the fsync that follows leaves a directory that exists
+        and is not durable: it is the deepest one there is, so its parent is synced as well.
+        """
+        missing = []
+        deepest = path
+        while not os.path.isdir(deepest):
+            missing.append(deepest)
+            deepest = _parent(deepest)
+        # Above the directories that are ours there may be one that only others may read.
+        with contextlib.suppress(PermissionError):
+            self.sync_dir(_parent(deepest))
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    raise
+            self.sync_dir(_parent(directory))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give `source` the name `target`, replacing what was there, atomically."""
+        os.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Make `target` a second name of `source`."""
+        os.link(source, target, follow_symlinks=False)
+
+    def symlink(self, source: str, target: str) -> None:
+        """Make `target` a symbolic link that reads `source`."""
+        os.symlink(source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file's or a symbolic link's name."""
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def stat(self, path: str) -> FileStat:
+        """Size and identity, of a symbolic link its own."""
+        found = os.lstat(path)
+        return FileStat(
+            size=found.st_size,
+            inode=found.st_ino,
+            links=found.st_nlink,
+            device=found.st_dev,
+            mtime_ms=found.st_mtime_ns // 1_000_000,
+            is_dir=stat.S_ISDIR(found.st_mode),
+            is_symlink=stat.S_ISLNK(found.st_mode),
+        )
+
+    def exists(self, path: str) -> bool:
+        """Is there anything under this name? An I/O error is raised, never taken for a no."""
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes an ordinary user may still write, where `path` is or would be created."""
+        while not self.exists(path):
+            path = _parent(path)
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def copy_range(self, source: File, offset: int, target: File, length: int) -> None:
+        """Append `length` bytes of `source` at `offset` to `target`; EINVAL if it has fewer."""
+        if isinstance(source, _LocalFile) and isinstance(target, _LocalFile):
+            copied = target.copy_from(source, offset, length)
+        else:
+            copied = 0
+        while copied < length:
+            chunk = source.pread(min(COPY_CHUNK_BYTES, length - copied), offset + copied)
+            if not chunk:
+                raise OSError(errno.EINVAL, "the range to copy ends behind the file", source.path)
+            target.write(chunk)
+            copied += len(chunk)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str, owner: str) -> FileLock | None:
+        """Lock the file `path` with `flock` and write `owner` into it; `None` if it is taken."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, owner.encode(), 0)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError:
+            os.close(fd)
+            raise
+        return _LocalLock(fd)
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")

@@ -1,0 +1,396 @@
+"""A file system in memory that knows what a power cut would leave.
+
+It keeps the promises of `base.py` and not one more: bytes that were not fsynced and names whose
+directory was not synced are pending (see `inodes.py`), and three views of them can be had:
+
+1. The object itself: what the running process sees, which is everything.
+2. `kill_clone()`: what the next process sees after a SIGKILL. Everything written is there and
+   what was pending still is; locks are gone.
+3. `crash_clone(rng)`: what the next process sees after a power cut. Of each pending write all,
+   nothing or a prefix is there, each pending truncation and each pending name change happened or
+   did not; nothing is pending any more; locks are gone. The choices come from `rng` only, so a
+   seed is a crash that can be played again.
+
+Clones are independent of the original. Open `File`s stay with the file system that opened them.
+Relative paths start at the root. `capacity_bytes` makes a disk that can be full: a write that
+does not fit puts what fits and raises ENOSPC. Removed files keep their space while they are open.
+
+Used by tests, through the protocol in `base.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import threading
+from typing import TYPE_CHECKING, Self
+
+from lithify.clock import ManualClock
+from lithify.fs.base import FileStat
+from lithify.fs.inodes import DirInode, FileInode, LinkInode, NameChange, Slot, Tree, failure
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from lithify.checksum import Buffer
+    from lithify.clock import Clock
+    from lithify.fs.base import File, FileLock
+    from lithify.fs.inodes import Inode
+
+__all__ = ["MemoryFileSystem"]
+
+UNLIMITED_BYTES = 1 << 50
+"""The free space of a disk without a capacity: a pebibyte, more than any test writes."""
+
+DEVICE = 1
+"""All paths are on one device."""
+
+
+class _Disk:
+    """What all files share: the lock, the clock, the space, and which inodes are locked."""
+
+    def __init__(self, clock: Clock, capacity_bytes: int | None) -> None:
+        self.guard = threading.RLock()
+        self.clock = clock
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.locked: set[int] = set()
+
+    def free_bytes(self) -> int:
+        """Bytes that still fit."""
+        if self.capacity_bytes is None:
+            return UNLIMITED_BYTES
+        return self.capacity_bytes - self.used_bytes
+
+    def write(self, inode: FileInode, offset: int, data: bytes) -> int:
+        """Put what fits of `data` at `offset`; the number of bytes that did."""
+        reach = len(inode.content) + self.free_bytes()
+        fitting = data[: max(0, reach - offset)]
+        if fitting:
+            self.used_bytes -= len(inode.content)
+            inode.write(offset, fitting)
+            self.used_bytes += len(inode.content)
+            inode.mtime_ms = self.clock.now_ms()
+        return len(fitting)
+
+    def truncate(self, inode: FileInode, size: int, path: str) -> None:
+        """Make a file `size` bytes long."""
+        growth = size - len(inode.content)
+        if growth > self.free_bytes():
+            raise failure(errno.ENOSPC, path)
+        inode.truncate(size)
+        self.used_bytes += growth
+        inode.mtime_ms = self.clock.now_ms()
+
+    def forget(self, inode: Inode | None) -> None:
+        """Give back the space of a file that has no name and is not open."""
+        if isinstance(inode, FileInode) and not inode.links and not inode.opens:
+            self.used_bytes -= len(inode.content)
+
+
+class _MemoryFile:
+    """One open file; like the real one it keeps the end at which it appends."""
+
+    def __init__(self, disk: _Disk, path: str, inode: FileInode, *, appends: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._appends = appends
+        self._end = len(inode.content)
+        self._open = True
+        inode.opens += 1
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        with self._disk.guard:
+            return self._end if self._appends else len(self._opened().content)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        with self._disk.guard:
+            return bytes(memoryview(self._opened().content)[offset : offset + length])
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.pread(len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Buffer) -> None:
+        with self._disk.guard:
+            inode = self._opened(to_write=True)
+            written = self._disk.write(inode, self._end, bytes(data))
+            self._end += written
+            if written < len(data):
+                raise failure(errno.ENOSPC, self._path)
+
+    def writev(self, buffers: Sequence[Buffer]) -> None:
+        self.write(b"".join(buffers))
+
+    def truncate(self, size: int) -> None:
+        with self._disk.guard:
+            self._disk.truncate(self._opened(to_write=True), size, self._path)
+            self._end = size
+
+    def fsync(self) -> None:
+        with self._disk.guard:
+            self._opened().sync()
+
+    def fdatasync(self) -> None:
+        self.fsync()
+
+    def close(self) -> None:
+        with self._disk.guard:
+            if self._open:
+                self._open = False
+                self._inode.opens -= 1
+                self._disk.forget(self._inode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self, *, to_write: bool = False) -> FileInode:
+        if not self._open or (to_write and not self._appends):
+            raise failure(errno.EBADF, self._path)
+        return self._inode
+
+
+class _MemoryLock:
+    """A lock on an inode, as `flock` gives."""
+
+    def __init__(self, disk: _Disk, number: int) -> None:
+        self._disk = disk
+        self._number: int | None = number
+
+    def release(self) -> None:
+        with self._disk.guard:
+            if self._number is not None:
+                self._disk.locked.discard(self._number)
+                self._number = None
+
+
+class MemoryFileSystem:
+    """Files in memory, with what is durable and what is not; see the module."""
+
+    def __init__(self, *, clock: Clock | None = None, capacity_bytes: int | None = None) -> None:
+        self._disk = _Disk(clock or ManualClock(), capacity_bytes)
+        self._newest = 0
+        self._tree = Tree(DirInode(*self._identity()))
+
+    def kill_clone(self) -> MemoryFileSystem:
+        """As the next process finds it after a SIGKILL of this one."""
+        return self._clone(None)
+
+    def crash_clone(self, rng: random.Random) -> MemoryFileSystem:
+        """As the next process finds it after a power cut, in one of the ways it can go."""
+        return self._clone(rng)
+
+    def _clone(self, power_cut: random.Random | None) -> MemoryFileSystem:
+        disk = self._disk
+        with disk.guard:
+            clone = MemoryFileSystem(clock=disk.clock, capacity_bytes=disk.capacity_bytes)
+            clone._tree = copy.deepcopy(self._tree)
+            clone._newest = self._newest
+        if power_cut:
+            clone._tree.lose_power(power_cut)
+        files = [inode for inode in clone._tree.inodes() if isinstance(inode, FileInode)]
+        clone._disk.used_bytes = sum(len(inode.content) for inode in files)
+        return clone
+
+    def flip(self, path: str, offset: int, mask: int = 0x01) -> None:
+        """Damage one byte of a file, in what is read now and in what is durable already."""
+        with self._disk.guard:
+            inode = self._file(path)
+            inode.content[offset] ^= mask
+            if offset < len(inode.durable):
+                inode.durable[offset] ^= mask
+
+    def open_append(self, path: str, *, exclusive: bool = False) -> File:
+        """Open to read and to append, creating it; `exclusive` refuses one that exists."""
+        with self._disk.guard:
+            slot = self._tree.find(path, follow=not exclusive)
+            if slot.inode is None:
+                self._change(NameChange(FileInode(*self._identity()), placed=slot))
+            elif exclusive:
+                raise failure(errno.EEXIST, path)
+            return _MemoryFile(self._disk, path, self._file(path), appends=True)
+
+    def open_read(self, path: str) -> File:
+        """Open to read only."""
+        with self._disk.guard:
+            return _MemoryFile(self._disk, path, self._file(path), appends=False)
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents, each durable in its own parent."""
+        with self._disk.guard:
+            ends = [at for at, char in enumerate(path) if char == "/"] + [len(path)]
+            for end in ends:
+                slot = self._tree.find(path[:end], follow=True)
+                if slot.inode is None:
+                    self._change(NameChange(DirInode(*self._identity()), placed=slot))
+                    self._tree.sync(slot.directory)
+                elif not isinstance(slot.inode, DirInode):
+                    raise failure(errno.EEXIST, path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give `source` the name `target`, replacing what was there, atomically."""
+        with self._disk.guard:
+            old, moved = self._movable(source)
+            new = self._tree.find(target, follow=False)
+            if new.inode is moved:
+                # Two names of one file: the standard says that both stay.
+                return
+            if isinstance(new.inode, DirInode):
+                if not isinstance(moved, DirInode):
+                    raise failure(errno.EISDIR, target)
+                if new.inode.names:
+                    raise failure(errno.ENOTEMPTY, target)
+            elif new.inode is not None and isinstance(moved, DirInode):
+                raise failure(errno.ENOTDIR, target)
+            self._change(NameChange(moved, gone=old, placed=new))
+
+    def link(self, source: str, target: str) -> None:
+        """Make `target` a second name of `source`."""
+        with self._disk.guard:
+            _, inode = self._existing(source)
+            if isinstance(inode, DirInode):
+                raise failure(errno.EPERM, source)
+            self._change(NameChange(inode, placed=self._vacant(target)))
+
+    def symlink(self, source: str, target: str) -> None:
+        """Make `target` a symbolic link that reads `source`."""
+        with self._disk.guard:
+            slot = self._vacant(target)
+            self._change(NameChange(LinkInode(*self._identity(), source), placed=slot))
+
+    def remove(self, path: str) -> None:
+        """Remove a file's or a symbolic link's name."""
+        with self._disk.guard:
+            slot, inode = self._movable(path)
+            if isinstance(inode, DirInode):
+                raise failure(errno.EISDIR, path)
+            self._change(NameChange(inode, gone=slot))
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        with self._disk.guard:
+            slot, inode = self._movable(path)
+            if not isinstance(inode, DirInode):
+                raise failure(errno.ENOTDIR, path)
+            if inode.names:
+                raise failure(errno.ENOTEMPTY, path)
+            self._change(NameChange(inode, gone=slot))
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        with self._disk.guard:
+            return sorted(self._directory(path).names)
+
+    def stat(self, path: str) -> FileStat:
+        """Size and identity, of a symbolic link its own."""
+        with self._disk.guard:
+            _, inode = self._existing(path)
+            size = 0
+            if isinstance(inode, FileInode):
+                size = len(inode.content)
+            elif isinstance(inode, LinkInode):
+                size = len(inode.target.encode())
+            return FileStat(
+                size=size,
+                inode=inode.number,
+                links=inode.links,
+                device=DEVICE,
+                mtime_ms=inode.mtime_ms,
+                is_dir=isinstance(inode, DirInode),
+                is_symlink=isinstance(inode, LinkInode),
+            )
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything under this name."""
+        with self._disk.guard:
+            try:
+                return self._tree.find(path, follow=False).inode is not None
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that still fit."""
+        del path  # one disk holds them all
+        with self._disk.guard:
+            return self._disk.free_bytes()
+
+    def copy_range(self, source: File, offset: int, target: File, length: int) -> None:
+        """Append `length` bytes of `source` at `offset` to `target`; EINVAL if it has fewer."""
+        data = source.pread(length, offset)
+        target.write(data)
+        if len(data) < length:
+            raise failure(errno.EINVAL, source.path)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        with self._disk.guard:
+            self._tree.sync(self._directory(path))
+
+    def lock(self, path: str, owner: str) -> FileLock | None:
+        """Lock the file `path` and write `owner` into it; `None` if it is taken."""
+        with self._disk.guard, self.open_append(path) as file:
+            number = self._file(path).number
+            if number in self._disk.locked:
+                return None
+            file.truncate(0)
+            file.write(owner.encode())
+            self._disk.locked.add(number)
+            return _MemoryLock(self._disk, number)
+
+    def _identity(self) -> tuple[int, int]:
+        """The number and the time of a new inode."""
+        self._newest += 1
+        return self._newest, self._disk.clock.now_ms()
+
+    def _change(self, change: NameChange) -> None:
+        self._disk.forget(self._tree.change(change))
+        for slot in (change.gone, change.placed):
+            if slot:
+                slot.directory.mtime_ms = self._disk.clock.now_ms()
+
+    def _existing(self, path: str) -> tuple[Slot, Inode]:
+        slot = self._tree.find(path, follow=False)
+        if slot.inode is None:
+            raise failure(errno.ENOENT, path)
+        return slot, slot.inode
+
+    def _movable(self, path: str) -> tuple[Slot, Inode]:
+        slot, inode = self._existing(path)
+        if not slot.name:
+            raise failure(errno.EBUSY, path)
+        return slot, inode
+
+    def _vacant(self, path: str) -> Slot:
+        slot = self._tree.find(path, follow=False)
+        if slot.inode is not None:
+            raise failure(errno.EEXIST, path)
+        return slot
+
+    def _file(self, path: str) -> FileInode:
+        inode = self._tree.find(path, follow=True).inode
+        if not isinstance(inode, FileInode):
+            raise failure(errno.EISDIR if inode else errno.ENOENT, path)
+        return inode
+
+    def _directory(self, path: str) -> DirInode:
+        inode = self._tree.find(path, follow=True).inode
+        if not isinstance(inode, DirInode):
+            raise failure(errno.ENOTDIR if inode else errno.ENOENT, path)
+        return inode

@@ -1,0 +1,1 @@
+"""A segmented append-only log. Start reading in `log.py`; the bytes are in `docs/formats.md`."""

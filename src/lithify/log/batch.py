@@ -1,0 +1,139 @@
+"""Turning many bodies into frames at once, for `Log.append_many`.
+
+Frames are built by compiled code in a buffer that each thread keeps; a batch larger than the
+buffer, or than what is left of the segment, goes in several pieces.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.errors import InvalidInput, PositionOutOfRange
+from lithify.log import kernels
+from lithify.log.frame import FLAGS_MAX, HEADER_BYTES, TAG_MAX, TIME_MS_MAX, check_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lithify.checksum import Buffer
+
+__all__ = ["SCRATCH_BYTES", "Batch", "Piece"]
+
+SCRATCH_BYTES = 2**20
+
+_own = threading.local()
+
+
+def _scratch(size: int) -> NDArray[np.uint8]:
+    """This thread's buffer. A single body that needs more gets a buffer of its own."""
+    if size > SCRATCH_BYTES:
+        return np.empty(size, dtype=np.uint8)
+    buffer: NDArray[np.uint8] | None = getattr(_own, "buffer", None)
+    if buffer is None:
+        buffer = _own.buffer = np.empty(SCRATCH_BYTES, dtype=np.uint8)
+    return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Encoded frames, valid until the next piece of this thread."""
+
+    frames: memoryview
+    positions: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+
+class Batch:
+    """Bodies and what goes with them, checked, and taken piece by piece from the front."""
+
+    def __init__(
+        self,
+        bodies: Sequence[Buffer],
+        times: int | Sequence[int] | NDArray[np.int64],
+        flags: int | Sequence[int] | NDArray[np.int64],
+        tags: int | Sequence[int] | NDArray[np.int64],
+        positions: Sequence[int] | NDArray[np.int64] | None,
+        body_bytes_max: int,
+    ) -> None:
+        count = len(bodies)
+        self._lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=count)
+        self._bodies = np.frombuffer(b"".join(bodies), dtype=np.uint8)
+        self._times = _column("times", times, count, TIME_MS_MAX)
+        self._flags = _column("flags", flags, count, FLAGS_MAX)
+        self._tags = _column("tags", tags, count, TAG_MAX)
+        self._positions = None
+        if positions is not None:
+            self._positions = _column("positions", positions, count, 2**63 - 1)
+            if count > 1 and not (np.diff(self._positions) > 0).all():
+                first = int(np.flatnonzero(np.diff(self._positions) <= 0)[0])
+                raise PositionOutOfRange(
+                    int(self._positions[first + 1]), f"above {int(self._positions[first])}"
+                )
+        if count:
+            check_fields(int(self._lengths.max()), 0, 0, 0, 0, body_bytes_max)
+        self._sizes = self._lengths + HEADER_BYTES
+        self._ends = np.cumsum(self._sizes)
+        self._body_ends = np.cumsum(self._lengths)
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._lengths) - self._taken
+
+    @property
+    def next_size(self) -> int:
+        """Bytes of the next frame."""
+        return int(self._sizes[self._taken])
+
+    @property
+    def next_position(self) -> int | None:
+        """The position that the caller gave for the next body, if any."""
+        return None if self._positions is None else int(self._positions[self._taken])
+
+    def take(self, room: int, first_position: int, position_limit: int, synced: int) -> Piece:
+        """Encode as many bodies as fit into `room` bytes (at least one) and drop them."""
+        at = self._taken
+        before = int(self._ends[at - 1]) if at else 0
+        fitting = int(np.searchsorted(self._ends, before + min(room, SCRATCH_BYTES), side="right"))
+        stop = max(at + 1, fitting)
+        if self._positions is None:
+            stop = min(stop, at + position_limit - first_position + 1)
+            positions = np.arange(first_position, first_position + stop - at, dtype=np.int64)
+        else:
+            positions = self._positions[at:stop]
+        size = int(self._ends[stop - 1]) - before
+        buffer = _scratch(size)
+        body_start = int(self._body_ends[at - 1]) if at else 0
+        times = self._times[at:stop]
+        kernels.encode(
+            self._bodies[body_start:],
+            self._lengths[at:stop],
+            positions,
+            times << 16 | self._flags[at:stop],
+            self._tags[at:stop],
+            synced,
+            buffer,
+        )
+        self._taken = stop
+        offsets = self._ends[at:stop] - self._sizes[at:stop] - before
+        return Piece(memoryview(buffer)[:size], positions, offsets, times)
+
+
+def _column(
+    name: str, value: int | Sequence[int] | NDArray[np.int64], count: int, high: int
+) -> NDArray[np.int64]:
+    if isinstance(value, int):
+        column = np.full(count, value, dtype=np.int64)
+    else:
+        column = np.ascontiguousarray(value, dtype=np.int64)
+    if column.shape != (count,):
+        raise InvalidInput(f"{name}: {len(column)} values for {count} bodies")
+    if count and not (0 <= int(column.min()) and int(column.max()) <= high):
+        raise InvalidInput(f"{name} must be from 0 to {high}, found {column.min()}…{column.max()}")
+    return column

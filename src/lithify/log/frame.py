@@ -1,0 +1,119 @@
+"""The frame: one entry as it stands in a segment.
+
+    offset  size  field     little-endian
+         0     4  crc       CRC-32C of bytes 4 … 32+length
+         4     4  length    bytes of the body, 0 … 2^30
+         8     8  position  0 … 2^63-1
+        16     8  stamp     time_ms << 16 | flags   (48 bits of time last until the year 10889)
+        24     4  tag       the store's own: topics keep the number of messages of a batch in it
+        28     4  synced    bytes of this segment that its writer knew to be durable
+        32  length  body
+
+Frames follow each other without padding; the next begins at offset + 32 + length. The header has
+a fixed size and its numbers stand at fixed places, so compiled code finds every frame of a segment
+by hopping (`kernels.py`). An all-zero header is never valid: its CRC would not be zero.
+
+`synced` tells a torn tail from damage. A frame is written after an fsync that covered the first
+`synced` bytes of the file. If bytes below that mark are bad, an acknowledged entry was damaged and
+the log says so; if no intact frame vouches for them, a crash tore them before anybody was told
+that they are durable, and they are cut (`recovery.py`). Frames copied by a rewrite keep the
+number; in a sealed segment it means nothing.
+
+Flags: the low byte is the log's (`FLAG_TOMBSTONE`), the high byte the store's.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFrame, EntryTooLarge, InvalidInput, PositionOutOfRange
+from lithify.positions import POSITION_MAX
+
+if TYPE_CHECKING:
+    from lithify.checksum import Buffer
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "FLAGS_MAX",
+    "FLAG_TOMBSTONE",
+    "HEADER",
+    "HEADER_BYTES",
+    "TAG_MAX",
+    "TIME_MS_MAX",
+    "Entry",
+    "check_fields",
+    "decode_frame",
+    "encode_header",
+]
+
+HEADER = struct.Struct("<IIQQII")
+HEADER_BYTES = 32
+assert HEADER.size == HEADER_BYTES
+
+_TAIL = struct.Struct("<IQQII")
+_CRC = struct.Struct("<I")
+
+BODY_BYTES_MAX = 2**30
+TIME_MS_MAX = 2**48 - 1
+FLAGS_MAX = 2**16 - 1
+TAG_MAX = 2**32 - 1
+
+FLAG_TOMBSTONE = 0x0001
+"""The entry deletes its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One appended unit of a log."""
+
+    position: int
+    time_ms: int
+    body: bytes
+    flags: int = 0
+    tag: int = 0
+
+    @property
+    def frame_bytes(self) -> int:
+        """What it takes in a segment."""
+        return HEADER_BYTES + len(self.body)
+
+
+def check_fields(
+    length: int, position: int, time_ms: int, flags: int, tag: int, body_bytes_max: int
+) -> None:
+    """Raise if a frame cannot hold these values."""
+    if length > body_bytes_max:
+        raise EntryTooLarge(length, body_bytes_max)
+    if not 0 <= position <= POSITION_MAX:
+        raise PositionOutOfRange(position, f"0 … {POSITION_MAX}")
+    if not 0 <= time_ms <= TIME_MS_MAX:
+        raise InvalidInput(f"time {time_ms} ms is out of range, must be 0 … {TIME_MS_MAX}")
+    if not 0 <= flags <= FLAGS_MAX:
+        raise InvalidInput(f"flags {flags} are out of range, must be 0 … {FLAGS_MAX}")
+    if not 0 <= tag <= TAG_MAX:
+        raise InvalidInput(f"tag {tag} is out of range, must be 0 … {TAG_MAX}")
+
+
+def encode_header(
+    body: Buffer, position: int, time_ms: int, flags: int, tag: int, synced: int
+) -> bytes:
+    """The 32 bytes that go before `body`."""
+    tail = _TAIL.pack(len(body), position, time_ms << 16 | flags, tag, synced)
+    return _CRC.pack(crc32c(body, crc32c(tail))) + tail
+
+
+def decode_frame(data: Buffer, offset: int, path: str) -> Entry:
+    """The entry whose frame begins at `offset` of `data`, its CRC checked."""
+    view = memoryview(data)[offset:]
+    if len(view) < HEADER_BYTES:
+        raise DamagedFrame(path, offset, f"{len(view)} bytes left, a header has {HEADER_BYTES}")
+    crc, length, position, stamp, tag, _ = HEADER.unpack_from(view)
+    if length > BODY_BYTES_MAX or HEADER_BYTES + length > len(view):
+        raise DamagedFrame(path, offset, f"length {length} reaches past the end")
+    if crc32c(view[4 : HEADER_BYTES + length]) != crc:
+        raise DamagedFrame(path, offset, "CRC-32C does not match")
+    body = bytes(view[HEADER_BYTES : HEADER_BYTES + length])
+    return Entry(position, stamp >> 16, body, stamp & FLAGS_MAX, tag)

@@ -1,0 +1,299 @@
+"""Compiled loops over frames: scan, encode, gather, resync.
+
+Everything that touches every entry of a segment runs here, without the interpreter lock. The
+functions are pure: arrays in, arrays and counts out. They know the frame's layout (`frame.py`;
+a test holds the two together) and nothing else.
+
+CRC-32C uses the CPU's instruction on x86-64 with SSE 4.2, eight bytes a step; elsewhere a table
+of 8 × 256 numbers does the same ("slicing by eight"), several times slower but equal.
+
+Compiling takes seconds once; numba keeps the result beside this file or in the user's cache.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    "BAD_CRC",
+    "BAD_LENGTH",
+    "BAD_ORDER",
+    "END",
+    "FULL",
+    "HARDWARE_CRC",
+    "NEED_MORE",
+    "crc32c_of",
+    "crc32c_portable",
+    "encode",
+    "gather",
+    "resync",
+    "scan",
+]
+
+END, NEED_MORE, FULL, BAD_LENGTH, BAD_CRC, BAD_ORDER = range(6)
+"""Why a loop stopped: at the given end; inside a frame; outputs full; or at a bad frame."""
+
+HARDWARE_CRC = platform.machine() in {"x86_64", "AMD64"} and bool(
+    llvm.get_host_cpu_features().get("sse4.2")
+)
+
+_HEADER = 32
+_BODY_MAX = 2**30
+
+
+def _loader(bits: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """An intrinsic that reads an unaligned little-endian integer out of a byte array."""
+    result = types.uint64 if bits == 64 else types.uint32
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typing_context, array, offset):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            place = builder.gep(data, [args[1]])
+            value = builder.load(builder.bitcast(place, ir.IntType(bits).as_pointer()))
+            value.align = 1
+            return value
+
+        return result(array, types.int64), build
+
+    return load
+
+
+_u32 = _loader(32)
+_u64 = _loader(64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(typing_context, target, target_offset, source, source_offset, count):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+    """Copy bytes between arrays with the C library's memcpy."""
+
+    def build(context, builder, signature, args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        to = context.make_array(signature.args[0])(context, builder, args[0]).data
+        of = context.make_array(signature.args[2])(context, builder, args[2]).data
+        to, of = builder.gep(to, [args[1]]), builder.gep(of, [args[3]])
+        cgutils.raw_memcpy(builder, to, of, args[4], 1)
+        return context.get_dummy_value()
+
+    signature = types.none(target, types.int64, source, types.int64, types.int64)
+    return signature, build
+
+
+def _crc_step(bits: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """An intrinsic for the CPU's CRC-32C instruction over 64 or 8 bits."""
+    name = "llvm.x86.sse42.crc32.64.64" if bits == 64 else "llvm.x86.sse42.crc32.32.8"
+    state, value = (64, 64) if bits == 64 else (32, 8)
+    numba_state = types.uint64 if bits == 64 else types.uint32
+    numba_value = types.uint64 if bits == 64 else types.uint8
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def step(typing_context, crc, data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+        def build(context, builder, signature, args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+            kind = ir.FunctionType(ir.IntType(state), [ir.IntType(state), ir.IntType(value)])
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            return builder.call(function, args)
+
+        return numba_state(numba_state, numba_value), build
+
+    return step
+
+
+_crc_64 = _crc_step(64)
+_crc_8 = _crc_step(8)
+
+
+def _make_tables() -> np.ndarray[tuple[int, int], np.dtype[np.uint32]]:
+    tables = np.zeros((8, 256), dtype=np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        tables[0, byte] = crc
+    for row in range(1, 8):
+        previous = tables[row - 1]
+        tables[row] = previous >> 8 ^ tables[0][previous & 0xFF]
+    return tables
+
+
+_TABLES = _make_tables()
+
+
+@njit(cache=True, nogil=True)
+def _crc_hardware(data, start, stop):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    crc = np.uint64(0xFFFFFFFF)
+    at = start
+    while at + 8 <= stop:
+        crc = _crc_64(crc, _u64(data, at))
+        at += 8
+    tail = np.uint32(crc)
+    while at < stop:
+        tail = _crc_8(tail, data[at])
+        at += 1
+    return tail ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def crc32c_portable(data, start, stop):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """CRC-32C of `data[start:stop]` by table, on any CPU."""
+    crc = np.uint32(0xFFFFFFFF)
+    at = start
+    while at + 8 <= stop:
+        low = _u32(data, at) ^ crc
+        high = _u32(data, at + 4)
+        crc = (
+            _TABLES[7, low & 0xFF]
+            ^ _TABLES[6, (low >> 8) & 0xFF]
+            ^ _TABLES[5, (low >> 16) & 0xFF]
+            ^ _TABLES[4, low >> 24]
+            ^ _TABLES[3, high & 0xFF]
+            ^ _TABLES[2, (high >> 8) & 0xFF]
+            ^ _TABLES[1, (high >> 16) & 0xFF]
+            ^ _TABLES[0, high >> 24]
+        )
+        at += 8
+    while at < stop:
+        crc = (crc >> np.uint32(8)) ^ _TABLES[0, (crc ^ data[at]) & 0xFF]
+        at += 1
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+_crc = _crc_hardware if HARDWARE_CRC else crc32c_portable
+
+
+@njit(cache=True, nogil=True)
+def crc32c_of(data, start, stop):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """CRC-32C of `data[start:stop]`, the fastest way this CPU has."""
+    return _crc(data, start, stop)
+
+
+@njit(cache=True, nogil=True)
+def scan(data, start, stop, after, offsets, positions):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Check the frames in `data[start:stop]` and list them.
+
+    Every CRC is checked and positions must ascend from above `after`. Returns (count, next
+    offset, why it stopped); `offsets` and `positions` have the first `count` frames.
+    """
+    at, count = start, 0
+    while at < stop:
+        if count == offsets.size:
+            return count, at, FULL
+        if stop - at < _HEADER:
+            return count, at, NEED_MORE
+        length = np.int64(_u32(data, at + 4))
+        if length > _BODY_MAX:
+            return count, at, BAD_LENGTH
+        end = at + _HEADER + length
+        if end > stop:
+            return count, at, NEED_MORE
+        if _crc(data, at + 4, end) != _u32(data, at):
+            return count, at, BAD_CRC
+        position = np.int64(_u64(data, at + 8))
+        if position <= after:
+            return count, at, BAD_ORDER
+        offsets[count] = at
+        positions[count] = position
+        after = position
+        count += 1
+        at = end
+    return count, at, END
+
+
+@njit(cache=True, nogil=True)
+def encode(bodies, lengths, positions, stamps, tags, synced, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Write frames for the bodies that stand one after the other in `bodies`; the bytes written."""
+    header = np.empty(_HEADER, dtype=np.uint8)
+    words32 = header.view(np.uint32)
+    words64 = header.view(np.uint64)
+    source, at = 0, 0
+    for i in range(lengths.size):
+        length = lengths[i]
+        words32[1] = length
+        words64[1] = positions[i]
+        words64[2] = stamps[i]
+        words32[6] = tags[i]
+        words32[7] = synced
+        _copy(out, at + 4, header, 4, _HEADER - 4)
+        _copy(out, at + _HEADER, bodies, source, length)
+        end = at + _HEADER + length
+        words32[0] = _crc(out, at + 4, end)
+        _copy(out, at, header, 0, 4)
+        source += length
+        at = end
+    return at
+
+
+@njit(cache=True, nogil=True)
+def gather(data, start, stop, after, starts, stops, out, offsets, positions):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Copy the frames of `data[start:stop]` whose position is in a set into `out`.
+
+    The set is given as ascending half-open ranges. Only copied frames have their CRC checked: a
+    damaged dead frame is dropped, and if its damaged length leads the hop astray, fewer frames
+    arrive than the caller expects. Neighbours are copied in one piece. Returns (count, bytes in
+    `out`, next offset, last position, why it stopped); `offsets` are places in `out`.
+    """
+    at, count, filled, row = start, 0, 0, 0
+    run = start
+    status = END
+    while at < stop:
+        if stop - at < _HEADER:
+            status = NEED_MORE
+            break
+        length = np.int64(_u32(data, at + 4))
+        if length > _BODY_MAX:
+            status = BAD_LENGTH
+            break
+        end = at + _HEADER + length
+        if end > stop:
+            status = NEED_MORE
+            break
+        position = np.int64(_u64(data, at + 8))
+        if position <= after:
+            status = BAD_ORDER
+            break
+        while row < starts.size and stops[row] <= position:
+            row += 1
+        if row < starts.size and starts[row] <= position:
+            if count == offsets.size:
+                status = FULL
+                break
+            if _crc(data, at + 4, end) != _u32(data, at):
+                status = BAD_CRC
+                break
+            offsets[count] = filled + at - run
+            positions[count] = position
+            count += 1
+        else:
+            if at > run:
+                _copy(out, filled, data, run, at - run)
+                filled += at - run
+            run = end
+        after = position
+        at = end
+    if at > run:
+        _copy(out, filled, data, run, at - run)
+        filled += at - run
+    return count, filled, at, after, status
+
+
+@njit(cache=True, nogil=True)
+def resync(data, start, stop, after):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """The first byte at or after `start` where an intact frame with a position above `after` begins.
+
+    Returns (offset, its `synced`), or (-1, 0). Looks at every byte: only for damaged tails.
+    """
+    for at in range(start, stop - _HEADER + 1):
+        length = np.int64(_u32(data, at + 4))
+        if length > _BODY_MAX or at + _HEADER + length > stop:
+            continue
+        position = np.int64(_u64(data, at + 8))
+        if position <= after:
+            continue
+        if _crc(data, at + 4, at + _HEADER + length) == _u32(data, at):
+            return at, np.int64(_u32(data, at + 28))
+    return -1, np.int64(0)

@@ -1,0 +1,228 @@
+"""The manifest: the one truth about which files belong to a log.
+
+The file `MANIFEST` is replaced whole, by one rename, after everything it names is durable:
+
+    lithify manifest 1 <crc: 8 hex digits> <length>\\n      CRC-32C and length of what follows
+    {JSON}\\n
+
+Each replacement is a **publish** and raises the generation by one. A manifest is a value: readers
+keep the one they began with and go on in it whatever is published meanwhile.
+
+Fields
+    kind, log_id        as in every segment header
+    generation          1 when the log is created
+    next_segment_id     never used before
+    segments            the log, in position order; the last one is active
+    view                the compacted view: other segments, in position order, or null
+    horizon             last position that compaction has judged, -1 before the first run
+    last_position       of the log when this was published; a lower bound of the truth
+    synced_bytes        of the active segment, known durable when this was published
+    retired             files published away but still on disk, with the generation that did it
+    state               room for the store's own small facts (JSON)
+
+A segment may carry a **dead set**: positions that are dead but still in the file. It is a file of
+its own, immutable, named here with its CRC. The same segment may stand in the log and in the view,
+with different dead sets; it is retired when it stands in neither.
+
+Segments are rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFile, UnsupportedVersion
+from lithify.fs import read_file, write_atomic
+from lithify.log.names import MANIFEST
+from lithify.positions import NO_POSITION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.fs import FileSystem
+
+__all__ = [
+    "MANIFEST_VERSION",
+    "SEGMENT_COLUMNS",
+    "DeadRef",
+    "Manifest",
+    "Retired",
+    "SegmentRef",
+    "read_manifest",
+    "write_manifest",
+]
+
+MANIFEST_VERSION = 1
+_FIRST_LINE = re.compile(rb"lithify manifest (\d{1,9}) ([0-9a-f]{8}) (\d{1,12})")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRef:
+    """A dead set's file."""
+
+    name: str
+    entries: int
+    """Positions in it."""
+    frame_bytes: int
+    """Bytes their frames take in the segment."""
+    file_bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A segment as the manifest knows it. An active one has its counts at zero."""
+
+    id: int
+    name: str
+    first_position: int
+    """A lower bound: the segment's first frame may be later."""
+    last_position: int = NO_POSITION
+    entries: int = 0
+    frame_bytes: int = 0
+    file_bytes: int = 0
+    time_min: int = 0
+    time_max: int = 0
+    sealed: bool = False
+    dead: DeadRef | None = None
+
+
+SEGMENT_COLUMNS = (
+    "id",
+    "name",
+    "first_position",
+    "last_position",
+    "entries",
+    "frame_bytes",
+    "file_bytes",
+    "time_min",
+    "time_max",
+    "sealed",
+    "dead",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A file that generation `generation` no longer names."""
+
+    name: str
+    file_bytes: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One generation."""
+
+    kind: str
+    log_id: bytes
+    generation: int
+    next_segment_id: int
+    segments: tuple[SegmentRef, ...]
+    view: tuple[SegmentRef, ...] | None = None
+    horizon: int = NO_POSITION
+    last_position: int = NO_POSITION
+    synced_bytes: int = 0
+    retired: tuple[Retired, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def active(self) -> SegmentRef:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    def all_segments(self) -> Iterator[SegmentRef]:
+        """Those of the log, then those of the view."""
+        yield from self.segments
+        yield from self.view or ()
+
+    def sizes(self) -> dict[str, int]:
+        """Every file it names as part of the log, retired ones not, with its size."""
+        sizes = {}
+        for segment in self.all_segments():
+            sizes[segment.name] = segment.file_bytes
+            if segment.dead is not None:
+                sizes[segment.dead.name] = segment.dead.file_bytes
+        return sizes
+
+    def to_bytes(self) -> bytes:
+        """The file's contents."""
+        value = {
+            "kind": self.kind,
+            "log_id": self.log_id.hex(),
+            "generation": self.generation,
+            "next_segment_id": self.next_segment_id,
+            "horizon": self.horizon,
+            "last_position": self.last_position,
+            "synced_bytes": self.synced_bytes,
+            "segment_columns": SEGMENT_COLUMNS,
+            "segments": [_segment_row(s) for s in self.segments],
+            "view": None if self.view is None else [_segment_row(s) for s in self.view],
+            "retired": [[r.name, r.file_bytes, r.generation] for r in self.retired],
+            "state": self.state,
+        }
+        body = json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+        first = f"lithify manifest {MANIFEST_VERSION} {crc32c(body):08x} {len(body)}\n"
+        return first.encode() + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Manifest:
+        """Read back; damage and unknown versions raise."""
+        line, _, body = data.partition(b"\n")
+        match = _FIRST_LINE.fullmatch(line)
+        if match is None:
+            raise DamagedFile(path, 0, f"begins with {line[:40]!r}, not as a manifest")
+        version, crc, length = int(match[1]), int(match[2], 16), int(match[3])
+        if version != MANIFEST_VERSION:
+            raise UnsupportedVersion(path, version, MANIFEST_VERSION)
+        if len(body) != length:
+            raise DamagedFile(path, 0, f"has {len(body)} bytes after the first line, not {length}")
+        if crc32c(body) != crc:
+            raise DamagedFile(path, 0, "CRC-32C does not match")
+        value = json.loads(body)
+        view = value["view"]
+        return cls(
+            kind=value["kind"],
+            log_id=bytes.fromhex(value["log_id"]),
+            generation=value["generation"],
+            next_segment_id=value["next_segment_id"],
+            segments=tuple(map(_segment_of, value["segments"])),
+            view=None if view is None else tuple(map(_segment_of, view)),
+            horizon=value["horizon"],
+            last_position=value["last_position"],
+            synced_bytes=value["synced_bytes"],
+            retired=tuple(Retired(*row) for row in value["retired"]),
+            state=value["state"],
+        )
+
+
+def _segment_row(segment: SegmentRef) -> list[object]:
+    row: list[object] = [getattr(segment, column) for column in SEGMENT_COLUMNS[:-1]]
+    dead = segment.dead
+    row.append(
+        None
+        if dead is None
+        else [dead.name, dead.entries, dead.frame_bytes, dead.file_bytes, dead.crc]
+    )
+    return row
+
+
+def _segment_of(row: list[Any]) -> SegmentRef:
+    *columns, dead = row
+    return SegmentRef(*columns, None if dead is None else DeadRef(*dead))
+
+
+def read_manifest(fs: FileSystem, directory: str) -> Manifest:
+    """The generation that rules now; `FileNotFoundError` if there is no log."""
+    path = f"{directory}/{MANIFEST}"
+    return Manifest.from_bytes(read_file(fs, path), path)
+
+
+def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
+    """Publish. Everything it names must be durable already."""
+    write_atomic(fs, f"{directory}/{MANIFEST}", manifest.to_bytes())

@@ -1,0 +1,309 @@
+"""Reading a log: open segments, and walks over them in position order.
+
+A `Snapshot` is what one reader sees: a manifest and how far the active segment reached at that
+moment. It never changes, so a walk over it needs no lock and holds no writer up; going on later
+means taking a new snapshot and asking for the positions above the last one seen.
+
+Two walks exist. *log*: the log's own segments. *compacted*: the compacted view up to the horizon,
+the log above it. Both leave out what a segment's dead set names.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFile, MissingFile
+from lithify.fs import read_file
+from lithify.compaction.liveset import LiveSet
+from lithify.log.blocks import BlockIndex
+from lithify.log.names import MANIFEST
+from lithify.log.scan import Frames, scan_frames
+from lithify.log.segment import read_blocks, read_footer, read_header
+from lithify.positions import POSITION_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.fs import File, FileSystem
+    from lithify.log.frame import Entry
+    from lithify.log.manifest import DeadRef, Manifest, SegmentRef
+
+__all__ = ["ActiveTail", "OpenSegment", "OpenSegments", "Snapshot", "Span", "read_dead_set"]
+
+
+def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> LiveSet:
+    """A dead set, checked against what the manifest says of it."""
+    path = f"{directory}/{ref.name}"
+    try:
+        data = read_file(fs, path)
+    except FileNotFoundError:
+        raise MissingFile(path, f"{directory}/{MANIFEST}") from None
+    if len(data) != ref.file_bytes or crc32c(data) != ref.crc:
+        raise DamagedFile(path, 0, "is not the dead set the manifest names")
+    return LiveSet.from_bytes(data, path)
+
+
+class OpenSegment:
+    """A segment opened for reading; a sealed one has its block index with it."""
+
+    __slots__ = ("blocks", "file", "frames_end", "users")
+
+    def __init__(self, fs: FileSystem, directory: str, ref: SegmentRef) -> None:
+        path = f"{directory}/{ref.name}"
+        try:
+            self.file: File = fs.open_read(path)
+        except FileNotFoundError:
+            raise MissingFile(path, f"{directory}/{MANIFEST}") from None
+        self.users = 0
+        self.blocks = BlockIndex()
+        self.frames_end = 0
+        try:
+            self._check(ref)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _check(self, ref: SegmentRef) -> None:
+        path = self.file.path
+        header = read_header(self.file)
+        if header.segment_id != ref.id:
+            raise DamagedFile(path, 16, f"is segment {header.segment_id}, not {ref.id}")
+        if not ref.sealed:
+            return
+        footer = read_footer(self.file)
+        found = (footer.segment_id, footer.entries, footer.last_position, footer.file_bytes)
+        if found != (ref.id, ref.entries, ref.last_position, ref.file_bytes):
+            raise DamagedFile(path, footer.frames_end, "footer and manifest disagree")
+        self.blocks = read_blocks(self.file, footer)
+        self.frames_end = footer.frames_end
+
+
+class OpenSegments:
+    """A bounded cache of open segments, shared by all readers of a log."""
+
+    def __init__(self, fs: FileSystem, directory: str, limit: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[tuple[str, bool], OpenSegment] = OrderedDict()
+
+    @contextmanager
+    def use(self, ref: SegmentRef) -> Iterator[OpenSegment]:
+        """The open segment; it stays open until the block ends."""
+        key = ref.name, ref.sealed
+        with self._lock:
+            segment = self._open.get(key)
+            if segment is None:
+                segment = self._open[key] = OpenSegment(self._fs, self._directory, ref)
+            self._open.move_to_end(key)
+            segment.users += 1
+            self._evict(self._limit)
+        try:
+            yield segment
+        finally:
+            with self._lock:
+                segment.users -= 1
+                if self._open.get(key) is not segment and not segment.users:
+                    segment.file.close()
+
+    def forget(self, name: str) -> None:
+        """Close a segment that is about to be deleted."""
+        with self._lock:
+            for sealed in (False, True):
+                segment = self._open.pop((name, sealed), None)
+                if segment is not None and not segment.users:
+                    segment.file.close()
+
+    def close(self) -> None:
+        """Close all that nobody uses; the rest is closed by its last user."""
+        with self._lock:
+            for segment in self._open.values():
+                if not segment.users:
+                    segment.file.close()
+            self._open.clear()
+
+    def _evict(self, limit: int) -> None:
+        while len(self._open) > limit:
+            unused = next((key for key, s in self._open.items() if not s.users), None)
+            if unused is None:
+                return
+            self._open.pop(unused).file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a walk: one segment and the positions of it that count, both inclusive."""
+
+    ref: SegmentRef
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveTail:
+    """How far the active segment reached when the snapshot was taken."""
+
+    blocks: BlockIndex
+    end: int
+    last_position: int
+
+
+class Snapshot:
+    """What one reader sees."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        manifest: Manifest,
+        segments: OpenSegments,
+        tail: ActiveTail,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._segments = segments
+        self._dead: tuple[str, LiveSet] | None = None
+        self.manifest = manifest
+        self.tail = tail
+
+    @property
+    def last_position(self) -> int:
+        """The last position to be seen, -1 if there is none."""
+        return self.tail.last_position
+
+    def spans(self, *, compacted: bool = False) -> tuple[Span, ...]:
+        """The walk, in position order."""
+        manifest = self.manifest
+        if not compacted or manifest.view is None:
+            return tuple(self._span(ref, -1) for ref in manifest.segments)
+        horizon = manifest.horizon
+        view = (
+            Span(ref, ref.first_position, min(ref.last_position, horizon)) for ref in manifest.view
+        )
+        log = (self._span(ref, horizon) for ref in manifest.segments)
+        return (*view, *(span for span in log if span.high > horizon))
+
+    def _span(self, ref: SegmentRef, above: int) -> Span:
+        high = ref.last_position if ref.sealed else self.tail.last_position
+        return Span(ref, above + 1, high)
+
+    def dead_set(self, ref: SegmentRef) -> LiveSet | None:
+        """What is dead in a segment, or None."""
+        if ref.dead is None:
+            return None
+        if self._dead is None or self._dead[0] != ref.dead.name:
+            # One is kept, not all: a walk goes from segment to segment.
+            self._dead = ref.dead.name, read_dead_set(self._fs, self._directory, ref.dead)
+        return self._dead[1]
+
+    @contextmanager
+    def _opened(self, ref: SegmentRef) -> Iterator[tuple[File, BlockIndex, int]]:
+        with self._segments.use(ref) as segment:
+            if ref.sealed:
+                yield segment.file, segment.blocks, segment.frames_end
+            else:
+                yield segment.file, self.tail.blocks, self.tail.end
+
+    def read_frames(self, start: int = 0, *, compacted: bool = False) -> Iterator[Frames]:
+        """Frames with positions at or above `start`, in pieces, ascending."""
+        spans = self.spans(compacted=compacted)
+        first = bisect_left(spans, start, key=lambda span: span.high)
+        for span in spans[first:]:
+            yield from self._forward(span, max(start, span.low))
+
+    def _forward(self, span: Span, low: int) -> Iterator[Frames]:
+        with self._opened(span.ref) as (file, blocks, end):
+            if not len(blocks) or low > span.high:
+                return
+            position, offset = blocks.row(blocks.find_position(low))
+            for frames in scan_frames(file, offset, end, position - 1):
+                kept = self._within(frames, span, low)
+                if len(kept):
+                    yield kept
+                if frames.positions[-1] >= span.high:
+                    return
+
+    def _within(self, frames: Frames, span: Span, low: int) -> Frames:
+        begin = int(np.searchsorted(frames.positions, low))
+        stop = int(np.searchsorted(frames.positions, span.high, side="right"))
+        if (begin, stop) != (0, len(frames)):
+            frames = frames.select(slice(begin, stop))
+        dead = self.dead_set(span.ref)
+        if dead is not None and len(frames):
+            alive = ~dead.contains_many(frames.positions)
+            if not alive.all():
+                frames = frames.select(alive)
+        return frames
+
+    def read(
+        self, start: int = 0, *, compacted: bool = False, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """Entries with positions at or above `start`, ascending."""
+        left = POSITION_MAX if limit is None else limit
+        if left <= 0:
+            return
+        for frames in self.read_frames(start, compacted=compacted):
+            part = frames if len(frames) <= left else frames.select(slice(0, left))
+            yield from part.entries()
+            left -= len(part)
+            if left <= 0:
+                return
+
+    def read_backward(
+        self, start: int = POSITION_MAX, *, compacted: bool = False
+    ) -> Iterator[Entry]:
+        """Entries with positions at or below `start`, descending."""
+        for span in reversed(self.spans(compacted=compacted)):
+            if span.low <= start:
+                yield from self._backward(span, min(start, span.high))
+
+    def _backward(self, span: Span, high: int) -> Iterator[Entry]:
+        with self._opened(span.ref) as (file, blocks, end):
+            stop = end
+            rows = len(blocks)
+            below = Span(span.ref, span.low, high)
+            for number in range(rows - 1, -1, -1):
+                position, offset = blocks.row(number)
+                if offset >= stop:
+                    continue  # A row the writer added after the snapshot was taken.
+                if position <= high:
+                    block = [
+                        entry
+                        for frames in scan_frames(file, offset, stop, position - 1)
+                        for entry in self._within(frames, below, span.low).entries()
+                    ]
+                    yield from reversed(block)
+                if position <= span.low:
+                    return
+                stop = offset
+
+    def find(self, position: int, *, compacted: bool = False) -> int | None:
+        """The first position at or above one, or None."""
+        for frames in self.read_frames(position, compacted=compacted):
+            return int(frames.positions[0])
+        return None
+
+    def find_time(self, time_ms: int, *, compacted: bool = False) -> int | None:
+        """The first position whose time is at or after `time_ms`, or None."""
+        for span in self.spans(compacted=compacted):
+            if span.ref.sealed and span.ref.time_max < time_ms:
+                continue
+            with self._opened(span.ref) as (file, blocks, end):
+                if not len(blocks):
+                    continue
+                position, offset = blocks.row(blocks.find_time(time_ms))
+                for frames in scan_frames(file, offset, end, position - 1):
+                    kept = self._within(frames, span, span.low)
+                    late = np.flatnonzero(kept.times() >= time_ms)
+                    if len(late):
+                        return int(kept.positions[late[0]])
+        return None

@@ -1,0 +1,177 @@
+"""What `Log.open` does to a directory that a crash may have left in any state.
+
+1. The manifest is read. There is none: if nothing but an empty first segment is there, creation
+   was interrupted and starts again; anything else is a loss that is reported.
+2. The active segment is read through, every CRC checked, up to the first bad frame.
+   a. All good: a footer behind the frames (the crash came between sealing and publishing) is
+      removed; the segment goes on being active.
+   b. A bad frame: are there bytes at or behind it that somebody was told are durable? The manifest
+      vouches for `synced_bytes`, every intact frame behind the bad one for its own `synced`. If
+      so, that is damage: `DamagedFrame`, and nothing is changed. If not, a crash tore the tail:
+      it is cut, and the cut is made durable before anything is appended.
+3. Bytes that the manifest does not vouch for are fsynced: a killed process leaves them in the
+   operating system's cache only.
+4. Files that the manifest does not name are removed. While a journal exists, rewritten segments and
+   what belongs to them are left to the journal's owner.
+5. Files that the manifest names must be there.
+
+A crash during any of these steps leaves a state that the same steps accept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
+from lithify.events import Event, OrphanRemoved, TailCut
+from lithify.log import kernels
+from lithify.log.frame import HEADER_BYTES
+from lithify.log.names import JOURNAL, MANIFEST, FileKind, FileName, parse_name
+from lithify.log.scan import scan_frames
+from lithify.log.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentWriter,
+    read_footer,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    from lithify.fs import File, FileSystem
+    from lithify.log.manifest import Manifest
+
+__all__ = ["RecoveredTail", "check_new_directory", "read_tail", "recover_tail", "remove_orphans"]
+
+_WINDOW_BYTES = 64 * 2**20
+
+_KEPT = frozenset({FileKind.LOCK, FileKind.MANIFEST, FileKind.JOURNAL, FileKind.HISTORY})
+_JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_INDEX})
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTail:
+    """The active segment, ready to be appended to."""
+
+    writer: SegmentWriter
+    cut: TailCut | None
+
+
+def check_new_directory(fs: FileSystem, directory: str) -> None:
+    """Raise if a log without a manifest has lost it, instead of never having had one."""
+    for name in fs.list(directory):
+        parsed = parse_name(name)
+        path = f"{directory}/{name}"
+        if parsed.kind in (FileKind.FOREIGN, FileKind.LOCK, FileKind.TEMPORARY, FileKind.PIN):
+            continue
+        first = parsed.kind is FileKind.SEGMENT and parsed.segment_id == 1
+        if not (first and fs.stat(path).size <= SEGMENT_HEADER_BYTES):
+            raise MissingFile(f"{directory}/{MANIFEST}", path)
+
+
+def read_tail(file: File, manifest: Manifest) -> tuple[SegmentWriter, DamagedFrame | None]:
+    """Count the good frames of the active segment; the first bad one, if any, comes along."""
+    header = read_header(file)
+    if (header.segment_id, header.log_id) != (manifest.active.id, manifest.log_id):
+        raise DamagedFile(file.path, 16, f"is not segment {manifest.active.id} of this log")
+    writer = SegmentWriter(file, header)
+    end = _frames_end(file)
+    try:
+        for frames in scan_frames(file, SEGMENT_HEADER_BYTES, end, header.first_position - 1):
+            writer.note(frames.positions, frames.offsets + frames.base, frames.times())
+            writer.end = frames.base + int(frames.offsets[-1] + frames.lengths()[-1]) + HEADER_BYTES
+    except DamagedFrame as damage:
+        return writer, damage
+    return writer, None
+
+
+def _frames_end(file: File) -> int:
+    try:
+        return read_footer(file).frames_end
+    except DamagedFile:
+        return file.size()
+
+
+def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> RecoveredTail:
+    """Steps 2 and 3."""
+    path = f"{directory}/{manifest.active.name}"
+    if not fs.exists(path):
+        raise MissingFile(path, f"{directory}/{MANIFEST}")
+    if fs.stat(path).size < SEGMENT_HEADER_BYTES:
+        raise NotASegment(path, 0, "is shorter than a segment header")
+    file = fs.open_append(path)
+    try:
+        writer, damage = read_tail(file, manifest)
+        size = file.size()
+        vouched = manifest.synced_bytes
+        if damage is not None:
+            vouched = max(vouched, _vouched_behind(file, writer, size))
+        if vouched > writer.end:
+            what = damage.what if damage is not None else f"file has only {size} bytes"
+            raise DamagedFrame(
+                path,
+                writer.end,
+                f"{what}; its writer knew the first {vouched} bytes to be durable",
+                writer.last_position if writer.entries else None,
+            )
+        if size != writer.end:
+            file.truncate(writer.end)
+        if size != writer.end or writer.end > manifest.synced_bytes:
+            file.fsync()
+    except BaseException:
+        file.close()
+        raise
+    if damage is None:
+        return RecoveredTail(writer, None)
+    last = writer.last_position if writer.entries else manifest.last_position
+    name = manifest.active.name
+    return RecoveredTail(writer, TailCut(directory, name, writer.end, size - writer.end, last))
+
+
+def _vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
+    """The most that an intact frame behind the damage vouches for.
+
+    Looked for in overlapping windows, so that memory stays bounded; a frame longer than half a
+    window may not be recognised.
+    """
+    vouched, at = 0, writer.end + 1
+    while at + HEADER_BYTES <= size:
+        window = np.empty(min(_WINDOW_BYTES, size - at), dtype=np.uint8)
+        file.readinto(memoryview(window), at)
+        inside = 0
+        while True:
+            found, synced = kernels.resync(window, inside, len(window), writer.last_position)
+            if found < 0:
+                break
+            vouched = max(vouched, int(synced))
+            inside = found + 1
+        if at + len(window) >= size:
+            break
+        at += len(window) // 2
+    return vouched
+
+
+def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:
+    """Steps 4 and 5."""
+    named = manifest.sizes()
+    known = named.keys() | {retired.name for retired in manifest.retired}
+    present = [parse_name(name) for name in fs.list(directory)]
+    names = {parsed.name for parsed in present}
+    for name in named:
+        if name not in names:
+            raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
+    orphans = [p.name for p in present if _is_orphan(p, known, journal=JOURNAL in names)]
+    for name in orphans:
+        fs.remove(f"{directory}/{name}")
+    if orphans:
+        fs.sync_dir(directory)
+    return [OrphanRemoved(directory, name) for name in orphans]
+
+
+def _is_orphan(file: FileName, known: set[str], *, journal: bool) -> bool:
+    if file.kind in _KEPT or file.kind in (FileKind.FOREIGN, FileKind.PIN) or file.name in known:
+        return False
+    if file.kind is FileKind.KEY_INDEX and file.name.removesuffix(".keys") + ".seg" in known:
+        return False
+    return not (journal and file.kind in _JOURNALLED)

@@ -1,0 +1,185 @@
+"""Reading frames out of a segment file in large pieces, every CRC checked.
+
+Files are read with `readinto` in pieces of 1 MiB, not mapped: an I/O error is then an exception
+that names file and offset instead of a signal that kills the process, and a piece is still in the
+CPU's cache when its CRCs are computed. A frame that straddles two pieces is moved to the front of
+the buffer; one larger than the buffer makes it grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.errors import DamagedFrame
+from lithify.log import kernels
+from lithify.log.frame import HEADER_BYTES, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from lithify.fs import File
+
+__all__ = ["PIECE_BYTES", "Frames", "Pieces", "describe", "scan_frames", "stamps_of"]
+
+PIECE_BYTES = 2**20
+
+_WHAT = {
+    kernels.NEED_MORE: "frame reaches past the end",
+    kernels.BAD_LENGTH: "frame length is impossible",
+    kernels.BAD_CRC: "CRC-32C does not match",
+    kernels.BAD_ORDER: "position does not ascend",
+}
+
+
+def describe(status: int) -> str:
+    """What a kernel found wrong, for an error text."""
+    return _WHAT[status]
+
+
+def stamps_of(buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The `stamp` fields (time << 16 | flags) of the frames at these offsets."""
+    return _field(buffer, offsets, 16, 8).view("<i8").reshape(-1)
+
+
+def _field(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], at: int, size: int
+) -> NDArray[np.uint8]:
+    return buffer[offsets[:, None] + np.arange(at, at + size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Some frames of a segment, side by side in one buffer.
+
+    Valid until the next step of the iterator that gave it: the buffer is used again.
+    """
+
+    buffer: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    """Of each frame, in the buffer."""
+    positions: NDArray[np.int64]
+    base: int
+    """The file offset of the buffer's first byte."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each body."""
+        return _field(self.buffer, self.offsets, 4, 4).view("<u4").reshape(-1).astype(np.int64)
+
+    def times(self) -> NDArray[np.int64]:
+        """Milliseconds since 1970."""
+        return stamps_of(self.buffer, self.offsets) >> 16
+
+    def flags(self) -> NDArray[np.int64]:
+        """The log's and the store's flags."""
+        return stamps_of(self.buffer, self.offsets) & 0xFFFF
+
+    def tags(self) -> NDArray[np.uint32]:
+        """The store's own numbers."""
+        return _field(self.buffer, self.offsets, 24, 4).view("<u4").reshape(-1)
+
+    def select(self, keep: NDArray[np.bool_] | slice) -> Frames:
+        """Some of them."""
+        return Frames(self.buffer, self.offsets[keep], self.positions[keep], self.base)
+
+    def entries(self) -> Iterator[Entry]:
+        """Each as a value of its own, which stays valid."""
+        memory = memoryview(self.buffer)
+        lengths = self.lengths().tolist()
+        stamps = stamps_of(self.buffer, self.offsets).tolist()
+        tags = self.tags().tolist()
+        rows = zip(
+            self.offsets.tolist(), self.positions.tolist(), lengths, stamps, tags, strict=True
+        )
+        for offset, position, length, stamp, tag in rows:
+            begin = offset + HEADER_BYTES
+            body = bytes(memory[begin : begin + length])
+            yield Entry(position, stamp >> 16, body, stamp & 0xFFFF, tag)
+
+
+class Pieces:
+    """A window that moves over `file[start:stop]`; frames cut by its end are kept for the next."""
+
+    __slots__ = ("_buffer", "_file", "_held", "_stop", "base", "offsets", "positions", "read_bytes")
+
+    def __init__(self, file: File, start: int, stop: int) -> None:
+        self._file = file
+        self._stop = stop
+        self._held = 0
+        self.base = start
+        self.read_bytes = 0
+        self._allocate(max(HEADER_BYTES, min(PIECE_BYTES, stop - start)))
+
+    def _allocate(self, size: int) -> None:
+        self._buffer = np.empty(size, dtype=np.uint8)
+        self.offsets = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
+        self.positions = np.empty_like(self.offsets)
+
+    @property
+    def buffer(self) -> NDArray[np.uint8]:
+        """The window's bytes; the first `fill()` of them count."""
+        return self._buffer
+
+    def fill(self) -> int:
+        """Read on; the number of bytes now in the window."""
+        want = min(len(self._buffer) - self._held, self._stop - self.base - self._held)
+        view = memoryview(self._buffer)[self._held : self._held + want]
+        got = self._file.readinto(view, self.base + self._held) if want else 0
+        self.read_bytes += got
+        if got < want:
+            at = self.base + self._held + got
+            raise DamagedFrame(self._file.path, at, f"file ends {want - got} bytes too early")
+        self._held += got
+        return self._held
+
+    def advance(self, consumed: int) -> bool:
+        """Drop the first `consumed` bytes; False when everything was read and consumed."""
+        left = self._held - consumed
+        self.base += consumed
+        at_end = self.base + left >= self._stop
+        if consumed == 0 and not at_end and left == len(self._buffer):
+            old = self._buffer
+            need = HEADER_BYTES + int.from_bytes(old[4:8].tobytes(), "little")
+            self._allocate(max(2 * len(old), need))
+            self._buffer[:left] = old[:left]
+        elif left and consumed:
+            self._buffer[:left] = self._buffer[consumed : self._held].copy()
+        self._held = left
+        return not (at_end and (left == 0 or consumed == 0))
+
+
+def scan_frames(file: File, start: int, stop: int, after: int) -> Iterator[Frames]:
+    """All frames of `file[start:stop]`, in pieces.
+
+    `start` must be the beginning of a frame and `stop` the end of one. Positions must ascend from
+    above `after`. A bad frame raises `DamagedFrame` once all good ones before it were given out.
+    """
+    if start >= stop:
+        return
+    pieces = Pieces(file, start, stop)
+    while True:
+        held = pieces.fill()
+        count, end, status = kernels.scan(
+            pieces.buffer, 0, held, after, pieces.offsets, pieces.positions
+        )
+        if count:
+            frames = Frames(
+                pieces.buffer, pieces.offsets[:count], pieces.positions[:count], pieces.base
+            )
+            after = int(frames.positions[-1])
+            yield frames
+        if status not in (kernels.END, kernels.NEED_MORE) or (
+            status == kernels.NEED_MORE and pieces.base + held >= stop
+        ):
+            raise DamagedFrame(
+                file.path, pieces.base + end, describe(status), None if after < 0 else after
+            )
+        if not pieces.advance(end):
+            return

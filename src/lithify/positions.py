@@ -1,0 +1,92 @@
+"""Positions: where an entry is.
+
+A position is an integer from 0 to `POSITION_MAX`. Within a log positions only ascend and none is
+used twice; an entry keeps its position when compaction moves it to another segment.
+
+How positions are handed out is the store's choice, made by a `PositionRule`:
+
+- `DENSE` counts 0, 1, 2, …: a segment goes on where the one before it ended.
+- `PACKED` puts the segment's number into the upper 31 bits and the entry's number within the
+  segment into the lower 32, so that (ledger, entry) and position are the same thing.
+
+A writer may also give each position itself (raft gives the index); the rule then only fills in
+what it does not give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = [
+    "DENSE",
+    "NO_POSITION",
+    "PACKED",
+    "PACKED_ENTRY_BITS",
+    "POSITION_MAX",
+    "DensePositions",
+    "PackedPositions",
+    "PositionRule",
+    "pack",
+    "unpack",
+]
+
+POSITION_MAX = 2**63 - 1
+"""Signed 64-bit arithmetic works on every position (numpy int64, Java long)."""
+
+NO_POSITION = -1
+"""Comes before every position: the last position of an empty log."""
+
+PACKED_ENTRY_BITS = 32
+
+
+class PositionRule(Protocol):
+    """Hands out the range of positions of each segment."""
+
+    def first(self, segment_id: int, after: int) -> int:
+        """The first position of a new segment, given the last one used before it."""
+
+    def last(self, segment_id: int) -> int:
+        """The highest position the segment may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class DensePositions:
+    """0, 1, 2, …"""
+
+    def first(self, segment_id: int, after: int) -> int:  # noqa: ARG002  (the protocol's name)
+        """One after the last."""
+        return after + 1
+
+    def last(self, segment_id: int) -> int:  # noqa: ARG002  (the protocol's name)
+        """No limit of its own."""
+        return POSITION_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPositions:
+    """(segment, entry) in one integer."""
+
+    def first(self, segment_id: int, after: int) -> int:
+        """Entry 0 of the segment."""
+        position = pack(segment_id, 0)
+        assert position > after
+        return position
+
+    def last(self, segment_id: int) -> int:
+        """The entry with all lower bits set."""
+        return pack(segment_id + 1, 0) - 1
+
+
+DENSE = DensePositions()
+PACKED = PackedPositions()
+
+
+def pack(segment_id: int, entry: int) -> int:
+    """The position of entry number `entry` of a segment."""
+    return segment_id << PACKED_ENTRY_BITS | entry
+
+
+def unpack(position: int) -> tuple[int, int]:
+    """(segment, entry) of a packed position."""
+    return position >> PACKED_ENTRY_BITS, position & (2**PACKED_ENTRY_BITS - 1)

@@ -1,0 +1,62 @@
+"""Settings of a log, with their limits.
+
+Every setting is checked when the object is made; a bad one is an `InvalidSetting` that names it,
+its value and the limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lithify.errors import InvalidSetting
+
+__all__ = ["Durability", "LogSettings", "check_range"]
+
+
+class Durability(StrEnum):
+    """When an append counts as done."""
+
+    ALWAYS = "always"
+    """After an fsync, which all appends of the same tick share."""
+
+    INTERVAL = "interval"
+    """When the operating system has it; an fsync follows within `sync_interval_ms`."""
+
+    NONE = "none"
+    """When the operating system has it; fsync only when a segment is sealed."""
+
+
+def check_range(name: str, value: float | None, low: float, high: float) -> None:
+    """Raise `InvalidSetting` unless `low <= value <= high`; None (off) always passes."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidSetting(name, value, f"a number from {low} to {high}")
+    if not low <= value <= high:
+        raise InvalidSetting(name, value, f"from {low} to {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How one log behaves. Any of them may change between two opens of the same log."""
+
+    durability: Durability = Durability.ALWAYS
+    sync_interval_ms: int = 200
+    segment_bytes_max: int = 256 * 2**20
+    """A segment is rolled before it would grow past this; the frame's `synced` field has 32 bits,
+    so it cannot be above 4 GiB - 1."""
+    segment_age_ms_max: int | None = None
+    entry_bytes_max: int = 64 * 2**20
+    open_files_max: int = 64
+    """Sealed segments kept open for reading."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.durability, Durability):
+            names = ", ".join(Durability)
+            raise InvalidSetting("durability", self.durability, f"one of {names}")
+        check_range("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)
+        check_range("segment_bytes_max", self.segment_bytes_max, 1024, 2**32 - 1)
+        check_range("segment_age_ms_max", self.segment_age_ms_max, 1, 2**48)
+        check_range("entry_bytes_max", self.entry_bytes_max, 1, 2**30)
+        check_range("open_files_max", self.open_files_max, 1, 1_000_000)

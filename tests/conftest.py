@@ -1,0 +1,22 @@
+"""How the tests are spread over processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
+
+
+class OneProcessForSpark(LoadScopeScheduling):
+    """Any test goes to any process, but all Spark tests to the same, so that one JVM starts."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:
+    return OneProcessForSpark(config, log)

@@ -1,0 +1,158 @@
+"""The live set against Python's own sets.
+
+Windows, blocks and rank steps are made tiny, so that sets of a few ranges cross many of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lithify.compaction import liveset, liveset_format
+from lithify.compaction.liveset import LiveSet, LiveSetBuilder
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX = 2**63 - 1
+
+POSITION = st.one_of(
+    st.integers(0, 70),
+    st.integers(MAX - 70, MAX),
+    st.sampled_from([2**8, 2**16, 2**31, 2**32, 2**62]).flatmap(
+        lambda middle: st.integers(middle - 5, middle + 5)
+    ),
+    st.integers(0, MAX),
+)
+POSITIONS = st.lists(POSITION, max_size=60)
+SETS = POSITIONS.map(set)
+ANY_INTEGER = st.one_of(POSITION, st.integers(-(2**65), 2**65))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tiny_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liveset, "_WINDOW_RANGES", 8)
+        patch.setattr(liveset, "_RANK_RANGES", 3)
+        patch.setattr(liveset_format, "BLOCK_RANGES", 4)
+        yield
+
+
+def live(positions: set[int]) -> LiveSet:
+    return LiveSet.from_iterable(positions)
+
+
+def check(result: LiveSet, expected: set[int]) -> None:
+    """The set is right, and is what the same members give when made another way."""
+    assert list(result) == sorted(expected)
+    assert result == live(expected)
+    assert hash(result) == hash(live(expected))
+    assert result.extras.dtype == np.min_scalar_type(int(result.extras.max(initial=0)))
+    stops = [stop for _, stop in result.ranges()]
+    assert all(
+        stop < start for stop, (start, _) in zip(stops, [*result.ranges()][1:], strict=False)
+    )
+
+
+@given(POSITIONS)
+def test_every_way_to_make_one_agrees(positions: list[int]) -> None:
+    members = set(positions)
+    check(LiveSet.from_iterable(positions), members)
+    check(LiveSet.from_array(np.array(positions, np.int64)), members)
+    check(LiveSet.from_array(np.array(sorted(positions), np.uint64)), members)
+    builder = LiveSetBuilder()
+    for position in sorted(members):
+        builder.append(position)
+    check(builder.build(), members)
+
+
+@given(st.lists(st.tuples(POSITION, st.integers(0, 9)), max_size=40))
+def test_ranges_in_any_order(pairs: list[tuple[int, int]]) -> None:
+    bounds = [(start, min(start + size, MAX + 1)) for start, size in pairs]
+    starts, stops = np.array(bounds, np.uint64).reshape(-1, 2).T
+    expected = {position for start, stop in bounds for position in range(start, stop)}
+    check(LiveSet.from_ranges(starts, stops), expected)
+
+
+@given(st.integers(0, MAX - 100), st.lists(st.booleans(), max_size=90), st.data())
+def test_bitmaps(first: int, flags: list[bool], data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, len(flags)))
+    expected = {first + index for index in range(count) if flags[index]}
+    bits = np.array(flags, np.bool_)
+    check(LiveSet.from_bitmap(first, bits, count), expected)
+    check(LiveSet.from_bitmap(first, np.packbits(bits, bitorder="little"), count), expected)
+
+
+@given(SETS, SETS)
+def test_two_sets_together(left: set[int], right: set[int]) -> None:
+    check(live(left) | live(right), left | right)
+    check(live(left) - live(right), left - right)
+    check(live(left) & live(right), left & right)
+
+
+@given(SETS, ANY_INTEGER, ANY_INTEGER)
+def test_questions_about_any_integers(members: set[int], start: int, stop: int) -> None:
+    some = live(members)
+    inside = {position for position in members if start <= position < stop}
+    check(some.slice(start, stop), inside)
+    check(some.floor(start), {position for position in members if position >= start})
+    check(some.limit(start), {position for position in members if position <= start})
+    assert some.count_in(start, stop) == len(inside)
+    assert some.overlaps(start, stop) == bool(inside)
+    assert some.rank(start) == sum(position < start for position in members)
+    assert (start in some) == (start in members)
+
+
+@given(SETS, st.lists(POSITION, max_size=20), st.integers(1, 30))
+def test_members_one_by_one_and_many_at_once(
+    members: set[int], others: list[int], size: int
+) -> None:
+    some, ordered = live(members), sorted(members)
+    assert len(some) == len(members)
+    assert bool(some) == bool(members)
+    assert (some.first, some.last) == ((ordered[0], ordered[-1]) if ordered else (None, None))
+    assert [some.select(index) for index in range(len(members))] == ordered
+    asked = np.array(ordered + others, np.int64)
+    assert some.contains_many(asked).tolist() == [p in members for p in asked.tolist()]
+    chunks = [chunk.tolist() for chunk in some.chunks(size)]
+    assert chunks == [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+
+@given(SETS)
+def test_bytes_come_back(members: set[int]) -> None:
+    data = live(members).to_bytes()
+    back = LiveSet.from_bytes(data)
+    check(back, members)
+    assert back.to_bytes() == data
+
+
+def walk(members: list[int], prefix: list[int]) -> list[int]:
+    """`remove_prefix`, position by position."""
+    at = 0
+    for position in prefix:
+        if at == len(members):
+            break
+        if members[at] < position:
+            raise InvalidInput(f"not a prefix: position {members[at]} ")
+        at += members[at] == position
+    return members[at:]
+
+
+@given(SETS, SETS, st.integers(0, 60))
+def test_remove_prefix_is_the_walk(members: set[int], strangers: set[int], taken: int) -> None:
+    ordered = sorted(members)
+    last = ordered[min(taken, len(ordered) - 1)] if ordered else 0
+    real = set(ordered[: taken + 1]) | {position for position in strangers if position <= last}
+    for prefix in (real, strangers, real | strangers):
+        try:
+            expected = walk(ordered, sorted(prefix))
+        except InvalidInput as error:
+            with pytest.raises(InvalidInput, match=str(error)):
+                live(members).remove_prefix(live(prefix))
+        else:
+            check(live(members).remove_prefix(live(prefix)), set(expected))

@@ -1,0 +1,218 @@
+"""The repository keeps its own rules. What is allowed is data, here at the top, with reasons.
+
+Looked at is every file that git tracks or would track: what a build or an editor leaves is not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+
+FILE_LINES_MAX = 800
+FILE_LINES_USUAL = 450
+FUNCTION_LINES_MAX = 70
+LINE_COLUMNS_MAX = 100
+
+PURE = (
+    "src/lithify/checksum.py",
+    "src/lithify/compaction/horizon.py",
+    "src/lithify/compaction/liveset.py",
+    "src/lithify/compaction/liveset_format.py",
+    "src/lithify/compaction/liveset_ranges.py",
+    "src/lithify/compaction/plan.py",
+    "src/lithify/compaction/policies.py",
+    "src/lithify/compaction/schedule.py",
+    "src/lithify/errors.py",
+    "src/lithify/events.py",
+    "src/lithify/log/frame.py",
+    "src/lithify/positions.py",
+)
+IMPURE_MODULES = frozenset(
+    ("asyncio", "io", "os", "pathlib", "random", "socket", "subprocess", "threading", "time")
+)
+IMPURE_BUT = {
+    ("src/lithify/compaction/horizon.py", "threading"): "holds come and go on several threads",
+}
+
+TOUCHES_FILES = {
+    "src/lithify/fs/local.py": "it is the local file system",
+    "src/lithify/pipeline/java.py": "it makes a program for Spark to start, not data of a log",
+}
+FILE_MODULES = frozenset(("fcntl", "fileinput", "glob", "mmap", "pathlib", "shutil"))
+# Of these modules only the names that touch no file may be used.
+HARMLESS = {
+    "os": frozenset(
+        ("cpu_count", "environ", "getpid", "getuid", "path", "sched_getaffinity", "strerror")
+    ),
+    "os.path": frozenset(("abspath", "basename", "dirname", "isabs", "join", "normpath")),
+    "io": frozenset(("BytesIO", "StringIO", "TextIOWrapper")),
+    "tempfile": frozenset(("gettempdir",)),
+}
+
+
+@cache
+def files() -> tuple[str, ...]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    return tuple(sorted(name for name in set(listed.split("\0")) if (ROOT / name).is_file()))
+
+
+def python_files(*directories: str) -> list[str]:
+    return [name for name in files() if name.endswith(".py") and name.split("/")[0] in directories]
+
+
+@cache
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(text(name), name)
+
+
+ALL_PYTHON = python_files("src", "tests", "bench", "examples")
+SOURCES = python_files("src")
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert "src/lithify/errors.py" in SOURCES
+    assert "tests/test_tidy.py" in ALL_PYTHON
+
+
+@pytest.mark.parametrize("name", ALL_PYTHON)
+def test_no_file_function_or_line_is_too_long(name: str) -> None:
+    lines = text(name).splitlines()
+    assert len(lines) <= FILE_LINES_MAX
+    # A note to a tool at the end of a line is not read by people, and cannot be broken.
+    read = [re.sub(r"  # (noqa|type: ignore)\b.*", "", line) for line in lines]
+    assert [n for n, line in enumerate(read, 1) if len(line) > LINE_COLUMNS_MAX] == []
+    functions = [
+        n for n in ast.walk(tree(name)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lengths = {f.name: (f.end_lineno or f.lineno) - f.lineno + 1 for f in functions}
+    assert {f: length for f, length in lengths.items() if length > FUNCTION_LINES_MAX} == {}
+
+
+def test_nine_in_ten_sources_are_of_usual_length() -> None:
+    long = [name for name in SOURCES if len(text(name).splitlines()) > FILE_LINES_USUAL]
+    assert len(long) * 10 <= len(SOURCES), long
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_module_says_what_it_is_and_what_it_offers(name: str) -> None:
+    assert ast.get_docstring(tree(name)), "no docstring"
+    offers = any(
+        isinstance(target, ast.Name) and target.id == "__all__"
+        for node in tree(name).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    )
+    assert offers or name.endswith("/__main__.py"), "no __all__"
+
+
+def imports(name: str) -> Iterator[tuple[str, str | None]]:
+    """Every imported (module, name), wherever in the file; the name is `None` for `import x`."""
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_imports_nothing_that_acts(name: str) -> None:
+    found = {module.split(".")[0] for module, _ in imports(name)} & IMPURE_MODULES
+    allowed = {module for file, module in IMPURE_BUT if file == name}
+    assert found == allowed
+
+
+def file_calls(name: str) -> set[str]:
+    """What in this file could touch a file system, by name."""
+    found = {module for module, _ in imports(name) if module.split(".")[0] in FILE_MODULES}
+    for module, member in imports(name):
+        if module in HARMLESS and member is not None and member not in HARMLESS[module]:
+            found.add(f"{module}.{member}")
+    for node in ast.walk(tree(name)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "open"
+        ):
+            found.add("open")
+        elif isinstance(node, ast.Attribute):
+            module = ast.unparse(node.value)
+            if module in HARMLESS and node.attr not in HARMLESS[module]:
+                found.add(f"{module}.{node.attr}")
+    return found
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_only_the_local_file_system_touches_files(name: str) -> None:
+    if name in TOUCHES_FILES:
+        assert file_calls(name), "it no longer needs its exception"
+    else:
+        assert file_calls(name) == set()
+
+
+def test_exceptions_name_files_that_exist() -> None:
+    named = {*PURE, *TOUCHES_FILES, *(file for file, _ in IMPURE_BUT)}
+    assert named <= set(SOURCES)
+
+
+def links(name: str) -> list[str]:
+    """The relative targets that a page links to, without code and without fragments."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", text(name), flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [t.partition("#")[0] for t in targets if not re.match(r"[a-z]+:|#", t)]
+
+
+def resolved(name: str) -> set[str]:
+    """The files of the repository that a page links to."""
+    paths = ((ROOT / name).parent / link for link in links(name))
+    return {str(path.resolve().relative_to(ROOT)) for path in paths}
+
+
+PAGES = [name for name in files() if name.endswith(".md")]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    assert {target for target in resolved(name) if not (ROOT / target).exists()} == set()
+
+
+def test_every_page_of_the_documentation_can_be_found() -> None:
+    pages = {name for name in files() if name.startswith("docs/")}
+    assert pages - resolved("README.md") - resolved("docs/index.md") == set()
+
+
+def test_the_lock_file_names_no_index() -> None:
+    assert (
+        re.findall(r"https?://\S+|^--?(?!hash)\S+", text("requirements.lock"), re.MULTILINE) == []
+    )
+
+
+def test_make_help_lists_every_target() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", text("Makefile"), re.MULTILINE))
+    phony = re.search(r"^\.PHONY: (.*)$", text("Makefile"), re.MULTILINE)
+    assert phony
+    assert set(phony[1].split()) == targets
+    command = ["make", "--no-print-directory", "help"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    assert set(re.findall(r"^  make (\S+) +\S", printed, re.MULTILINE)) == targets
