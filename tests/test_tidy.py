@@ -27,14 +27,14 @@ LINE_COLUMNS_MAX = 100
 PURE = (
     "src/lithify/checksum.py",
     "src/lithify/compaction/horizon.py",
-    "src/lithify/compaction/liveset.py",
-    "src/lithify/compaction/liveset_format.py",
-    "src/lithify/compaction/liveset_ranges.py",
     "src/lithify/compaction/plan.py",
     "src/lithify/compaction/policies.py",
     "src/lithify/compaction/schedule.py",
     "src/lithify/errors.py",
     "src/lithify/events.py",
+    "src/lithify/liveset/format.py",
+    "src/lithify/liveset/liveset.py",
+    "src/lithify/liveset/ranges.py",
     "src/lithify/log/frame.py",
     "src/lithify/positions.py",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lithify.compaction.liveset import LiveSet
+from lithify.liveset import LiveSet
 
 GOLDEN = Path(__file__).with_name("liveset_v1.bin")
 

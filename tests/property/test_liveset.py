@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.compaction import liveset, liveset_format
-from lithify.compaction.liveset import LiveSet, LiveSetBuilder
+from lithify.liveset import format as liveset_format
+from lithify.liveset import liveset
+from lithify.liveset import LiveSet, LiveSetBuilder
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -1,27 +1,11 @@
 """Reports: what each run did, kept in a file that outlives it.
 
-A history file is text. One line is one report:
+A history file has one report a line (`lines.py`). The JSON holds `"version":1` and every field of
+`Report`. Where the file would exceed `2 * keep` lines, it is replaced, in one atomic step, by the
+newest `keep` runs: it is rewritten once in `keep` appends, and its size stays bounded.
 
-    crc space json newline
-
-`crc` is the CRC-32C of `json` as 8 lower-case hexadecimal digits; `json` is compact, holds
-`"version":1` and every field of `Report`, and contains no newline.
-
-How a report is appended:
-
-1. The first one creates the file: written aside, fsynced, renamed, directory fsynced.
-2. Later ones: cut a torn last line and fsync, write the new line, fsync. A crash in between leaves
-   the file without the new line or with a torn one.
-3. Where the file would exceed `2 * keep` lines, it is replaced instead, in one atomic step, by the
-   newest `keep` runs. So it is rewritten once in `keep` appends, and its size stays bounded.
-
-What a reader makes of it:
-
-- A run may be reported again (its bytes are reclaimed only after the last reader has left): the
-  latest line of a `run_id` counts, in the place of its first one.
-- The last line is torn when its newline is missing, or when its CRC is wrong and it has a zero
-  byte, which no report has but a block that never arrived is full of. A torn line was never
-  acknowledged and is ignored. Anything else that is wrong, anywhere, is `DamagedFile`.
+A run may be reported again, because its bytes are reclaimed only after the last reader has left:
+the latest line of a `run_id` counts, in the place of its first one.
 
 Invariants: what `append` returned from is durable; a failed `append` leaves the reports as they
 were, and one that finds damage is refused. One process appends (the one that has the log's lock),
@@ -30,17 +14,16 @@ any may read.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, get_args
 
-from lithify.checksum import crc32c
+from lithify.compaction.lines import append_line, encode_line, parse_lines, read_lines
 from lithify.compaction.plan import human_bytes
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
-from lithify.fs.atomic import read_file, write_atomic
+from lithify.fs import write_atomic
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
@@ -54,8 +37,6 @@ REPORT_VERSION = 1
 
 KEEP_MAX = 100_000
 """A report is about 1 KiB, so at most 200 MiB are on disk and in memory while reading."""
-
-CRC_DIGITS = 8
 
 Result = Literal["done", "failed", "cancelled", "nothing to do", "rolled back"]
 
@@ -150,13 +131,17 @@ class History:
 
     def append(self, report: Report) -> None:
         """Add a report, or a later version of one; durable when it returns."""
-        line = _encode(report)
+        line = encode_line(report.to_json())
         with self._lock:
+            lines = self._lines()
+            if len(lines) < 2 * self._keep:
+                append_line(self._fs, self._path, line)
+                return
+            lines += parse_lines(line, self._path)[0]
+            kept = self._runs(lines)[-self._keep :]
+            data = b"".join(encode_line(each.to_json()) for each in kept)
             try:
-                if self._fs.exists(self._path):
-                    self._append(line)
-                else:
-                    write_atomic(self._fs, self._path, line)
+                write_atomic(self._fs, self._path, data)
             except OSError as error:
                 raise WriteFailed(self._path, error) from error
 
@@ -168,72 +153,21 @@ class History:
         if limit < 0:
             raise InvalidInput(f"cannot list {limit} reports, must be 0 or more")
         with self._lock:
-            if not self._fs.exists(self._path):
-                return []
-            lines, _ = self._lines(read_file(self._fs, self._path))
+            lines = self._lines()
         return list(reversed(self._runs(lines)))[:limit]
 
-    def _append(self, line: bytes) -> None:
-        lines, end = self._lines(read_file(self._fs, self._path))
-        if len(lines) >= 2 * self._keep:
-            lines.append((end, line))
-            kept = self._runs(lines)[-self._keep :]
-            write_atomic(self._fs, self._path, b"".join(_encode(each) for each in kept))
-            return
-        with self._fs.open_append(self._path) as file:
-            try:
-                if file.size() > end:
-                    # Were the cut not durable, a power cut could mix the torn line into the new.
-                    file.truncate(end)
-                    file.fsync()
-                file.write(line)
-                file.fsync()
-            except OSError:
-                # A line that failed to reach the disk must not become part of the file's middle.
-                # If the cut fails as well, the line is torn and the next append cuts it.
-                with contextlib.suppress(OSError):
-                    file.truncate(end)
-                raise
-
-    def _lines(self, data: bytes) -> tuple[list[tuple[int, bytes]], int]:
-        """The whole lines with their offsets, every CRC checked, and where they end."""
-        lines: list[tuple[int, bytes]] = []
-        offset = 0
-        while offset < len(data):
-            end = data.find(b"\n", offset) + 1 or len(data)
-            line = data[offset:end]
-            wrong = _what_is_wrong(line)
-            if wrong is not None:
-                if end == len(data) and (line[-1:] != b"\n" or b"\0" in line):
-                    break
-                raise DamagedFile(self._path, offset, wrong)
-            lines.append((offset, line))
-            offset = end
-        return lines, offset
+    def _lines(self) -> list[tuple[int, bytes]]:
+        if not self._fs.exists(self._path):
+            return []
+        return read_lines(self._fs, self._path)[0]
 
     def _runs(self, lines: list[tuple[int, bytes]]) -> list[Report]:
         """The latest version of each run, in the order in which the runs were first reported."""
         runs: dict[str, Report] = {}
-        for offset, line in lines:
+        for offset, text in lines:
             try:
-                report = Report.from_json(line[CRC_DIGITS + 1 : -1], self._path)
+                report = Report.from_json(text, self._path)
             except InvalidInput as error:
                 raise DamagedFile(self._path, offset, str(error)) from error
             runs[report.run_id] = report
         return list(runs.values())
-
-
-def _encode(report: Report) -> bytes:
-    text = report.to_json().encode()
-    return b"%08x %b\n" % (crc32c(text), text)
-
-
-def _what_is_wrong(line: bytes) -> str | None:
-    """Why a line is not whole, `None` if it is."""
-    if not line.endswith(b"\n"):
-        return "the line has no end"
-    text = line[CRC_DIGITS + 1 : -1]
-    written, computed = line[: CRC_DIGITS + 1], b"%08x " % crc32c(text)
-    if written != computed:
-        return f"CRC-32C is {computed.decode()}but the line says {written!r}"
-    return None

@@ -103,6 +103,11 @@ class BlockIndex:
         """(position, offset) of a row."""
         return self._positions[number], self._offsets[number]
 
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(positions, offsets) of all rows, copied."""
+        rows = len(self)
+        return np.array(self._positions[:rows]), np.array(self._offsets[:rows])
+
     def to_bytes(self) -> bytes:
         """The rows as they stand in a sealed segment."""
         rows = np.empty((len(self), 3), dtype="<i8")

@@ -33,6 +33,7 @@ __all__ = [
     "crc32c_portable",
     "encode",
     "gather",
+    "measure",
     "resync",
     "scan",
 ]
@@ -279,6 +280,36 @@ def gather(data, start, stop, after, starts, stops, out, offsets, positions):  #
         _copy(out, filled, data, run, at - run)
         filled += at - run
     return count, filled, at, after, status
+
+
+@njit(cache=True, nogil=True)
+def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped-def]
+    """Count the frames of `data[start:stop]` whose position is in a set, without touching bodies.
+
+    Takes the set as `gather` does. Returns (count, their bytes, next offset, last position, why it
+    stopped).
+    """
+    at, count, size, row = start, 0, 0, 0
+    while at < stop:
+        if stop - at < _HEADER:
+            return count, size, at, after, NEED_MORE
+        length = np.int64(_u32(data, at + 4))
+        if length > _BODY_MAX:
+            return count, size, at, after, BAD_LENGTH
+        end = at + _HEADER + length
+        if end > stop:
+            return count, size, at, after, NEED_MORE
+        position = np.int64(_u64(data, at + 8))
+        if position <= after:
+            return count, size, at, after, BAD_ORDER
+        while row < starts.size and stops[row] <= position:
+            row += 1
+        if row < starts.size and starts[row] <= position:
+            count += 1
+            size += end - at
+        after = position
+        at = end
+    return count, size, at, after, END
 
 
 @njit(cache=True, nogil=True)

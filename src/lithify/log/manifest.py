@@ -18,6 +18,7 @@ Fields
     last_position       of the log when this was published; a lower bound of the truth
     synced_bytes        of the active segment, known durable when this was published
     retired             files published away but still on disk, with the generation that did it
+    last_run            the compaction run that published last; tells a resumed run that it did
     state               room for the store's own small facts (JSON)
 
 A segment may carry a **dead set**: positions that are dead but still in the file. It is a file of
@@ -90,6 +91,33 @@ class SegmentRef:
     sealed: bool = False
     dead: DeadRef | None = None
 
+    @property
+    def live_entries(self) -> int:
+        """Entries that no dead set names."""
+        return self.entries - (self.dead.entries if self.dead else 0)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of their frames."""
+        return self.frame_bytes - (self.dead.frame_bytes if self.dead else 0)
+
+    def to_row(self) -> list[object]:
+        """Its values in the order of `SEGMENT_COLUMNS`, for JSON."""
+        row: list[object] = [getattr(self, column) for column in SEGMENT_COLUMNS[:-1]]
+        dead = self.dead
+        row.append(
+            None
+            if dead is None
+            else [dead.name, dead.entries, dead.frame_bytes, dead.file_bytes, dead.crc]
+        )
+        return row
+
+    @classmethod
+    def from_row(cls, row: list[Any]) -> SegmentRef:
+        """Read back what `to_row` gave."""
+        *columns, dead = row
+        return cls(*columns, None if dead is None else DeadRef(*dead))
+
 
 SEGMENT_COLUMNS = (
     "id",
@@ -129,6 +157,7 @@ class Manifest:
     last_position: int = NO_POSITION
     synced_bytes: int = 0
     retired: tuple[Retired, ...] = ()
+    last_run: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -161,9 +190,10 @@ class Manifest:
             "last_position": self.last_position,
             "synced_bytes": self.synced_bytes,
             "segment_columns": SEGMENT_COLUMNS,
-            "segments": [_segment_row(s) for s in self.segments],
-            "view": None if self.view is None else [_segment_row(s) for s in self.view],
+            "segments": [s.to_row() for s in self.segments],
+            "view": None if self.view is None else [s.to_row() for s in self.view],
             "retired": [[r.name, r.file_bytes, r.generation] for r in self.retired],
+            "last_run": self.last_run,
             "state": self.state,
         }
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
@@ -191,30 +221,15 @@ class Manifest:
             log_id=bytes.fromhex(value["log_id"]),
             generation=value["generation"],
             next_segment_id=value["next_segment_id"],
-            segments=tuple(map(_segment_of, value["segments"])),
-            view=None if view is None else tuple(map(_segment_of, view)),
+            segments=tuple(map(SegmentRef.from_row, value["segments"])),
+            view=None if view is None else tuple(map(SegmentRef.from_row, view)),
             horizon=value["horizon"],
             last_position=value["last_position"],
             synced_bytes=value["synced_bytes"],
             retired=tuple(Retired(*row) for row in value["retired"]),
+            last_run=value["last_run"],
             state=value["state"],
         )
-
-
-def _segment_row(segment: SegmentRef) -> list[object]:
-    row: list[object] = [getattr(segment, column) for column in SEGMENT_COLUMNS[:-1]]
-    dead = segment.dead
-    row.append(
-        None
-        if dead is None
-        else [dead.name, dead.entries, dead.frame_bytes, dead.file_bytes, dead.crc]
-    )
-    return row
-
-
-def _segment_of(row: list[Any]) -> SegmentRef:
-    *columns, dead = row
-    return SegmentRef(*columns, None if dead is None else DeadRef(*dead))
 
 
 def read_manifest(fs: FileSystem, directory: str) -> Manifest:

@@ -22,7 +22,7 @@ import numpy as np
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, MissingFile
 from lithify.fs import read_file
-from lithify.compaction.liveset import LiveSet
+from lithify.liveset import LiveSet
 from lithify.log.blocks import BlockIndex
 from lithify.log.names import MANIFEST
 from lithify.log.scan import Frames, scan_frames

@@ -18,7 +18,7 @@ from lithify.log import kernels
 from lithify.log.frame import HEADER_BYTES, Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -107,14 +107,20 @@ class Frames:
 class Pieces:
     """A window that moves over `file[start:stop]`; frames cut by its end are kept for the next."""
 
-    __slots__ = ("_buffer", "_file", "_held", "_stop", "base", "offsets", "positions", "read_bytes")
+    __slots__ = ("_before_read", "_buffer", "_file", "_held", "_stop", "base", "offsets", "positions")
 
-    def __init__(self, file: File, start: int, stop: int) -> None:
+    def __init__(
+        self,
+        file: File,
+        start: int,
+        stop: int,
+        before_read: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._file = file
+        self._before_read = before_read
         self._stop = stop
         self._held = 0
         self.base = start
-        self.read_bytes = 0
         self._allocate(max(HEADER_BYTES, min(PIECE_BYTES, stop - start)))
 
     def _allocate(self, size: int) -> None:
@@ -131,8 +137,9 @@ class Pieces:
         """Read on; the number of bytes now in the window."""
         want = min(len(self._buffer) - self._held, self._stop - self.base - self._held)
         view = memoryview(self._buffer)[self._held : self._held + want]
+        if want:
+            self._before_read(want)
         got = self._file.readinto(view, self.base + self._held) if want else 0
-        self.read_bytes += got
         if got < want:
             at = self.base + self._held + got
             raise DamagedFrame(self._file.path, at, f"file ends {want - got} bytes too early")

@@ -50,7 +50,7 @@ def open_session(
     is_local = master.startswith("local")
     os.environ["JAVA_HOME"] = find_java(os.environ).path
     if is_local or "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = "python3"
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in _settings(memory, is_local=is_local).items():
         builder = builder.config(name, value)

@@ -23,6 +23,8 @@ from lithify.fs.memory import MemoryFileSystem
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lithify.fs.base import File
+
 PATH = "/log/history"
 
 REPORT = Report(
@@ -272,6 +274,33 @@ def test_a_power_cut_after_a_line_without_fsync_tears_at_most_that_line(
     assert names(History(fs, PATH).newest(9))[-2:] == ["run-1", "run-0"]
     History(fs, PATH).append(run(3))
     assert names(History(fs, PATH).newest(1)) == ["run-3"]
+
+
+@pytest.mark.parametrize("torn", ["half a line", "a line without its first block"])
+def test_a_power_cut_while_a_torn_line_is_replaced_leaves_the_old_reports(
+    fs: MemoryFileSystem, torn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(fs, 2)
+    line = line_of(replace(run(2), result="failed", error="a long story " * 20))
+    with fs.open_append(PATH) as file:
+        file.write(line[:-40] if torn == "half a line" else bytes(300) + line[300:])
+        file.fsync()
+        open_file = type(file)
+    crashes: list[MemoryFileSystem] = []
+    fsync = open_file.fsync
+
+    def crash_before_fsync(self: File) -> None:
+        crashes.extend(fs.crash_clone(random.Random(seed)) for seed in range(50))
+        fsync(self)
+
+    monkeypatch.setattr(open_file, "fsync", crash_before_fsync)
+    History(fs, PATH).append(run(3))
+    monkeypatch.undo()
+
+    assert crashes
+    for crashed in crashes:
+        found = names(History(crashed, PATH).newest(9))
+        assert found in (["run-1", "run-0"], ["run-3", "run-1", "run-0"])
 
 
 @pytest.mark.parametrize("written", [0, 1, 300])

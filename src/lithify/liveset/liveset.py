@@ -9,14 +9,14 @@ a range costs the same however long it is.
 2. Rank and count: for every 1024th range it is known how many members come before it, so at most
    1023 extras are added up after the binary search.
 3. Union, difference, intersection: position space is cut into windows of at most 2^16 ranges a
-   side, and each window is swept (`liveset_ranges.py`). Work follows the number of ranges, never
+   side, and each window is swept (`ranges.py`). Work follows the number of ranges, never
    the number of positions; scratch memory follows the window.
-4. Bytes: `liveset_format.py`.
+4. Bytes: `format.py`.
 
 Invariants: ranges ascend, do not touch, and lie within 0 … 2^63-1; `extras` has the narrowest
 type; the arrays are read-only. So equal sets have equal arrays and equal bytes.
 
-Pure: no files, no clock. Anything that imports `compaction/` may use it, from any thread;
+Pure: no files, no clock. Anything may use it, from any thread;
 a builder belongs to one thread.
 """
 
@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
-from lithify.compaction import liveset_format
-from lithify.compaction.liveset_ranges import (
+from lithify.liveset import format as liveset_format
+from lithify.liveset.ranges import (
     DIFFERENCE,
     INTERSECTION,
     UNION,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.compaction.liveset_ranges import Integers, Positions, Unsigned
+    from lithify.liveset.ranges import Integers, Positions, Unsigned
 
 __all__ = ["LiveSet", "LiveSetBuilder"]
 
@@ -266,6 +266,10 @@ class LiveSet:
         for starts, lasts in self._pieces(0, POSITION_MAX, _WINDOW_RANGES):
             for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
                 yield start, last + 1
+
+    def range_arrays(self) -> tuple[Positions, Positions]:
+        """(starts, stops) of all ranges, half-open; for compiled code."""
+        return self.starts, self.starts + self.extras.astype(np.int64) + 1
 
     def chunks(self, size: int) -> Iterator[Positions]:
         """The members, ascending, in arrays of `size`; the last one has what remains."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lithify.checksum import crc32c
-from lithify.compaction.liveset import LiveSet, LiveSetBuilder
+from lithify.liveset import LiveSet, LiveSetBuilder
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def test_ten_million_scattered_positions_are_small_and_quick_to_ask() -> None:
 # Not getrusage: its peak is inherited from the process that started this one.
 PEAK = """
 import re, pathlib, numpy as np
-from lithify.compaction.liveset import LiveSet
+from lithify.liveset import LiveSet
 def peak_bytes():
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024

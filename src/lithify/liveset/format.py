@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
-from lithify.compaction.liveset_ranges import RangeAssembler, narrowed
+from lithify.liveset.ranges import RangeAssembler, narrowed
 from lithify.errors import DamagedFile, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lithify.checksum import Buffer
-    from lithify.compaction.liveset_ranges import Positions, Unsigned
+    from lithify.liveset.ranges import Positions, Unsigned
 
 __all__ = ["BLOCK_RANGES", "VERSION", "decode", "encode"]
 
