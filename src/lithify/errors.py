@@ -18,6 +18,7 @@ expected, and leaves everything as it was. Callers catch the class, people read 
     ├── LogClosed               used after close
     ├── WriteFailed             the file system refused a write; nothing was acknowledged
     ├── RunRefused              a compaction run cannot start now; names the limit it waits for
+    ├── RunFailed               the file system failed a run; the log is as it was
     ├── RunCancelled            a run was asked to stop and left the log as it was
     └── PlanStale               the log changed under a plan, so it was not applied
 """
@@ -39,6 +40,7 @@ __all__ = [
     "PlanStale",
     "PositionOutOfRange",
     "RunCancelled",
+    "RunFailed",
     "RunRefused",
     "UnsupportedVersion",
     "WriteFailed",
@@ -154,6 +156,15 @@ class RunRefused(LithifyError):
         self.limit = limit
         self.detail = detail
         super().__init__(f"run waits for {limit}: {detail}")
+
+
+class RunFailed(LithifyError):
+    """The file system failed a run. The log is as it was before, or as the run published it."""
+
+    def __init__(self, directory: str, cause: OSError) -> None:
+        self.directory = directory
+        self.cause = cause
+        super().__init__(f"compaction of {directory} failed: {cause}")
 
 
 class RunCancelled(LithifyError):

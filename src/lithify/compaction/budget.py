@@ -151,9 +151,12 @@ class Budget:
     write_bytes_per_s: int | None = None
     memory_bytes: int = 256 << 20
     scratch_bytes: int | None = None
+    delete_bytes_per_s: int | None = 1 << 30
+    """Retired files are deleted no faster: freeing many extents at once stalls other writers."""
 
     def __post_init__(self) -> None:
         rate_min = RATE_BYTES_PER_S_MIN
+        check_range("delete_bytes_per_s", self.delete_bytes_per_s, rate_min, BYTES_MAX)
         check_range("read_bytes_per_s", self.read_bytes_per_s, rate_min, BYTES_MAX)
         check_range("write_bytes_per_s", self.write_bytes_per_s, rate_min, BYTES_MAX)
         check_range("memory_bytes", self.memory_bytes, MEMORY_BYTES_MIN, BYTES_MAX)

@@ -35,7 +35,9 @@ class Question:
     """Sealed, in position order, all at or below the horizon, each with the dead set so far."""
     horizon: int
     as_of_ms: int
-    """The time to judge by; the same when an interrupted run goes on."""
+    """The time to judge by."""
+    memory_bytes: int
+    """What the rule may hold at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -442,6 +442,11 @@ class Log:
     def _adopt(self, manifest: Manifest) -> None:
         self._state = _State(manifest, self._state.active)
 
+    def settle(self) -> None:
+        """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
+        with self._write_lock:
+            self._check_usable()
+
     def drop_head(self, before: int) -> tuple[SegmentRef, ...]:
         """Retire the sealed segments that end below `before`; they are deleted by `reclaim`."""
         segments = self.manifest.segments[:-1]

@@ -239,5 +239,10 @@ def read_manifest(fs: FileSystem, directory: str) -> Manifest:
 
 
 def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
-    """Publish. Everything it names must be durable already."""
+    """Publish. The files it names must be durable already; their names are made so here.
+
+    Without the first fsync of the directory a crash could keep the rename of the manifest and
+    forget a file that it names.
+    """
+    fs.sync_dir(directory)
     write_atomic(fs, f"{directory}/{MANIFEST}", manifest.to_bytes())

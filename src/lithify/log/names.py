@@ -6,7 +6,7 @@
     HISTORY                    reports of finished runs
     000000000007.seg           segment 7, written by appends
     000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
-    000000000007-12.dead       dead set of segment 7, made by generation 12
+    000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
     000000000007.keys          key index of segment 7 (side file: may be rebuilt at any time)
     000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
     5f3a9c….pin                a reading process's claim on a generation
@@ -84,9 +84,9 @@ def key_index_name(segment: str) -> str:
     return segment.removesuffix(".seg") + ".keys"
 
 
-def dead_set_name(segment_id: int, generation: int) -> str:
-    """The dead set of a segment, as published with a generation."""
-    return f"{segment_id:012d}-{generation}.dead"
+def dead_set_name(segment_id: int, run_id: str) -> str:
+    """The dead set of a segment, as a run judged it."""
+    return f"{_stem(segment_id, run_id)}.dead"
 
 
 def pin_name(token: str) -> str:

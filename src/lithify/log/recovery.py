@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from lithify.fs import File, FileSystem
     from lithify.log.manifest import Manifest
 
-__all__ = ["RecoveredTail", "check_new_directory", "read_tail", "recover_tail", "remove_orphans"]
+__all__ = [
+    "RecoveredTail", "check_new_directory", "read_tail", "recover_tail", "remove_orphans",
+    "remove_unpublished",
+]
 
 _WINDOW_BYTES = 64 * 2**20
 
@@ -166,6 +169,20 @@ def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[E
         fs.remove(f"{directory}/{name}")
     if orphans:
         fs.sync_dir(directory)
+    return [OrphanRemoved(directory, name) for name in orphans]
+
+
+def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:
+    """Remove what compaction wrote and no manifest names; the log may be in use meanwhile."""
+    known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
+    present = [parse_name(name) for name in fs.list(directory)]
+    orphans = [
+        file.name
+        for file in present
+        if file.kind in _JOURNALLED and _is_orphan(file, known, journal=False)
+    ]
+    for name in orphans:
+        fs.remove(f"{directory}/{name}")
     return [OrphanRemoved(directory, name) for name in orphans]
 
 

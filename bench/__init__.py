@@ -1,0 +1,1 @@
+"""Measurements against the raw operation, both sides in one run; `python -m bench`."""

@@ -1,0 +1,45 @@
+"""`python -m bench`: measure the rows of `foundation.py` and print them as a table.
+
+    --quick       tiny sizes: shows that everything runs, the figures mean nothing
+    --only NAME   this row only
+    --dir DIR     where the data goes; by default beside the working directory's files, because a
+                  temporary directory is often memory and not a disk
+    --json        one JSON list instead of the table, with the seconds of every round
+
+Rows appear on standard error as they are done. A miss is printed as a miss and the exit code is
+still 0; anything else than 0 means that something broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+
+from bench.foundation import CASES, FULL, QUICK
+from bench.harness import Result, compare, table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Lithify.")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see it run")
+    parser.add_argument("--only", choices=CASES, metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--dir", default=".", help="where the data goes (default: here)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    results: list[Result] = []
+    for name in [options.only] if options.only else CASES:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
+            for case in CASES[name](directory, sizes):
+                results.append(compare(case, sizes.rounds))
+                print(" ".join(results[-1].to_row()), file=sys.stderr, flush=True)
+    if options.json:
+        print(json.dumps([result.to_dict() for result in results], indent=2))
+    else:
+        print(table(results))
+
+
+if __name__ == "__main__":
+    main()
