@@ -84,7 +84,7 @@ def rewrite(
     path = f"{task.directory}/{task.target}"
     with fs.open_read(f"{task.directory}/{first.name}") as file:
         header = replace(read_header(file), created_ms=task.created_ms)
-    writer = SegmentWriter.create(fs, path, header)
+    writer = SegmentWriter.create(fs, path, header, exclusive=True)
     with writer.file:
         for source in task.sources:
             live = live_of(fs, task.directory, source)

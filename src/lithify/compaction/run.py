@@ -29,6 +29,7 @@ import secrets
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.checksum import crc32c
@@ -243,6 +244,8 @@ class Compactor:
                     plan.bytes_written,
                     self.settings.budget.scratch_bytes,
                 )
+                # The journal must not outlive the names of the dead sets that it refers to.
+                self._fs.sync_dir(self._log.directory)
                 self._journal.create(record)
                 return self._carry_out(record, times, allowance, before)
         except RunRefused:
@@ -302,8 +305,7 @@ class Compactor:
             raise InvalidInput(f"the rule brings back dead entries of {segment.name}")
         data = dead.to_bytes()
         name = dead_set_name(segment.id, run_id)
-        with self._fs.open_append(f"{directory}/{name}") as file:
-            file.truncate(0)
+        with self._fs.open_append(f"{directory}/{name}", exclusive=True) as file:
             file.write(data)
             file.fsync()
         ref = DeadRef(
@@ -397,7 +399,10 @@ class Compactor:
         directory = self._log.directory
         for segment in record.judged:
             if segment.dead is not None:
-                read_dead_set(self._fs, directory, segment.dead)
+                try:
+                    read_dead_set(self._fs, directory, segment.dead)
+                except Corrupt as error:
+                    raise PlanStale(str(error)) from error
         targets = {}
         for number, target in record.targets.items():
             with suppress(Corrupt):
@@ -521,10 +526,10 @@ class _Times:
         self._announce(run_id, phase)
 
     def seconds(self) -> dict[str, float]:
-        ends = [start for _, start in self._entered[1:]] + [self._clock.monotonic_s()]
+        now = (Phase.DONE, self._clock.monotonic_s())
         return {
             phase: round(end - start, 6)
-            for (phase, start), end in zip(self._entered, ends, strict=True)
+            for (phase, start), (_, end) in pairwise([*self._entered, now])
             if phase is not Phase.DONE
         }
 

@@ -1,12 +1,12 @@
 """Turning many bodies into frames at once, for `Log.append_many`.
 
-Frames are built by compiled code in a buffer that each thread keeps; a batch larger than the
-buffer, or than what is left of the segment, goes in several pieces.
+1. The bodies are joined into one buffer with room for a header before each: the only copy made.
+2. Compiled code fills the headers in, CRCs included, piece by piece: a batch larger than what is
+   left of the segment goes in several pieces, and only then is it known what stands in a header.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,26 +23,12 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
 
-__all__ = ["SCRATCH_BYTES", "Batch", "Piece"]
-
-SCRATCH_BYTES = 2**20
-
-_own = threading.local()
-
-
-def _scratch(size: int) -> NDArray[np.uint8]:
-    """This thread's buffer. A single body that needs more gets a buffer of its own."""
-    if size > SCRATCH_BYTES:
-        return np.empty(size, dtype=np.uint8)
-    buffer: NDArray[np.uint8] | None = getattr(_own, "buffer", None)
-    if buffer is None:
-        buffer = _own.buffer = np.empty(SCRATCH_BYTES, dtype=np.uint8)
-    return buffer
+__all__ = ["Batch", "Piece"]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Encoded frames, valid until the next piece of this thread."""
+    """Encoded frames, side by side."""
 
     frames: memoryview
     positions: NDArray[np.int64]
@@ -64,7 +50,6 @@ class Batch:
     ) -> None:
         count = len(bodies)
         self._lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=count)
-        self._bodies = np.frombuffer(b"".join(bodies), dtype=np.uint8)
         self._times = _column("times", times, count, TIME_MS_MAX)
         self._flags = _column("flags", flags, count, FLAGS_MAX)
         self._tags = _column("tags", tags, count, TAG_MAX)
@@ -79,8 +64,9 @@ class Batch:
         if count:
             check_fields(int(self._lengths.max()), 0, 0, 0, 0, body_bytes_max)
         self._sizes = self._lengths + HEADER_BYTES
-        self._ends = np.cumsum(self._sizes)
-        self._body_ends = np.cumsum(self._lengths)
+        self._ends = self._sizes.cumsum()
+        # The empty body in front brings the room for the first header.
+        self._frames = bytearray(HEADER_BYTES).join([b"", *bodies])
         self._taken = 0
 
     def __len__(self) -> int:
@@ -99,41 +85,42 @@ class Batch:
     def take(self, room: int, first_position: int, position_limit: int, synced: int) -> Piece:
         """Encode as many bodies as fit into `room` bytes (at least one) and drop them."""
         at = self._taken
-        before = int(self._ends[at - 1]) if at else 0
-        fitting = int(np.searchsorted(self._ends, before + min(room, SCRATCH_BYTES), side="right"))
-        stop = max(at + 1, fitting)
+        start = int(self._ends[at - 1]) if at else 0
+        stop = max(at + 1, int(self._ends.searchsorted(start + room, side="right")))
         if self._positions is None:
             stop = min(stop, at + position_limit - first_position + 1)
             positions = np.arange(first_position, first_position + stop - at, dtype=np.int64)
         else:
+            within = int(np.searchsorted(self._positions, position_limit, side="right"))
+            stop = min(stop, within)
             positions = self._positions[at:stop]
-        size = int(self._ends[stop - 1]) - before
-        buffer = _scratch(size)
-        body_start = int(self._body_ends[at - 1]) if at else 0
+        frames = memoryview(self._frames)[start : int(self._ends[stop - 1])]
         times = self._times[at:stop]
-        kernels.encode(
-            self._bodies[body_start:],
+        kernels.fill_headers(
+            np.frombuffer(frames, dtype=np.uint8),
             self._lengths[at:stop],
             positions,
             times << 16 | self._flags[at:stop],
             self._tags[at:stop],
             synced,
-            buffer,
         )
         self._taken = stop
-        offsets = self._ends[at:stop] - self._sizes[at:stop] - before
-        return Piece(memoryview(buffer)[:size], positions, offsets, times)
+        offsets = self._ends[at:stop] - self._sizes[at:stop] - start
+        return Piece(frames, positions, offsets, times)
 
 
 def _column(
     name: str, value: int | Sequence[int] | NDArray[np.int64], count: int, high: int
 ) -> NDArray[np.int64]:
-    if isinstance(value, int):
-        column = np.full(count, value, dtype=np.int64)
-    else:
-        column = np.ascontiguousarray(value, dtype=np.int64)
+    try:
+        if isinstance(value, int):
+            column = np.full(count, value, dtype=np.int64)
+        else:
+            column = np.ascontiguousarray(value, dtype=np.int64)
+    except OverflowError:
+        raise InvalidInput(f"{name} must be from 0 to {high}, found one of over 63 bits") from None
     if column.shape != (count,):
         raise InvalidInput(f"{name}: {len(column)} values for {count} bodies")
-    if count and not (0 <= int(column.min()) and int(column.max()) <= high):
+    if count and not (int(column.min()) >= 0 and int(column.max()) <= high):
         raise InvalidInput(f"{name} must be from 0 to {high}, found {column.min()}…{column.max()}")
     return column

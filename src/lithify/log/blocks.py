@@ -62,7 +62,7 @@ class BlockIndex:
         running = np.maximum.accumulate(times)
         at = 0
         while at < len(offsets):
-            at = max(at, int(np.searchsorted(offsets, self._next)))
+            at = max(at, int(offsets.searchsorted(self._next)))
             if at == len(offsets):
                 break
             before = self._time_max if at == 0 else max(self._time_max, int(running[at - 1]))

@@ -51,7 +51,7 @@ class Tick:
         self.error: LithifyError | None = None
         self._lock = threading.Lock()
         self._futures: list[asyncio.Future[None]] = []
-        self._scheduled = False
+        self._scheduled: asyncio.AbstractEventLoop | None = None
 
     def complete(self, error: LithifyError | None = None) -> None:
         """The fsync returned or failed; wake everybody."""
@@ -73,7 +73,8 @@ class Tick:
                 return None
             future = loop.create_future()
             self._futures.append(future)
-            first, self._scheduled = not self._scheduled, True
+            # For each loop anew: another one may have been closed before it came to its turn.
+            first, self._scheduled = self._scheduled is not loop, loop
         if first:
             loop.call_soon(_sync_pool().submit, _sync_quietly, log, self)
         return future

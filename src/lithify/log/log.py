@@ -35,6 +35,7 @@ import secrets
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 from lithify.clock import SystemClock
@@ -49,9 +50,14 @@ from lithify.log.names import LOCK, MANIFEST, segment_name
 from lithify.log.pins import Pins
 from lithify.log.publisher import Publisher
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
-from lithify.log.recovery import check_new_directory, recover_tail, remove_orphans
+from lithify.log.recovery import (
+    check_new_directory,
+    last_before_active,
+    recover_tail,
+    remove_orphans,
+)
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
-from lithify.positions import DENSE, NO_POSITION
+from lithify.positions import DENSE, NO_POSITION, POSITION_MAX
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
@@ -166,7 +172,7 @@ class Log:
             lock.release()
             raise
         publisher = Publisher(fs, directory, manifest, events)
-        active = _Active(tail.writer, _last_before_active(manifest))
+        active = _Active(tail.writer, last_before_active(manifest))
         log = cls(fs, directory, lock, publisher, active, settings, clock, rule, events)
         if tail.cut is not None:
             events(tail.cut)
@@ -220,6 +226,10 @@ class Log:
             pending = Pending(place, _DONE, self)
             while len(batch):
                 active, place = self._prepare(batch.next_size, batch.next_position)
+                if pending.done():
+                    # Rolling may have waited for an fsync that failed and took the pieces before
+                    # this one with it: then nothing of the batch may be acknowledged.
+                    pending.result()
                 writer = active.writer
                 room = self.settings.segment_bytes_max - writer.end
                 limit = self._rule.last(writer.header.segment_id)
@@ -235,15 +245,25 @@ class Log:
         """The active segment, rolled if need be, and the position for the next entry."""
         self._check_usable()
         writer = self._state.active.writer
-        if position is not None and position < self._first_free():
-            raise PositionOutOfRange(position, f"{self._first_free()} or higher")
-        place = self._next_position if position is None else position
+        place = self._place(position)
         full = writer.end + size > self.settings.segment_bytes_max
         used_up = place > self._rule.last(writer.header.segment_id)
         if writer.entries and (full or used_up or self._too_old(writer)):
             self._roll()
-            place = self._next_position if position is None else position
+            # Rolling may have waited for an fsync, and others may have appended meanwhile.
+            place = self._place(position)
+        last = self._rule.last(self._state.active.writer.header.segment_id)
+        if place > last:
+            raise PositionOutOfRange(place, f"{last} or lower")
         return self._state.active, place
+
+    def _place(self, position: int | None) -> int:
+        """The position for the next entry, which may have been given."""
+        if position is None:
+            return self._next_position
+        if position < self._first_free():
+            raise PositionOutOfRange(position, f"{self._first_free()} or higher")
+        return position
 
     def _written(self, active: _Active, last: int) -> Pending:
         self._next_position = last + 1
@@ -267,7 +287,8 @@ class Log:
         """Raise if closed; repair what an earlier failed write left behind."""
         if self._closed:
             raise LogClosed(f"{self.directory} is closed")
-        self._publisher.settle()
+        if not self._publisher.settled:
+            self._publisher.settle()
         if self._torn:
             writer = self._state.active.writer
             try:
@@ -300,7 +321,12 @@ class Log:
 
     def _sync(self) -> None:
         with self._write_lock:
-            self._check_usable()
+            try:
+                self._check_usable()
+            except WriteFailed as refused:
+                # Nobody else would tell those who wait.
+                self._drop_unacknowledged(self._state.active, refused)
+                raise
             active, tick = self._state.active, self._tick
             mark = active.writer.mark()
             self._tick = Tick()
@@ -367,14 +393,19 @@ class Log:
     def _roll(self) -> None:
         while self._syncing:
             self._sync_ended.wait()
-        active = self._state.active
-        writer = active.writer
-        if not writer.entries:
-            return
         with self._publisher.lock:
+            # While this waited for the fsync or for the manifest, others may have closed the log
+            # or left something to be repaired first.
+            self._check_usable()
+            active = self._state.active
+            writer = active.writer
+            if not writer.entries:
+                return
             manifest = self._publisher.manifest
             segment_id = manifest.next_segment_id
             first = self._rule.first(segment_id, self._next_position - 1)
+            if first > POSITION_MAX:
+                raise PositionOutOfRange(first, f"{POSITION_MAX} or lower")
             path = f"{self.directory}/{segment_name(segment_id)}"
             header = replace(
                 writer.header,
@@ -391,8 +422,12 @@ class Log:
             self._durable_up_to(active, writer.mark())
             try:
                 successor = SegmentWriter.create(self._fs, path, header)
+            except OSError as error:
+                raise self._write_failed(error) from error
+            try:
                 successor.file.fsync()
             except OSError as error:
+                successor.file.close()
                 raise self._write_failed(error) from error
             self._publisher.publish(
                 lambda m: _rolled(m, footer, header),
@@ -449,17 +484,27 @@ class Log:
 
     def drop_head(self, before: int) -> tuple[SegmentRef, ...]:
         """Retire the sealed segments that end below `before`; they are deleted by `reclaim`."""
-        segments = self.manifest.segments[:-1]
-        gone = tuple(s for s in segments if s.last_position < before)
+
+        def ends_below(segment: SegmentRef) -> bool:
+            return segment.sealed and segment.last_position < before
+
+        gone = tuple(filter(ends_below, self.manifest.segments))
         if gone:
-            count = len(gone)
-            self.publish(lambda m: replace(m, segments=m.segments[count:]), "drop head")
+            # Decided again in the edit: another publish may come first.
+            self.publish(
+                lambda m: replace(m, segments=tuple(filterfalse(ends_below, m.segments))),
+                "drop head",
+            )
         return gone
 
     def reclaim(self, pace: Callable[[int], None] = lambda _: None) -> Reclaimed:
         """Delete retired files that no reader pins; `pace` is called with the bytes before each."""
+        with self._write_lock:
+            self._check_usable()
+        # In this order: who pins after this line pins a generation that names none of these.
+        retired = self.manifest.retired
         oldest = self._pins.oldest_generation()
-        gone = self._publisher.delete(oldest, self._segments.forget, pace)
+        gone = self._publisher.delete(retired, oldest, self._segments.forget, pace)
         done = Reclaimed(self.directory, len(gone), sum(r.file_bytes for r in gone))
         if gone:
             self.publish(
@@ -494,6 +539,8 @@ class Log:
     @contextmanager
     def snapshot(self, owner: str = "reader") -> Iterator[Snapshot]:
         """What the log holds now, pinned until the block ends."""
+        if self._closed:
+            raise LogClosed(f"{self.directory} is closed")
         with self._pins.pin(lambda: self.manifest.generation, owner):
             state = self._state
             end, last = state.active.visible
@@ -503,6 +550,11 @@ class Log:
     def pins(self) -> list[PinInfo]:
         """Who holds which generation, oldest first."""
         return self._pins.list()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed or abandoned?"""
+        return self._closed
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -526,6 +578,7 @@ class Log:
             self._state.active.writer.file.close()
             self._segments.close()
             self._lock.release()
+            self._tick.complete(LogClosed(f"{self.directory} is closed"))
 
     def __enter__(self) -> Log:
         return self
@@ -548,11 +601,6 @@ def _closing_on_error(log: Log) -> Iterator[None]:
         log._state.active.writer.file.close()
         log._lock.release()
         raise
-
-
-def _last_before_active(manifest: Manifest) -> int:
-    sealed = [s.last_position for s in manifest.all_segments() if s.sealed]
-    return max([*sealed, manifest.horizon, NO_POSITION])
 
 
 def _create(

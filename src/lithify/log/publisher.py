@@ -76,16 +76,20 @@ class Publisher:
             old = self.manifest
             edited = replace(edit(old), generation=old.generation + 1)
             new = replace(edited, retired=(*edited.retired, *_newly_retired(old, edited)))
-            self._unsettled = _Unsettled(new, adopt, drop)
             try:
                 write_manifest(self._fs, self._directory, new)
-            except OSError as error:
-                self._events(WriteRefused(self._directory, MANIFEST, str(error)))
+            except BaseException as error:
+                # Only now, so that appends need not wait for a publish that is under way.
+                self._unsettled = _Unsettled(new, adopt, drop)
                 self._names_synced = False
+                if not isinstance(error, OSError):
+                    raise
+                self._events(WriteRefused(self._directory, MANIFEST, str(error)))
                 with suppress(WriteFailed):
                     self.settle()
                 raise WriteFailed(f"{self._directory}/{MANIFEST}", error) from error
-            self._adopt(new)
+            self.manifest = new
+            adopt(new)
             self._events(Published(self._directory, new.generation, why))
             return new
 
@@ -102,10 +106,11 @@ class Publisher:
                 pending = self._unsettled
                 if pending is not None:
                     found = read_manifest(self._fs, self._directory)
+                    self._unsettled = None
                     if found.generation == pending.manifest.generation:
-                        self._adopt(pending.manifest)
+                        self.manifest = pending.manifest
+                        pending.adopt(pending.manifest)
                     else:
-                        self._unsettled = None
                         pending.drop()
                 if not self._names_synced:
                     self._fs.sync_dir(self._directory)
@@ -113,14 +118,9 @@ class Publisher:
             except OSError as error:
                 raise WriteFailed(path, error) from error
 
-    def _adopt(self, new: Manifest) -> None:
-        pending, self._unsettled = self._unsettled, None
-        self.manifest = new
-        if pending is not None:
-            pending.adopt(new)
-
     def delete(
         self,
+        candidates: tuple[Retired, ...],
         oldest_pinned: int | None,
         forget: Callable[[str], None],
         pace: Callable[[int], None],
@@ -128,11 +128,12 @@ class Publisher:
         """Delete retired files that no pinned generation names; the only place that deletes.
 
         A crash here leaves names in `retired` whose files are gone: the next call passes over
-        them.
+        them. The candidates must have been looked up before the pins were: a file that is retired
+        in between may be one that a new pin claims.
         """
         ripe = frozenset(
             retired
-            for retired in self.manifest.retired
+            for retired in candidates
             if oldest_pinned is None or retired.generation <= oldest_pinned
         )
         for retired in sorted(ripe, key=lambda retired: retired.name):

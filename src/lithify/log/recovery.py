@@ -37,13 +37,26 @@ from lithify.log.segment import (
     read_footer,
     read_header,
 )
+from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from lithify.fs import File, FileSystem
     from lithify.log.manifest import Manifest
+    from lithify.log.scan import Frames
+    from lithify.log.segment import SegmentHeader
 
 __all__ = [
-    "RecoveredTail", "check_new_directory", "read_tail", "recover_tail", "remove_orphans",
+    "RecoveredTail",
+    "Tail",
+    "check_new_directory",
+    "count_frames",
+    "find_orphans",
+    "last_before_active",
+    "read_tail",
+    "recover_tail",
+    "remove_orphans",
     "remove_unpublished",
 ]
 
@@ -51,6 +64,23 @@ _WINDOW_BYTES = 64 * 2**20
 
 _KEPT = frozenset({FileKind.LOCK, FileKind.MANIFEST, FileKind.JOURNAL, FileKind.HISTORY})
 _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_INDEX})
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The active segment as it was found."""
+
+    writer: SegmentWriter
+    """Counts the good frames, and ends with them."""
+    size: int
+    """Bytes in the file."""
+    damage: DamagedFrame | None
+    """The first bad frame; a crash may have left it, because nobody vouches for it."""
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes behind the good frames that are neither frames nor a footer."""
+        return 0 if self.damage is None else self.size - self.writer.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +103,76 @@ def check_new_directory(fs: FileSystem, directory: str) -> None:
             raise MissingFile(f"{directory}/{MANIFEST}", path)
 
 
-def read_tail(file: File, manifest: Manifest) -> tuple[SegmentWriter, DamagedFrame | None]:
-    """Count the good frames of the active segment; the first bad one, if any, comes along."""
-    header = read_header(file)
-    if (header.segment_id, header.log_id) != (manifest.active.id, manifest.log_id):
-        raise DamagedFile(file.path, 16, f"is not segment {manifest.active.id} of this log")
+def count_frames(
+    file: File,
+    header: SegmentHeader,
+    stop: int,
+    see: Callable[[Frames], None] = lambda _: None,
+) -> tuple[SegmentWriter, DamagedFrame | None]:
+    """Count the good frames of `file[:stop]`; the first bad one, if any, comes along.
+
+    `see` is called with the frames of each piece once they are counted.
+    """
     writer = SegmentWriter(file, header)
-    end = _frames_end(file)
     try:
-        for frames in scan_frames(file, SEGMENT_HEADER_BYTES, end, header.first_position - 1):
+        for frames in scan_frames(file, SEGMENT_HEADER_BYTES, stop, header.first_position - 1):
             writer.note(frames.positions, frames.offsets + frames.base, frames.times())
             writer.end = frames.base + int(frames.offsets[-1] + frames.lengths()[-1]) + HEADER_BYTES
+            see(frames)
     except DamagedFrame as damage:
         return writer, damage
     return writer, None
 
 
-def _frames_end(file: File) -> int:
+def read_tail(
+    file: File, manifest: Manifest, see: Callable[[Frames], None] = lambda _: None
+) -> Tail:
+    """Step 2 without changing anything: where the good frames end, and whether they may end there.
+
+    The file's size is taken once, before anything is read. Another process may be appending, and
+    a frame that it wrote meanwhile would vouch for bytes that were still on their way.
+    """
+    size = file.size()
+    if size < SEGMENT_HEADER_BYTES:
+        raise NotASegment(file.path, 0, "is shorter than a segment header")
+    header = read_header(file)
+    if (header.segment_id, header.log_id) != (manifest.active.id, manifest.log_id):
+        raise DamagedFile(file.path, 16, f"is not segment {manifest.active.id} of this log")
+    writer, damage = count_frames(file, header, size, see)
+    if damage is not None and _has_footer(file, writer):
+        damage = None
+    vouched = manifest.synced_bytes
+    if damage is not None:
+        vouched = max(vouched, _vouched_behind(file, writer, size))
+    if vouched > writer.end:
+        what = damage.what if damage is not None else f"file has only {size} bytes"
+        raise DamagedFrame(
+            file.path,
+            writer.end,
+            f"{what}; its writer knew the first {vouched} bytes to be durable",
+            writer.last_position if writer.entries else None,
+        )
+    return Tail(writer, size, damage)
+
+
+def _has_footer(file: File, writer: SegmentWriter) -> bool:
+    """Is what follows the good frames the footer of exactly these?
+
+    Asked only where frames end: a footer that stands in the body of an entry is no footer.
+    """
     try:
-        return read_footer(file).frames_end
+        return read_footer(file).frames_end == writer.end
     except DamagedFile:
-        return file.size()
+        return False
+
+
+def last_before_active(manifest: Manifest) -> int:
+    """The last position that was given out before the active segment began."""
+    known = [s.last_position for s in manifest.all_segments() if s.sealed]
+    if manifest.last_position < manifest.active.first_position:
+        # All segments before the active one may have been dropped.
+        known.append(manifest.last_position)
+    return max([*known, manifest.horizon, NO_POSITION])
 
 
 def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> RecoveredTail:
@@ -101,35 +180,22 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
     path = f"{directory}/{manifest.active.name}"
     if not fs.exists(path):
         raise MissingFile(path, f"{directory}/{MANIFEST}")
-    if fs.stat(path).size < SEGMENT_HEADER_BYTES:
-        raise NotASegment(path, 0, "is shorter than a segment header")
     file = fs.open_append(path)
     try:
-        writer, damage = read_tail(file, manifest)
-        size = file.size()
-        vouched = manifest.synced_bytes
-        if damage is not None:
-            vouched = max(vouched, _vouched_behind(file, writer, size))
-        if vouched > writer.end:
-            what = damage.what if damage is not None else f"file has only {size} bytes"
-            raise DamagedFrame(
-                path,
-                writer.end,
-                f"{what}; its writer knew the first {vouched} bytes to be durable",
-                writer.last_position if writer.entries else None,
-            )
-        if size != writer.end:
+        tail = read_tail(file, manifest)
+        writer = tail.writer
+        if tail.size != writer.end:
             file.truncate(writer.end)
-        if size != writer.end or writer.end > manifest.synced_bytes:
+        if tail.size != writer.end or writer.end > manifest.synced_bytes:
             file.fsync()
     except BaseException:
         file.close()
         raise
-    if damage is None:
+    if tail.damage is None:
         return RecoveredTail(writer, None)
     last = writer.last_position if writer.entries else manifest.last_position
     name = manifest.active.name
-    return RecoveredTail(writer, TailCut(directory, name, writer.end, size - writer.end, last))
+    return RecoveredTail(writer, TailCut(directory, name, writer.end, tail.torn_bytes, last))
 
 
 def _vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
@@ -141,7 +207,7 @@ def _vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
     vouched, at = 0, writer.end + 1
     while at + HEADER_BYTES <= size:
         window = np.empty(min(_WINDOW_BYTES, size - at), dtype=np.uint8)
-        file.readinto(memoryview(window), at)
+        file.readinto(window.data, at)
         inside = 0
         while True:
             found, synced = kernels.resync(window, inside, len(window), writer.last_position)
@@ -155,16 +221,20 @@ def _vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
     return vouched
 
 
+def find_orphans(manifest: Manifest, names: Sequence[str]) -> list[str]:
+    """Those of a directory's names that no manifest and no journal accounts for."""
+    known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
+    journal = JOURNAL in names
+    return [name for name in names if _is_orphan(parse_name(name), known, journal=journal)]
+
+
 def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:
     """Steps 4 and 5."""
-    named = manifest.sizes()
-    known = named.keys() | {retired.name for retired in manifest.retired}
-    present = [parse_name(name) for name in fs.list(directory)]
-    names = {parsed.name for parsed in present}
-    for name in named:
+    names = fs.list(directory)
+    for name in manifest.sizes():
         if name not in names:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
-    orphans = [p.name for p in present if _is_orphan(p, known, journal=JOURNAL in names)]
+    orphans = find_orphans(manifest, names)
     for name in orphans:
         fs.remove(f"{directory}/{name}")
     if orphans:

@@ -90,8 +90,7 @@ class SegmentHeader:
 
     def to_bytes(self) -> bytes:
         """The first 64 bytes of the file."""
-        kind = self.kind.encode("ascii")
-        if not 1 <= len(kind) <= 8:
+        if not (self.kind.isascii() and 1 <= len(self.kind) <= 8):
             raise InvalidInput(f"log kind {self.kind!r} must have 1 to 8 ASCII characters")
         data = _HEADER.pack(
             _MAGIC,
@@ -101,7 +100,7 @@ class SegmentHeader:
             self.segment_id,
             self.first_position,
             self.created_ms,
-            kind.ljust(8, b"\0"),
+            self.kind.encode("ascii").ljust(8, b"\0"),
             self.log_id,
         )
         return data + _CRC.pack(crc32c(data))
@@ -233,10 +232,12 @@ class SegmentWriter:
         self.time_max = 0
 
     @classmethod
-    def create(cls, fs: FileSystem, path: str, header: SegmentHeader) -> SegmentWriter:
-        """Start a new file; a leftover of the same name is overwritten."""
+    def create(
+        cls, fs: FileSystem, path: str, header: SegmentHeader, *, exclusive: bool = False
+    ) -> SegmentWriter:
+        """Start a new file. A leftover of the same name is overwritten, or refused."""
         data = header.to_bytes()
-        file = fs.open_append(path)
+        file = fs.open_append(path, exclusive=exclusive)
         try:
             file.truncate(0)
             file.write(data)

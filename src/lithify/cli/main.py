@@ -1,0 +1,72 @@
+"""The command `lithify NOUN VERB`; `main` is what the installed script calls.
+
+Each noun is a module of this package with a typer application of its own.
+
+Exit codes: 0 done; 1 what was asked for failed, or damage was found; 2 wrong usage. A failure that
+Lithify or the operating system reports is one line on stderr, `lithify: error: …`; a traceback is
+a mistake in Lithify.
+
+Commands import what they need when they run: `lithify --help` loads neither numba nor Spark.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lithify import __version__
+from lithify.cli import log
+from lithify.errors import LithifyError
+
+__all__ = ["app", "main"]
+
+
+class _OneLineErrors(TyperGroup):
+    """Turns errors that were foreseen into one line and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer does not publish the context's type
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except LithifyError as error:
+            text = str(error)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # The reader of our output has seen enough; typer ends quietly.
+            text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        typer.echo(f"lithify: error: {text}", err=True)
+        raise typer.Exit(1)
+
+
+app = typer.Typer(
+    name="lithify",
+    help="Keeps append-only logs small.",
+    cls=_OneLineErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(log.app, name="log")
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+    if wanted:
+        typer.echo(f"lithify {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001  its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Keeps append-only logs small."""
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    app()

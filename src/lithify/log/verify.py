@@ -1,0 +1,284 @@
+"""Check every byte of a log, without changing anything.
+
+1. The manifest: readable, ids below the next one, only its last segment active, positions
+   ascending from segment to segment, in the log and in the view.
+2. Each sealed segment, once, whether it stands in the log, in the view or in both: header and
+   footer, then every frame. What is counted on the way must give the very block index and footer
+   that stand in the file, and the counts that the manifest has.
+3. Each dead set: bytes and CRC as the manifest names them, no position outside its segment, and as
+   many dead entries and bytes as the manifest counts.
+4. The active segment, as recovery judges it: bytes that nobody vouches for may be torn, and are
+   counted; bytes that somebody vouches for may not.
+5. What else lies in the directory: files that are retired, and files that nobody accounts for.
+
+The checking stops at the first damage: the order above makes that the one the others follow from.
+Files of checked lines (journal, history) and side files are the business of those who write them.
+
+A log may be verified while another process writes it. The caller then holds a pin, since files
+that are reclaimed meanwhile would be reported missing (`readonly.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from lithify.errors import Corrupt, DamagedFile, LithifyError, UnsupportedVersion
+from lithify.log.frame import HEADER_BYTES
+from lithify.log.names import MANIFEST, FileKind, parse_name
+from lithify.log.reader import OpenSegment, read_dead_set
+from lithify.log.readonly import find_manifest, read_active
+from lithify.log.recovery import count_frames, find_orphans
+from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer, read_header
+from lithify.positions import NO_POSITION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.fs import FileSystem
+    from lithify.liveset import LiveSet
+    from lithify.log.manifest import DeadRef, Manifest, SegmentRef
+    from lithify.log.scan import Frames
+    from lithify.log.segment import SegmentFooter
+
+__all__ = ["Verification", "verify_log"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found; all counts are of what was checked before the first damage."""
+
+    directory: str
+    generation: int
+    segments: int
+    """Files of entries, sealed and active; one that stands in log and view counts once."""
+    entries: int
+    bytes: int
+    dead_entries: int
+    """Named by dead sets; an entry that is dead in log and view counts twice."""
+    torn_bytes: int
+    """Behind the last good frame of the active segment; the next open for writing cuts them."""
+    retired: tuple[str, ...]
+    """Files on disk that wait for a reclaim."""
+    orphans: tuple[str, ...]
+    """Files on disk that no generation names; the next open for writing removes them."""
+    warnings: tuple[str, ...]
+    damage: LithifyError | None
+    """The first damage, `None` if there is none."""
+
+
+def verify_log(
+    fs: FileSystem, directory: str, progress: Callable[[int], None] = lambda _: None
+) -> Verification:
+    """Check every byte; `progress` is called with the number of bytes checked since the last call.
+
+    Damage is part of the answer. Raised are `InvalidInput` where there is no log, and `OSError`
+    where a file cannot be read.
+    """
+    check = _Check(fs, directory, progress)
+    damage: LithifyError | None = None
+    try:
+        check.run()
+    except (Corrupt, UnsupportedVersion) as found:
+        damage = found
+    return Verification(
+        directory=directory,
+        generation=check.generation,
+        segments=check.segments,
+        entries=check.entries,
+        bytes=check.bytes,
+        dead_entries=check.dead_entries,
+        torn_bytes=check.torn_bytes,
+        retired=check.retired,
+        orphans=check.orphans,
+        warnings=tuple(check.warnings),
+        damage=damage,
+    )
+
+
+@dataclass(slots=True)
+class _Dead:
+    """A dead set and what its segment was found to hold of it."""
+
+    ref: DeadRef
+    path: str
+    positions: LiveSet
+    entries: int = 0
+    bytes: int = 0
+
+    def see(self, frames: Frames) -> None:
+        dead = self.positions.contains_many(frames.positions)
+        count = int(dead.sum())
+        self.entries += count
+        self.bytes += int(frames.lengths()[dead].sum()) + count * HEADER_BYTES
+
+
+@dataclass(slots=True)
+class _Check:
+    """One walk over a log, and what it has counted so far."""
+
+    fs: FileSystem
+    directory: str
+    progress: Callable[[int], None]
+    generation: int = 0
+    segments: int = 0
+    entries: int = 0
+    bytes: int = 0
+    dead_entries: int = 0
+    torn_bytes: int = 0
+    retired: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        manifest = find_manifest(self.fs, self.directory)
+        self.generation = manifest.generation
+        names = self.fs.list(self.directory)
+        away = {retired.name for retired in manifest.retired}
+        self.retired = tuple(name for name in names if name in away)
+        self.orphans = tuple(find_orphans(manifest, names))
+        self.warnings += [
+            f"{name} is no file of Lithify"
+            for name in names
+            if parse_name(name).kind is FileKind.FOREIGN
+        ]
+        path = f"{self.directory}/{MANIFEST}"
+        _check_manifest(manifest, path)
+        self._count_bytes(self.fs.stat(path).size)
+        by_name: dict[str, list[SegmentRef]] = {}
+        for ref in manifest.all_segments():
+            by_name.setdefault(ref.name, []).append(ref)
+        for refs in by_name.values():
+            if refs[0].sealed:
+                self._check_sealed(refs, manifest)
+        self._check_active(manifest)
+
+    def _count_bytes(self, count: int) -> None:
+        self.bytes += count
+        self.progress(count)
+
+    def _see(self, frames: Frames) -> None:
+        self.entries += len(frames)
+        self._count_bytes(int(frames.lengths().sum()) + len(frames) * HEADER_BYTES)
+
+    def _check_sealed(self, refs: Sequence[SegmentRef], manifest: Manifest) -> None:
+        """One file, and all that the manifest says of it."""
+        ref = refs[0]
+        opened = OpenSegment(self.fs, self.directory, ref)
+        with opened.file as file:
+            header, footer = read_header(file), read_footer(file)
+            if (header.kind, header.log_id) != (manifest.kind, manifest.log_id):
+                raise DamagedFile(file.path, 40, "is a segment of another log")
+            for each in refs:
+                _check_counts(each, footer, file.path)
+            dead = [self._read_dead(each) for each in refs if each.dead is not None]
+
+            def see(frames: Frames) -> None:
+                self._see(frames)
+                for one in dead:
+                    one.see(frames)
+
+            writer, damage = count_frames(file, header, footer.frames_end, see)
+            if damage is not None:
+                raise damage
+            rows, found = writer.footer()
+            if opened.blocks.to_bytes() != rows:
+                raise DamagedFile(file.path, footer.frames_end, "block index and frames disagree")
+            _check_footer(footer, found, file.path)
+            self._count_bytes(footer.file_bytes - footer.frame_bytes)
+        for one in dead:
+            _check_dead(one)
+            self.dead_entries += one.entries
+            self._count_bytes(one.ref.file_bytes)
+        self.segments += 1
+
+    def _read_dead(self, ref: SegmentRef) -> _Dead:
+        assert ref.dead is not None
+        positions = read_dead_set(self.fs, self.directory, ref.dead)
+        path = f"{self.directory}/{ref.dead.name}"
+        first, last = positions.first, positions.last
+        if first is not None and last is not None:
+            outside = first < ref.first_position or last > ref.last_position
+            if outside:
+                raise DamagedFile(
+                    path,
+                    0,
+                    f"names positions {first} … {last}, "
+                    f"{ref.name} has {ref.first_position} … {ref.last_position}",
+                )
+        return _Dead(ref.dead, path, positions)
+
+    def _check_active(self, manifest: Manifest) -> None:
+        tail = read_active(self.fs, self.directory, manifest, self._see)
+        name = manifest.active.name
+        if tail.writer.header.kind != manifest.kind:
+            raise DamagedFile(f"{self.directory}/{name}", 40, "is a segment of another log")
+        self.segments += 1
+        self.torn_bytes = tail.torn_bytes
+        self._count_bytes(tail.size - tail.writer.end + SEGMENT_HEADER_BYTES)
+        if tail.torn_bytes:
+            self.warnings.append(
+                f"{name} has {tail.torn_bytes} torn bytes behind byte {tail.writer.end}; "
+                "nobody was told that they are durable"
+            )
+
+
+def _check_manifest(manifest: Manifest, path: str) -> None:
+    """What a manifest must be by itself."""
+    if not manifest.segments or manifest.active.sealed:
+        raise DamagedFile(path, 0, "names no active segment")
+    for walk in (manifest.segments, manifest.view or ()):
+        last = NO_POSITION
+        for ref in walk:
+            if ref.id >= manifest.next_segment_id:
+                limit = f"the next one is {manifest.next_segment_id}"
+                raise DamagedFile(path, 0, f"names segment {ref.id}, but {limit}")
+            if not ref.sealed and ref is not manifest.active:
+                raise DamagedFile(path, 0, f"{ref.name} is not sealed, though not the last one")
+            if ref.first_position <= last:
+                raise DamagedFile(
+                    path,
+                    0,
+                    f"{ref.name} begins at position {ref.first_position}, "
+                    f"the segment before it ends at {last}",
+                )
+            last = max(last, ref.last_position)
+
+
+def _check_counts(ref: SegmentRef, footer: SegmentFooter, path: str) -> None:
+    """What the manifest says of a segment against the segment's own footer."""
+    said = {
+        "entries": (ref.entries, footer.entries),
+        "last_position": (ref.last_position, footer.last_position),
+        "time_min": (ref.time_min, footer.time_min),
+        "time_max": (ref.time_max, footer.time_max),
+        "frame_bytes": (ref.frame_bytes, footer.frame_bytes),
+        "file_bytes": (ref.file_bytes, footer.file_bytes),
+    }
+    for name, (manifest, found) in said.items():
+        if manifest != found:
+            what = f"manifest says {name} is {manifest}, footer says {found}"
+            raise DamagedFile(path, footer.frames_end, what)
+    if footer.entries and footer.first_position < ref.first_position:
+        what = f"begins at position {footer.first_position}, manifest says {ref.first_position}"
+        raise DamagedFile(path, footer.frames_end, what)
+
+
+def _check_footer(footer: SegmentFooter, found: SegmentFooter, path: str) -> None:
+    """What a footer says against what the frames are."""
+    for each in fields(footer):
+        said, counted = getattr(footer, each.name), getattr(found, each.name)
+        if said != counted:
+            what = f"footer says {each.name} is {said}, frames say {counted}"
+            raise DamagedFile(path, footer.frames_end, what)
+
+
+def _check_dead(dead: _Dead) -> None:
+    """What the manifest counts of a dead set against the frames it names."""
+    if (dead.entries, dead.bytes) != (dead.ref.entries, dead.ref.frame_bytes):
+        raise DamagedFile(
+            dead.path,
+            0,
+            f"names {dead.entries} entries of {dead.bytes} bytes, "
+            f"the manifest counts {dead.ref.entries} of {dead.ref.frame_bytes}",
+        )
