@@ -25,6 +25,7 @@ from lithify.errors import LithifyError
 from lithify.liveset import LiveSet
 from lithify.log.log import Log
 from lithify.log.names import FileKind, parse_name
+from lithify.log.verify import verify_log
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ class Story:
         self.length = length
         self.promises = Promises()
         self.settings = LogSettings(segment_bytes_max=1024, durability=durability)
-        self.errors: list[LithifyError] = []
+        self.errors: list[LithifyError | OSError] = []
+        """What failed and was outlived, in order; only opening may raise an `OSError`."""
 
     # --- living -----------------------------------------------------------------------------
 
     def play(self, fs: FileSystem, *, tolerate: bool = False) -> None:
         """Live until the end, or until the power is cut. `tolerate` outlives failed writes."""
         rng = random.Random(self.seed)
-        log = self._open(fs, rng)
+        log = self._open_somehow(fs, rng) if tolerate else self._open(fs, rng)
         for step in range(self.length):
             log = self._step(fs, log, rng, step, tolerate=tolerate)
         try:
@@ -87,12 +89,10 @@ class Story:
             act(fs, log, inner, step)
             if reopen:
                 log.close()
-                log = self._open(fs, inner)
         except LithifyError as error:
             self._survive(error, tolerate=tolerate)
-            if not tolerate:
-                raise
-            log = self._back_to_life(fs, log, inner)
+        if log.closed:
+            log = self._open_somehow(fs, inner) if tolerate else self._open(fs, inner)
         return log
 
     def _survive(self, error: LithifyError, *, tolerate: bool) -> None:
@@ -100,15 +100,12 @@ class Story:
             raise error
         self.errors.append(error)
 
-    def _back_to_life(self, fs: FileSystem, log: Log, rng: random.Random) -> Log:
-        if not log.closed:
-            return log
+    def _open_somehow(self, fs: FileSystem, rng: random.Random) -> Log:
         while True:  # Faults run out.
             try:
                 return self._open(fs, rng)
             except (LithifyError, OSError) as error:
-                if isinstance(error, LithifyError):
-                    self.errors.append(error)
+                self.errors.append(error)
 
     def _open(self, fs: FileSystem, rng: random.Random) -> Log:
         return Log.open(
@@ -196,6 +193,7 @@ class Story:
         assert not log.manifest.retired
         self._check_files(fs, log)
         log.close()
+        assert verify_log(fs, DIRECTORY).damage is None
 
     def _check_contents(self, log: Log, *, lossless: bool) -> None:
         promises = self.promises

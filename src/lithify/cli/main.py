@@ -27,8 +27,8 @@ __all__ = ["app", "main"]
 class _OneLineErrors(TyperGroup):
     """Turns errors that were foreseen into one line and exit code 1."""
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer does not publish the context's type
-        """Run the command."""
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; typer does not publish the context's type."""
         try:
             return super().invoke(ctx)
         except LithifyError as error:
@@ -60,8 +60,11 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001  its callback does the work
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    version: Annotated[  # noqa: FBT002  an option; its callback does the work
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Keeps append-only logs small."""

@@ -8,6 +8,8 @@ only once a second has passed.
 Used by the modules of this package only.
 """
 
+# ruff: noqa: PLC0415  (rich is needed on terminals only)
+
 from __future__ import annotations
 
 import codecs
@@ -52,13 +54,13 @@ def human_count(count: int) -> str:
     return f"{count:,}"
 
 
-def human_time(time_ms: int) -> str:
+def human_time(time_ms: int, precision: str = "milliseconds") -> str:
     """ISO 8601 in UTC; what lies beyond the year 9999 stays a number."""
     try:
         time = _EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:
         return f"{time_ms} ms"
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def human_age(age_ms: int) -> str:
@@ -110,7 +112,8 @@ def _print_rich(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    print_line(title)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 1))
     for name, to_right in zip(names, right, strict=True):
         table.add_column(name, justify="right" if to_right else "left", overflow="fold")
     for row in rows:

@@ -199,23 +199,24 @@ class Compactor:
 
     def run(self, trigger: str = "admin") -> Report:
         """Compact now. Raises `RunRefused` with the name of what it waits for."""
-        with self._exclusively(), _typed_errors(self._log.directory):
+        with _typed_errors(self._log.directory), self._exclusively():
             self._recover()
             return self._run(trigger)
 
     def recover(self) -> Report | None:
         """Finish or give up a run that was killed; None if there was none."""
-        with self._exclusively(), _typed_errors(self._log.directory):
+        with _typed_errors(self._log.directory), self._exclusively():
             return self._recover()
 
     def reclaim(self) -> Reclaimed:
         """Delete retired files that nobody pins, paced, and add the bytes to the last report."""
         bucket = TokenBucket(self.settings.budget.delete_bytes_per_s, self._clock)
-        done = self._log.reclaim(lambda size: _take(bucket, size))
-        if done.files:
-            for report in self.history.newest(1):
-                total = report.reclaimed_bytes + done.bytes
-                self.history.append(replace(report, reclaimed_bytes=total))
+        with _typed_errors(self._log.directory):
+            done = self._log.reclaim(lambda size: _take(bucket, size))
+            if done.files:
+                for report in self.history.newest(1):
+                    total = report.reclaimed_bytes + done.bytes
+                    self.history.append(replace(report, reclaimed_bytes=total))
         return done
 
     def _exclusively(self) -> _Turn:

@@ -3,8 +3,8 @@
 All appends between two fsyncs belong to one `Tick`. Whoever waits first has the fsync made; the
 others find it done. There is no committer thread:
 
-- `pending.result()` in a thread: the first to come makes the fsync itself, those that come while
-  it runs have the next one.
+- `pending.result()` in a thread: the first of a tick to come makes the fsync itself, after the one
+  that may be running; the others of the tick wait for it.
 - `await pending` in an event loop: the fsync goes to a small pool of threads at the end of the
   loop's current round, so that all tasks that are ready to append share it.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,12 +45,14 @@ class Syncable(Protocol):
 class Tick:
     """The appends that one fsync will cover."""
 
-    __slots__ = ("_futures", "_lock", "_scheduled", "done", "error")
+    __slots__ = ("_ended", "_futures", "_lock", "_scheduled", "_taken", "done", "error")
 
     def __init__(self) -> None:
         self.done = False
         self.error: LithifyError | None = None
         self._lock = threading.Lock()
+        self._taken = False
+        self._ended = threading.Event()
         self._futures: list[asyncio.Future[None]] = []
         self._scheduled: asyncio.AbstractEventLoop | None = None
 
@@ -59,11 +62,31 @@ class Tick:
             self.error = error
             self.done = True
             futures, self._futures = self._futures, []
+        self._ended.set()
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for future in futures:
             by_loop.setdefault(future.get_loop(), []).append(future)
         for loop, waiting in by_loop.items():
             _call_if_running(loop, _wake, waiting)
+
+    def wait(self, log: Syncable) -> None:
+        """Block until the tick has ended. Who comes first has the fsync made.
+
+        The others wait for the tick and not for the log's lock: behind that they would queue with
+        those of the next tick, and wait for its fsync too.
+        """
+        with self._lock:
+            first, self._taken = not self._taken, True
+        if first:
+            try:
+                log.sync_tick(self)
+            finally:
+                self._ended.set()
+        else:
+            self._ended.wait()
+        if not self.done:
+            # Whoever was to make the fsync was interrupted.
+            log.sync_tick(self)
 
     def future(self, log: Syncable) -> asyncio.Future[None] | None:
         """A future of the running loop that ends with the tick; None if it has ended."""
@@ -82,10 +105,8 @@ class Tick:
 
 def _sync_quietly(log: Syncable, tick: Tick) -> None:
     # The error is in the tick, where those who wait for it look.
-    try:
+    with suppress(Exception):
         log.sync_tick(tick)
-    except Exception:  # noqa: BLE001, S110
-        pass
 
 
 def _wake(futures: Iterable[asyncio.Future[None]]) -> None:
@@ -124,7 +145,7 @@ class Pending:
     def result(self) -> int:
         """Wait until it is durable as configured; the position. Raises if it failed."""
         if not self._tick.done:
-            self._log.sync_tick(self._tick)
+            self._tick.wait(self._log)
         return self._outcome()
 
     def __await__(self) -> Generator[asyncio.Future[None], None, int]:

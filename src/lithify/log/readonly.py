@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from lithify.errors import InvalidInput, MissingFile
 from lithify.log.manifest import Manifest, read_manifest
 from lithify.log.names import MANIFEST, pin_name
-from lithify.log.pins import FilePin, PinInfo
+from lithify.log.pins import FilePin, PinInfo, read_pin_files
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
 from lithify.log.recovery import check_new_directory, last_before_active, read_tail
 from lithify.settings import LogSettings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lithify.log.recovery import Tail
     from lithify.log.scan import Frames
 
-__all__ = ["find_manifest", "open_readonly", "pinned_manifest", "read_active"]
+__all__ = ["find_manifest", "list_pins", "open_readonly", "pinned_manifest", "read_active"]
 
 _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -89,6 +89,19 @@ def pinned_manifest(
             # Its name may be gone with a reclaim, or with the whole directory.
             with suppress(FileNotFoundError):
                 pin.release()
+
+
+def list_pins(fs: FileSystem, directory: str) -> list[PinInfo]:
+    """The claims of other processes; none where this one may not ask for them.
+
+    Only who can lock a pin can tell the living from the dead.
+    """
+    try:
+        return read_pin_files(fs, directory)
+    except OSError as error:
+        if error.errno not in _NOT_ALLOWED:
+            raise
+        return []
 
 
 def read_active(
