@@ -58,15 +58,16 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
         raise typer.Exit
 
 
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
+
+
 @app.callback()
-def _options(
-    version: Annotated[  # noqa: FBT002  an option; its callback does the work
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
+def _options(version: Version = False) -> None:  # noqa: FBT002  an option; its callback acts
     """Keeps append-only logs small."""
 
 

@@ -213,13 +213,9 @@ def _spans(
     inside = first < len(starts)
     wanted = np.zeros(len(positions), dtype=bool)
     wanted[inside] = starts[first[inside]] < following[inside]
-    begin, last = None, 0
-    for number in np.flatnonzero(wanted).tolist():
-        if begin is not None and offsets[number] - ends[last] > GAP_BYTES_MAX:
-            yield int(offsets[begin]), int(ends[last]), int(positions[begin])
-            begin = None
-        begin = number if begin is None else begin
-        last = number
-    if begin is not None:
-        yield int(offsets[begin]), int(ends[last]), int(positions[begin])
+    blocks = np.flatnonzero(wanted)
+    gaps = offsets[blocks[1:]] - ends[blocks[:-1]]
+    for run in np.split(blocks, np.flatnonzero(gaps > GAP_BYTES_MAX) + 1):
+        if len(run):
+            yield int(offsets[run[0]]), int(ends[run[-1]]), int(positions[run[0]])
 
