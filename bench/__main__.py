@@ -6,14 +6,16 @@
                   temporary directory is often memory and not a disk
     --json        one JSON list instead of the table, with the seconds of every round
 
-Rows appear on standard error as they are done. A miss is printed as a miss and the exit code is
-still 0; anything else than 0 means that something broke.
+Rows appear on standard error as they are done, with the load of the machine: where it is above the
+number of cores the figures say more about the other programs than about this one. A miss is
+printed as a miss and the exit code is still 0; anything else means that something broke.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 
@@ -34,7 +36,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
             for case in CASES[name](directory, sizes):
                 results.append(compare(case, sizes.rounds))
-                print(" ".join(results[-1].to_row()), file=sys.stderr, flush=True)
+                _, _, _, *figures = results[-1].to_row()
+                load = f"load {os.getloadavg()[0]:.1f}"
+                print(case.name, *figures, load, sep="  ", file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps([result.to_dict() for result in results], indent=2))
     else:

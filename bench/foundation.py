@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -116,25 +117,7 @@ def append_always(directory: str, sizes: Sizes) -> list[Case]:
     body = os.urandom(BODY_BYTES)
     chunk = os.urandom(WRITERS * FRAME_BYTES)
 
-    async def write_tasks(log: Log) -> None:
-        async def writer() -> None:
-            for _ in range(sizes.ticks):
-                await log.append(body)
-
-        await asyncio.gather(*(writer() for _ in range(WRITERS)))
-
-    def write_threads(log: Log) -> None:
-        def writer() -> None:
-            for _ in range(sizes.ticks):
-                log.append(body).result()
-
-        threads = [threading.Thread(target=writer) for _ in range(WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    def timed(write: Callable[[Log], None]) -> float:
+    def to_log(write: Callable[[Log], None]) -> float:
         log = _fresh(directory, Durability.ALWAYS)
         began_s = time.perf_counter()
         write(log)
@@ -142,44 +125,94 @@ def append_always(directory: str, sizes: Sizes) -> list[Case]:
         log.close()
         return took_s
 
-    def raw() -> float:
+    def to_file(write: Callable[[Callable[[], None]], None]) -> float:
         path = f"{directory}/raw"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        began_s = time.perf_counter()
-        for _ in range(sizes.ticks):
+
+        def tick() -> None:
             os.write(fd, chunk)
             os.fdatasync(fd)
+
+        began_s = time.perf_counter()
+        write(tick)
         took_s = time.perf_counter() - began_s
         os.close(fd)
         os.unlink(path)
         return took_s
 
+    def loop(tick: Callable[[], None]) -> None:
+        for _ in range(sizes.ticks):
+            tick()
+
+    variants: dict[str, tuple[str, float | None, Callable[[], float]]] = {
+        "append-always": (
+            f"{WRITERS} asyncio tasks append 1 KiB and await, durability always",
+            0.7,
+            lambda: to_log(lambda log: asyncio.run(_append_tasks(log, body, sizes.ticks))),
+        ),
+        "append-always (threads)": (
+            f"{WRITERS} threads append 1 KiB and wait, durability always",
+            None,
+            lambda: to_log(lambda log: _append_threads(log, body, sizes.ticks)),
+        ),
+        "append-always (no log)": (
+            f"{WRITERS} asyncio tasks await a thread that writes and syncs for all of them",
+            None,
+            lambda: to_file(lambda tick: asyncio.run(_await_ticks(tick, sizes.ticks))),
+        ),
+    }
     against = f"write of {WRITERS} frames + fdatasync"
     entries = sizes.ticks * WRITERS
-    tasks = f"{WRITERS} asyncio tasks append 1 KiB and await, durability always"
-    threads = f"{WRITERS} threads append 1 KiB and wait, durability always"
     return [
-        Case(
-            "append-always",
-            tasks,
-            against,
-            0.7,
-            entries,
-            "entries",
-            lambda: timed(lambda log: asyncio.run(write_tasks(log))),
-            raw,
-        ),
-        Case(
-            "append-always (threads)",
-            threads,
-            against,
-            None,
-            entries,
-            "entries",
-            lambda: timed(write_threads),
-            raw,
-        ),
+        Case(name, what, against, at_least, entries, "entries", ours, lambda: to_file(loop))
+        for name, (what, at_least, ours) in variants.items()
     ]
+
+
+async def _append_tasks(log: Log, body: bytes, ticks: int) -> None:
+    async def writer() -> None:
+        for _ in range(ticks):
+            await log.append(body)
+
+    await asyncio.gather(*(writer() for _ in range(WRITERS)))
+
+
+def _append_threads(log: Log, body: bytes, ticks: int) -> None:
+    def writer() -> None:
+        for _ in range(ticks):
+            log.append(body).result()
+
+    threads = [threading.Thread(target=writer) for _ in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def _await_ticks(tick: Callable[[], None], ticks: int) -> None:
+    """What tasks that wait for a thread cost by themselves, with no log at all: a lower bound."""
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[None]] = []
+
+    def wake(futures: list[asyncio.Future[None]]) -> None:
+        for future in futures:
+            future.set_result(None)
+
+    def work(futures: list[asyncio.Future[None]]) -> None:
+        tick()
+        loop.call_soon_threadsafe(wake, futures)
+
+    async def writer(pool: ThreadPoolExecutor) -> None:
+        for _ in range(ticks):
+            future = loop.create_future()
+            waiting.append(future)
+            if len(waiting) == WRITERS:
+                pool.submit(work, waiting.copy())
+                waiting.clear()
+            await future
+
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.gather(*(writer(pool) for _ in range(WRITERS)))
 
 
 def _sealed(directory: str, sizes: Sizes) -> tuple[Log, SegmentRef]:

@@ -52,7 +52,7 @@ class PositionRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DensePositions:
-    """0, 1, 2, …"""
+    """Every position is one above the last."""
 
     def first(self, segment_id: int, after: int) -> int:  # noqa: ARG002  (the protocol's name)
         """One after the last."""

@@ -52,7 +52,7 @@ class LogSettings:
     """Sealed segments kept open for reading."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.durability, Durability):
+        if self.durability not in tuple(Durability):
             names = ", ".join(Durability)
             raise InvalidSetting("durability", self.durability, f"one of {names}")
         check_range("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)

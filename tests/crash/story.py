@@ -53,9 +53,7 @@ class Promises:
 class Story:
     """One life. All choices come from the seed, none from the file system."""
 
-    def __init__(
-        self, seed: int, length: int, durability: Durability = Durability.ALWAYS
-    ) -> None:
+    def __init__(self, seed: int, length: int, durability: Durability = Durability.ALWAYS) -> None:
         self.seed = seed
         self.length = length
         self.promises = Promises()

@@ -62,11 +62,7 @@ def _check(directory: str, acknowledged: int, below_maybe: int, gone: int, life:
         recovered = {entry.position for entry in entries}
         assert [e.position for e in entries] == sorted(recovered), f"life {life}"
         assert all(entry.body == child.body_of(entry.position) for entry in entries), life
-        due = {
-            p
-            for p in range(acknowledged + 1)
-            if p >= below_maybe or not child.is_doomed(p)
-        }
+        due = {p for p in range(acknowledged + 1) if p >= below_maybe or not child.is_doomed(p)}
         assert not due - recovered, f"life {life} lost {sorted(due - recovered)[:5]}"
         back = {p for p in recovered if p < gone and child.is_doomed(p)}
         assert not back, f"life {life} brought back {sorted(back)[:5]}"

@@ -81,6 +81,8 @@ class LogMachine(RuleBasedStateMachine):
         self.pending: list[tuple[Pending, int]] = []
         self.held: list[Held] = []
         self.runs = 0
+        self.failed: dict[int, Entry] = {}
+        """Cut off after a failed fsync; a power cut may undo the cut."""
 
     @initialize(mode=st.sampled_from(Durability))
     def create(self, mode: Durability) -> None:
@@ -141,9 +143,16 @@ class LogMachine(RuleBasedStateMachine):
     @rule(rows=st.lists(st.tuples(BODY, TIME, FLAGS, TAG), max_size=12))
     def append_many(self, rows: list[tuple[bytes, int, int, int]]) -> None:
         first = self.log.next_position
-        bodies, times, flags, tags = ([row[i] for row in rows] for i in range(4))
-        pending = self.log.append_many(bodies, time_ms=times, flags=flags, tags=tags)
-        entries = [Entry(first + i, row[1], row[0], row[2], row[3]) for i, row in enumerate(rows)]
+        entries = [
+            Entry(first + i, time_ms, body, flags, tag)
+            for i, (body, time_ms, flags, tag) in enumerate(rows)
+        ]
+        pending = self.log.append_many(
+            [entry.body for entry in entries],
+            time_ms=[entry.time_ms for entry in entries],
+            flags=[entry.flags for entry in entries],
+            tags=[entry.tag for entry in entries],
+        )
         assert not entries or pending.position == entries[-1].position
         self.wrote(entries, pending)
 
@@ -198,7 +207,7 @@ class LogMachine(RuleBasedStateMachine):
             assert self.log.next_position == after
             if self.always:
                 for position in lost:
-                    del self.entries[position]
+                    self.failed[position] = self.entries.pop(position)
                 for pending in waiting:
                     with pytest.raises(WriteFailed):
                         pending.result()
@@ -228,9 +237,7 @@ class LogMachine(RuleBasedStateMachine):
     def drop_head(self, which: int) -> None:
         places = sorted(self.entries)
         before = places[which % len(places)] if places else which
-        expected = [
-            s for s in self.log.manifest.segments if s.sealed and s.last_position < before
-        ]
+        expected = [s for s in self.log.manifest.segments if s.sealed and s.last_position < before]
         assert list(self.log.drop_head(before)) == expected
         if expected:
             end = expected[-1].last_position
@@ -277,7 +284,8 @@ class LogMachine(RuleBasedStateMachine):
         if not sealed:
             return
         self.runs += 1
-        view, alive = [], {}
+        view: list[SegmentRef] = []
+        alive: dict[int, Entry] = {}
         for segment in sealed:
             dead = self.some_of(segment, seed)
             view.append(self.with_dead_set(replace(segment, dead=None), dead))
@@ -330,6 +338,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.close()
         self.durable.update(self.entries)
         self.open()
+        self.failed.clear()
         assert self.log.next_position <= after
 
     @rule()
@@ -337,6 +346,7 @@ class LogMachine(RuleBasedStateMachine):
         self.let_all_go()
         self.disk = self.disk.kill_clone()
         self.open()
+        self.failed.clear()
         self.durable.update(self.entries)
 
     @rule(seed=PLACE)
@@ -346,10 +356,15 @@ class LogMachine(RuleBasedStateMachine):
         self.open()
         with self.log.snapshot() as snapshot:
             recovered = {entry.position for entry in snapshot.read()} | self.dead
-        assert self.durable <= recovered <= self.entries.keys()
-        assert sorted(recovered) == sorted(self.entries)[: len(recovered)]
-        self.entries = {p: self.entries[p] for p in recovered}
+        whole = {**self.entries, **self.failed}
+        assert self.durable <= recovered <= whole.keys()
+        written = sorted(recovered - self.failed.keys())
+        assert written == sorted(self.entries)[: len(written)]
+        undone = recovered & self.failed.keys()
+        assert not undone or min(undone) > max(self.durable, default=-1)
+        self.entries = {p: whole[p] for p in recovered}
         self.durable = recovered
+        self.failed.clear()
 
     # Reading
 

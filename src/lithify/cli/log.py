@@ -15,7 +15,7 @@ import base64
 import os
 import secrets
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +34,7 @@ from lithify.errors import Corrupt, DamagedFrame, LithifyError, UnsupportedVersi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from lithify.fs import FileSystem
     from lithify.log.frame import Entry
@@ -88,14 +89,12 @@ def dump(
     from lithify.log.readonly import open_readonly
 
     clock = SystemClock()
-    with (
-        open_readonly(LocalFileSystem(), path, clock=clock, **_identity("dump")) as snapshot,
-        ExitStack() as stack,
-    ):
-        progress: Callable[[int], None] = lambda _: None  # noqa: E731
-        if not sys.stdout.isatty():
-            # On a terminal the entries themselves show that it goes on.
-            progress = stack.enter_context(progress_bar("dumping", None, clock))
+    bar: AbstractContextManager[Callable[[int], None]] = progress_bar("dumping", None, clock)
+    if sys.stdout.isatty():
+        # There the entries themselves show that it goes on.
+        bar = nullcontext(lambda _: None)
+    pinned = open_readonly(LocalFileSystem(), path, clock=clock, **_identity("dump"))
+    with pinned as snapshot, bar as progress:
         width = len(str(max(0, snapshot.last_position)))
         for entry in snapshot.read(start, compacted=compacted, limit=limit):
             if as_json:

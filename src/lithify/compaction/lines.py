@@ -97,7 +97,10 @@ def _what_is_wrong(line: bytes) -> str | None:
 
 
 def _is_torn(line: bytes) -> bool:
-    if line.endswith(b"\n"):
-        return b"\0" in line
-    # A whole line whose newline was damaged is not torn: it was acknowledged.
-    return _what_is_wrong(line[:-1] + b"\n") is not None
+    # A whole line with one flipped bit, in its newline or to a zero, is not torn: it was
+    # acknowledged.
+    if not line.endswith(b"\n"):
+        return _what_is_wrong(line[:-1] + b"\n") is not None
+    before, zero, after = line.partition(b"\0")
+    flipped = (before + bytes([1 << bit]) + after for bit in range(8))
+    return bool(zero) and all(_what_is_wrong(each) is not None for each in flipped)

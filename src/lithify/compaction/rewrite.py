@@ -113,7 +113,7 @@ def _copy(
     before_read: Callable[[int], None],
     before_write: Callable[[int], None],
 ) -> None:
-    out = np.empty(PIECE_BYTES, dtype=np.uint8)
+    out: NDArray[np.uint8] = np.empty(PIECE_BYTES, dtype=np.uint8)
     before = writer.entries
 
     def gather(pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
@@ -127,9 +127,7 @@ def _copy(
         if count:
             before_write(filled)
             times = stamps_of(out, offsets[:count]) >> 16
-            writer.append_many(
-                memoryview(out)[:filled], positions[:count], offsets[:count], times
-            )
+            writer.append_many(out.data[:filled], positions[:count], offsets[:count], times)
         return end, after, status
 
     segment = OpenSegment(fs, directory, source)
@@ -198,9 +196,7 @@ def _read_through(segment: OpenSegment, source: SegmentRef) -> None:
         pass
 
 
-def _spans(
-    segment: OpenSegment, starts: _Array, stops: _Array
-) -> Iterator[tuple[int, int, int]]:
+def _spans(segment: OpenSegment, starts: _Array, stops: _Array) -> Iterator[tuple[int, int, int]]:
     """(start, stop, first position) of the byte ranges that hold live positions."""
     positions, offsets = segment.blocks.arrays()
     if not len(positions):
@@ -218,4 +214,3 @@ def _spans(
     for run in np.split(blocks, np.flatnonzero(gaps > GAP_BYTES_MAX) + 1):
         if len(run):
             yield int(offsets[run[0]]), int(ends[run[-1]]), int(positions[run[0]])
-

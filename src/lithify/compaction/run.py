@@ -177,13 +177,9 @@ class Compactor:
             stats = [_stats(segment, judgement) for segment, judgement in judged]
         return DryRun(horizon, self._plan(stats), now_ms)
 
-    def _question(
-        self, segments: Sequence[SegmentRef], horizon: int, as_of_ms: int
-    ) -> Question:
+    def _question(self, segments: Sequence[SegmentRef], horizon: int, as_of_ms: int) -> Question:
         memory_bytes = self.settings.budget.memory_bytes
-        return Question(
-            self._fs, self._log.directory, segments, horizon, as_of_ms, memory_bytes
-        )
+        return Question(self._fs, self._log.directory, segments, horizon, as_of_ms, memory_bytes)
 
     def _plan(self, stats: Sequence[SegmentStats]) -> Plan:
         settings = self.settings
@@ -293,9 +289,7 @@ class Compactor:
         )
         return record, plan
 
-    def _with_dead_set(
-        self, segment: SegmentRef, judgement: Judgement, run_id: str
-    ) -> SegmentRef:
+    def _with_dead_set(self, segment: SegmentRef, judgement: Judgement, run_id: str) -> SegmentRef:
         """The segment with what is dead in it now, in a durable file of its own."""
         if judgement.live_entries == segment.live_entries:
             return segment
@@ -339,9 +333,7 @@ class Compactor:
             sources = tuple(by_id[segment_id] for segment_id in record.groups[number])
             attempt = self._random_bytes(6).hex()
             target = segment_name(sources[0].id, attempt)
-            tasks.append(
-                RewriteTask(self._log.directory, sources, target, self._clock.now_ms())
-            )
+            tasks.append(RewriteTask(self._log.directory, sources, target, self._clock.now_ms()))
         for finished, target_ref in self._executor.rewrite(self._fs, tasks, allowance):
             self._journal.copied(missing[finished], target_ref)
             targets[missing[finished]] = target_ref
@@ -423,6 +415,8 @@ class Compactor:
         with suppress(LithifyError, OSError):
             # Nothing may be removed while it is unknown whether the manifest on disk names it.
             self._log.settle()
+            if self._log.manifest.last_run == record.run_id:
+                return  # It was published after all: the journal is taken up by the next run.
             self._discard()
             self._report(record, result, times, before, str(error))
 

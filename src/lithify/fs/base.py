@@ -25,7 +25,7 @@ must come from one thread at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ class File(Protocol):
     def close(self) -> None:
         """Close; a second call does nothing."""
 
-    def __enter__(self) -> File: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self,

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
-from lithify.liveset.ranges import RangeAssembler, narrowed
 from lithify.errors import DamagedFile, UnsupportedVersion
+from lithify.liveset.ranges import RangeAssembler, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

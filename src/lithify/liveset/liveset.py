@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
+from lithify.errors import InvalidInput, PositionOutOfRange
 from lithify.liveset import format as liveset_format
 from lithify.liveset.ranges import (
     DIFFERENCE,
@@ -40,7 +41,6 @@ from lithify.liveset.ranges import (
     run_ranges,
     sweep,
 )
-from lithify.errors import InvalidInput, PositionOutOfRange
 from lithify.positions import NO_POSITION, POSITION_MAX
 
 if TYPE_CHECKING:

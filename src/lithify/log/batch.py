@@ -112,11 +112,12 @@ class Batch:
 def _column(
     name: str, value: int | Sequence[int] | NDArray[np.int64], count: int, high: int
 ) -> NDArray[np.int64]:
+    if isinstance(value, int):
+        if not 0 <= value <= high:
+            raise InvalidInput(f"{name} must be from 0 to {high}, found {value}")
+        return np.full(count, value, dtype=np.int64)
     try:
-        if isinstance(value, int):
-            column = np.full(count, value, dtype=np.int64)
-        else:
-            column = np.ascontiguousarray(value, dtype=np.int64)
+        column = np.ascontiguousarray(value, dtype=np.int64)
     except OverflowError:
         raise InvalidInput(f"{name} must be from 0 to {high}, found one of over 63 bits") from None
     if column.shape != (count,):

@@ -60,14 +60,9 @@ class BlockIndex:
         if not len(offsets):
             return
         running = np.maximum.accumulate(times)
-        at = 0
-        while at < len(offsets):
-            at = max(at, int(offsets.searchsorted(self._next)))
-            if at == len(offsets):
-                break
-            before = self._time_max if at == 0 else max(self._time_max, int(running[at - 1]))
+        while (at := int(offsets.searchsorted(self._next))) < len(offsets):
+            before = max(self._time_max, int(running[at - 1])) if at else self._time_max
             self._append(int(positions[at]), int(offsets[at]), before)
-            at += 1
         self._time_max = max(self._time_max, int(running[-1]))
 
     def _append(self, position: int, offset: int, before: int) -> None:

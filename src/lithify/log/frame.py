@@ -4,7 +4,8 @@
          0     4  crc       CRC-32C of bytes 4 … 32+length
          4     4  length    bytes of the body, 0 … 2^30
          8     8  position  0 … 2^63-1
-        16     8  stamp     time_ms << 16 | flags   (48 bits of time last until the year 10889)
+        16     8  stamp     time_ms << 16 | flags   (47 bits of time last until the year 6429; the
+                            highest bit stays zero, so that it is a signed number as well)
         24     4  tag       the store's own: topics keep the number of messages of a batch in it
         28     4  synced    bytes of this segment that its writer knew to be durable
         32  length  body
@@ -57,7 +58,7 @@ _TAIL = struct.Struct("<IQQII")
 _CRC = struct.Struct("<I")
 
 BODY_BYTES_MAX = 2**30
-TIME_MS_MAX = 2**48 - 1
+TIME_MS_MAX = 2**47 - 1
 FLAGS_MAX = 2**16 - 1
 TAG_MAX = 2**32 - 1
 

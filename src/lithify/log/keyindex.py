@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,7 +65,7 @@ __all__ = [
 
 KEY_INDEX_VERSION = 1
 BUCKETS = 256
-COLUMNS = {
+COLUMNS: dict[str, np.dtype[Any]] = {
     "hash_high": np.dtype("<u8"),
     "hash_low": np.dtype("<u8"),
     "position": np.dtype("<i8"),
@@ -114,8 +114,7 @@ def encode(rows: KeyRows, segment_id: int, log_id: bytes, segment_crc: int) -> b
     rows = rows.sorted()
     starts = np.searchsorted(rows.hash_high >> np.uint64(56), np.arange(BUCKETS + 1))
     columns = [
-        np.ascontiguousarray(getattr(rows, column), dtype=kind)
-        for column, kind in COLUMNS.items()
+        np.ascontiguousarray(getattr(rows, column), dtype=kind) for column, kind in COLUMNS.items()
     ]
     crcs = np.array(
         [

@@ -459,6 +459,7 @@ class Log:
         Everything it names must be durable. `edit` must keep the active segment; it may raise, and
         then nothing happens. Appends go on meanwhile.
         """
+
         def stamped(manifest: Manifest) -> Manifest:
             active = self._state.active
             return replace(
@@ -503,7 +504,10 @@ class Log:
             self._check_usable()
         # In this order: who pins after this line pins a generation that names none of these.
         retired = self.manifest.retired
-        oldest = self._pins.oldest_generation()
+        try:
+            oldest = self._pins.oldest_generation()
+        except OSError as error:
+            raise WriteFailed(self.directory, error) from error
         gone = self._publisher.delete(retired, oldest, self._segments.forget, pace)
         done = Reclaimed(self.directory, len(gone), sum(r.file_bytes for r in gone))
         if gone:

@@ -115,8 +115,8 @@ class SegmentRef:
     @classmethod
     def from_row(cls, row: list[Any]) -> SegmentRef:
         """Read back what `to_row` gave."""
-        *columns, dead = row
-        return cls(*columns, None if dead is None else DeadRef(*dead))
+        dead = row[-1]
+        return cls(*row[:-1], dead=None if dead is None else DeadRef(*dead))
 
 
 SEGMENT_COLUMNS = (

@@ -1,16 +1,16 @@
 """Every file name in a log's directory is made and parsed here.
 
-    LOCK                       held by the one process that writes
-    MANIFEST                   the one truth: which files belong to the log
-    JOURNAL                    progress of a compaction run; exists only while one is unfinished
-    HISTORY                    reports of finished runs
-    000000000007.seg           segment 7, written by appends
-    000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
-    000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
-    000000000007.keys          key index of segment 7 (side file: may be rebuilt at any time)
-    000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
-    5f3a9c….pin                a reading process's claim on a generation
-    *.tmp                      an atomic replacement that did not finish
+LOCK                       held by the one process that writes
+MANIFEST                   the one truth: which files belong to the log
+JOURNAL                    progress of a compaction run; exists only while one is unfinished
+HISTORY                    reports of finished runs
+000000000007.seg           segment 7, written by appends
+000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
+000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
+000000000007.keys          key index of segment 7 (side file: may be rebuilt at any time)
+000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
+5f3a9c….pin                a reading process's claim on a generation
+*.tmp                      an atomic replacement that did not finish
 """
 
 from __future__ import annotations

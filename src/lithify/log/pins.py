@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lithify.fs import read_file
 from lithify.log.names import FileKind, parse_name, pin_name
@@ -51,7 +52,7 @@ class Pin:
         """Give it up; a second call does nothing."""
         self._release(self)
 
-    def __enter__(self) -> Pin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -109,15 +110,22 @@ class FilePin:
 
     @property
     def held(self) -> bool:
-        """False if a reclaim took the file for a stale one before it was locked."""
-        return self._lock is not None
+        """False if a reclaim took the file for a stale one before it was locked.
+
+        One that is locked and still has its name cannot be taken for stale any more.
+        """
+        return self._lock is not None and self._fs.exists(self._path)
 
     def release(self) -> None:
         """Give it up; a second call does nothing."""
-        if self._lock is not None:
-            self._fs.remove(self._path)
-            self._lock.release()
-            self._lock = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                # Its name may be gone with a reclaim, or with the whole directory.
+                with suppress(FileNotFoundError):
+                    self._fs.remove(self._path)
+            finally:
+                lock.release()
 
 
 def read_pin_files(fs: FileSystem, directory: str) -> list[PinInfo]:

@@ -21,12 +21,12 @@ positions are not given out again. Any process may call this, also the one that 
 from __future__ import annotations
 
 import errno
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, MissingFile
 from lithify.log.manifest import Manifest, read_manifest
-from lithify.log.names import MANIFEST, pin_name
+from lithify.log.names import MANIFEST
 from lithify.log.pins import FilePin, PinInfo, read_pin_files
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
 from lithify.log.recovery import check_new_directory, last_before_active, read_tail
@@ -80,15 +80,11 @@ def pinned_manifest(
             yield manifest
             return
         try:
-            # A pin that is locked and still has its name cannot be taken for a stale one any more.
-            seen = pin.held and fs.exists(f"{directory}/{pin_name(token)}")
-            if seen and find_manifest(fs, directory).generation == manifest.generation:
+            if pin.held and find_manifest(fs, directory).generation == manifest.generation:
                 yield manifest
                 return
         finally:
-            # Its name may be gone with a reclaim, or with the whole directory.
-            with suppress(FileNotFoundError):
-                pin.release()
+            pin.release()
 
 
 def list_pins(fs: FileSystem, directory: str) -> list[PinInfo]:

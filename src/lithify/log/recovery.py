@@ -225,14 +225,16 @@ def find_orphans(manifest: Manifest, names: Sequence[str]) -> list[str]:
     """Those of a directory's names that no manifest and no journal accounts for."""
     known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
     journal = JOURNAL in names
-    return [name for name in names if _is_orphan(parse_name(name), known, journal=journal)]
+    unknown = [parse_name(name) for name in names if name not in known]
+    return [file.name for file in unknown if _is_orphan(file, known, journal=journal)]
 
 
 def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:
     """Steps 4 and 5."""
     names = fs.list(directory)
+    present = frozenset(names)
     for name in manifest.sizes():
-        if name not in names:
+        if name not in present:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
     orphans = find_orphans(manifest, names)
     for name in orphans:

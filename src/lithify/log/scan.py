@@ -49,7 +49,8 @@ def stamps_of(buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[
 def _field(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], at: int, size: int
 ) -> NDArray[np.uint8]:
-    return buffer[offsets[:, None] + np.arange(at, at + size)]
+    field: NDArray[np.uint8] = buffer[offsets[:, None] + np.arange(at, at + size)]
+    return field
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Frames:
 
     def entries(self) -> Iterator[Entry]:
         """Each as a value of its own, which stays valid."""
-        memory = memoryview(self.buffer)
+        memory = self.buffer.data
         lengths = self.lengths().tolist()
         stamps = stamps_of(self.buffer, self.offsets).tolist()
         tags = self.tags().tolist()
@@ -107,7 +108,16 @@ class Frames:
 class Pieces:
     """A window that moves over `file[start:stop]`; frames cut by its end are kept for the next."""
 
-    __slots__ = ("_before_read", "_buffer", "_file", "_held", "_stop", "base", "offsets", "positions")
+    __slots__ = (
+        "_before_read",
+        "_buffer",
+        "_file",
+        "_held",
+        "_stop",
+        "base",
+        "offsets",
+        "positions",
+    )
 
     def __init__(
         self,
@@ -136,7 +146,7 @@ class Pieces:
     def fill(self) -> int:
         """Read on; the number of bytes now in the window."""
         want = min(len(self._buffer) - self._held, self._stop - self.base - self._held)
-        view = memoryview(self._buffer)[self._held : self._held + want]
+        view = self._buffer.data[self._held : self._held + want]
         if want:
             self._before_read(want)
         got = self._file.readinto(view, self.base + self._held) if want else 0

@@ -1,0 +1,575 @@
+"""One test for each row of the tables in docs/recovery.md.
+
+Each puts a log into the state of its row by cutting the power, or killing the process, at exactly
+that operation, lets recovery do its work, and looks at what it did. What holds in every row is
+checked in `recovered`; the tests themselves say what is particular to theirs.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.compaction.policies import Limits
+from lithify.events import Event, OrphanRemoved, RunRecovered, TailCut
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
+from lithify.log.names import JOURNAL, MANIFEST
+from tests.unit.compaction.logs import (
+    DIRECTORY,
+    body_of,
+    compactor_of,
+    contents,
+    fill,
+    open_log,
+    strays,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.compaction.report import Report
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "recovery.md"
+SEEDS = range(16)
+
+OLD = list(range(20))
+"""Two sealed segments of ten; what the log holds before anything happens to it."""
+LIVE = list(range(0, 20, 2))
+NEW = 20
+"""The position that is appended when an append is what happens."""
+
+
+@dataclass
+class Found:
+    """What recovery made of a state."""
+
+    fs: MemoryFileSystem
+    log: Log
+    events: list[Event]
+    positions: list[int]
+    run: Report | None
+    """The report of a run that recovery finished."""
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def actions(self) -> list[str]:
+        """What was done about an unfinished run."""
+        return [f"{e.phase}: {e.action}" for e in self.events if isinstance(e, RunRecovered)]
+
+    @property
+    def removed(self) -> list[str]:
+        return [event.name for event in self.events if isinstance(event, OrphanRemoved)]
+
+
+def prepared() -> MemoryFileSystem:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, segments=2)
+    log.close()
+    return fs
+
+
+def states(
+    act: Callable[[FileSystem], None], *faults: Fault, disk: MemoryFileSystem | None = None
+) -> Iterator[MemoryFileSystem]:
+    """What `act` may leave when it dies at the last fault: once killed, then by power cuts."""
+    disk = disk or prepared()
+    with pytest.raises(PowerCut):
+        act(FaultyFileSystem(disk, faults))
+    yield disk.kill_clone()
+    for seed in SEEDS:
+        yield disk.crash_clone(random.Random(seed))
+
+
+def recovered(disk: MemoryFileSystem, *, meanwhile: Callable[[Log], None] | None = None) -> Found:
+    events: list[Event] = []
+    log = open_log(disk, events=events.append)
+    if meanwhile is not None:
+        meanwhile(log)
+    # Every second one is live: also where the run that was killed came that far.
+    compactor = compactor_of(log, disk, LIVE, events=events.append)
+    run = compactor.recover()
+    found = contents(log)
+    assert all(body == body_of(position) for position, body in found.items())
+    assert strays(disk, log) == []
+    assert not disk.exists(f"{DIRECTORY}/{JOURNAL}")
+    reports = [report.run_id for report in compactor.history.newest(9)]
+    assert len(reports) == len(set(reports))
+    return Found(disk, log, events, list(found), run)
+
+
+def goes_on(found: Found) -> None:
+    """Append, compact, reclaim and open again."""
+    log = found.log
+    last = max(found.positions, default=-1)
+    position = log.append(body_of(log.next_position)).result()
+    assert position > last
+    log.roll()
+    compactor = compactor_of(log, found.fs, [*LIVE, position])
+    compactor.run()
+    compactor.reclaim()
+    log.close()
+    again = open_log(found.fs)
+    assert [*contents(again)] == sorted(
+        p for p in {*found.positions, position} if p in LIVE or p == position
+    )
+    assert strays(found.fs, again) == []
+
+
+# --- the log: what happens when the power is cut ---------------------------------------------
+
+
+def create(fs: FileSystem) -> None:
+    open_log(fs)
+
+
+def append(fs: FileSystem) -> None:
+    open_log(fs).append(body_of(NEW)).result()
+
+
+def roll(fs: FileSystem) -> None:
+    log = open_log(fs)
+    log.append(body_of(NEW)).result()
+    log.roll()
+
+
+def drop_head(fs: FileSystem) -> None:
+    open_log(fs).drop_head(before=10)
+
+
+def reclaim(fs: FileSystem) -> None:
+    open_log(fs).reclaim()
+
+
+def close(fs: FileSystem) -> None:
+    log = open_log(fs)
+    log.append(body_of(NEW))
+    log.close()
+
+
+@pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
+def test_create_before_the_first_segment(kind: str) -> None:
+    fault = Fault("lock", "*/LOCK", kind=kind)
+    for disk in states(create, fault, disk=MemoryFileSystem()):
+        found = recovered(disk)
+        assert (found.positions, found.events) == ([], [])
+        goes_on(found)
+
+
+def test_create_before_the_manifest() -> None:
+    for disk in states(create, Fault("rename", kind="CRASH"), disk=MemoryFileSystem()):
+        assert not disk.exists(f"{DIRECTORY}/{MANIFEST}")
+        found = recovered(disk)
+        assert (found.positions, found.log.manifest.generation) == ([], 1)
+        goes_on(found)
+
+
+def test_create_before_the_directory_is_synced() -> None:
+    for disk in states(create, Fault("rename", kind="CRASH_AFTER"), disk=MemoryFileSystem()):
+        found = recovered(disk)
+        assert (found.positions, found.log.manifest.generation) == ([], 1)
+        goes_on(found)
+
+
+def test_append_in_the_middle_of_the_write() -> None:
+    faults = Fault("writev", "*.seg", kind="SHORT"), Fault("truncate", "*.seg", kind="CRASH")
+    cuts = 0
+    for disk in states(append, *faults):
+        found = recovered(disk)
+        assert found.positions == OLD
+        cuts += len(found.of(TailCut))
+        goes_on(found)
+    assert cuts > 1
+
+
+def test_sync_before_the_fsync() -> None:
+    seen = set()
+    for disk in states(append, Fault("fdatasync", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions in (OLD, [*OLD, NEW])
+        seen.add((found.positions[-1], len(found.of(TailCut))))
+        goes_on(found)
+    assert seen == {(19, 0), (19, 1), (20, 0)}
+
+
+def test_sync_after_the_fsync() -> None:
+    for disk in states(append, Fault("fdatasync", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        assert (found.positions, found.events) == ([*OLD, NEW], [])
+        goes_on(found)
+
+
+def test_seal_before_the_fsync() -> None:
+    for disk in states(roll, Fault("fsync", "*/000000000003.seg", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert not found.log.manifest.active.sealed
+        goes_on(found)
+
+
+def test_seal_before_the_successor() -> None:
+    for disk in states(roll, Fault("open_append", "*/000000000004.seg", kind="CRASH")):
+        found = recovered(disk)
+        assert (found.positions, found.events) == ([*OLD, NEW], [])
+        assert found.log.manifest.active.id == 3
+        assert found.log.active_bytes == 64 + 132
+        goes_on(found)
+
+
+def test_roll_before_the_manifest() -> None:
+    removed = set()
+    for disk in states(roll, Fault("rename", "*/MANIFEST", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert found.log.manifest.active.id == 3
+        removed.update(found.removed)
+        goes_on(found)
+    assert removed == {"000000000004.seg", "MANIFEST.tmp"}
+
+
+def test_roll_before_the_directory_is_synced() -> None:
+    seen = set()
+    for disk in states(roll, Fault("rename", "*/MANIFEST", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        seen.add(found.log.manifest.active.id)
+        goes_on(found)
+    assert seen == {3, 4}
+
+
+def test_publish_before_the_rename() -> None:
+    for disk in states(drop_head, Fault("rename", "*/MANIFEST", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions == OLD
+        assert found.log.manifest.retired == ()
+        assert set(found.removed) <= {"MANIFEST.tmp"}
+        goes_on(found)
+
+
+def test_publish_before_the_directory_is_synced() -> None:
+    seen = set()
+    for disk in states(drop_head, Fault("rename", "*/MANIFEST", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        assert found.positions == (OLD[10:] if found.log.manifest.retired else OLD)
+        seen.add(len(found.positions))
+        goes_on(found)
+    assert seen == {10, 20}
+
+
+def retired() -> MemoryFileSystem:
+    disk = prepared()
+    log = open_log(disk)
+    log.drop_head(before=20)
+    log.close()
+    return disk
+
+
+def test_reclaim_before_the_first_file() -> None:
+    for disk in states(reclaim, Fault("remove", "*.seg", kind="CRASH"), disk=retired()):
+        found = recovered(disk)
+        assert (found.positions, found.events) == ([], [])
+        assert len(found.log.manifest.retired) == 2
+        assert found.log.reclaim().files == 2
+        goes_on(found)
+
+
+def test_reclaim_between_two_files() -> None:
+    for disk in states(reclaim, Fault("remove", "*.seg", nth=2, kind="CRASH"), disk=retired()):
+        found = recovered(disk)
+        assert (found.positions, found.events) == ([], [])
+        assert found.log.reclaim().files == 2
+        assert found.log.manifest.retired == ()
+        goes_on(found)
+
+
+def test_reclaim_before_the_manifest() -> None:
+    for disk in states(reclaim, Fault("rename", "*/MANIFEST", kind="CRASH"), disk=retired()):
+        found = recovered(disk)
+        assert found.positions == []
+        assert len(found.log.manifest.retired) == 2
+        goes_on(found)
+
+
+def test_reclaim_before_the_directory_is_synced() -> None:
+    for disk in states(reclaim, Fault("rename", "*/MANIFEST", kind="CRASH_AFTER"), disk=retired()):
+        found = recovered(disk)
+        assert found.positions == []
+        assert len(found.log.manifest.retired) in (0, 2)
+        goes_on(found)
+
+
+def test_close_before_the_fsync() -> None:
+    for disk in states(close, Fault("fdatasync", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions in (OLD, [*OLD, NEW])
+        goes_on(found)
+
+
+def test_close_before_the_manifest() -> None:
+    for disk in states(close, Fault("rename", "*/MANIFEST", kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert set(found.removed) <= {"MANIFEST.tmp"}
+        goes_on(found)
+
+
+def test_close_before_the_directory_is_synced() -> None:
+    for disk in states(close, Fault("rename", "*/MANIFEST", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert set(found.removed) <= {"MANIFEST.tmp"}
+        goes_on(found)
+
+
+def torn() -> MemoryFileSystem:
+    """A log with half a frame at its end and an orphan beside it."""
+    disk = prepared()
+    with disk.open_append(f"{DIRECTORY}/000000000003.seg") as file:
+        file.write(b"half a frame")
+        file.fsync()
+    for name in ("000000000001-aa.seg", "000000000002-bb.dead"):
+        disk.open_append(f"{DIRECTORY}/{name}").close()
+    disk.sync_dir(DIRECTORY)
+    return disk
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_open_before_an_orphan_is_removed(nth: int) -> None:
+    for disk in states(create, Fault("remove", nth=nth, kind="CRASH"), disk=torn()):
+        found = recovered(disk)
+        assert found.positions == OLD
+        assert set(found.removed) <= {"000000000001-aa.seg", "000000000002-bb.dead"}
+        assert len(found.of(TailCut)) == 1
+        goes_on(found)
+
+
+def test_open_before_the_torn_tail_is_cut() -> None:
+    for disk in states(create, Fault("truncate", kind="CRASH"), disk=torn()):
+        found = recovered(disk)
+        assert found.positions == OLD
+        assert [str(event) for event in found.of(TailCut)] == [
+            "/data/log: cut 12 torn bytes of 000000000003.seg at byte 64, after position 19"
+        ]
+        goes_on(found)
+
+
+def test_open_before_the_cut_is_durable() -> None:
+    seen = set()
+    for disk in states(create, Fault("fsync", kind="CRASH"), disk=torn()):
+        found = recovered(disk)
+        assert found.positions == OLD
+        seen.add(len(found.of(TailCut)))
+        goes_on(found)
+    assert seen == {0, 1}
+
+
+# --- a run ----------------------------------------------------------------------------------
+
+
+def compact(fs: FileSystem) -> None:
+    """Two groups of one segment each, ten entries live of twenty."""
+    limits = Limits(target_bytes_max=5 * 132, target_entries_max=1000)
+    compactor_of(open_log(fs), fs, LIVE, limits=limits).run()
+
+
+TARGET = "*-*.seg"
+TARGETS = re.compile(r"00000000000[12]-.*\.seg")
+DEAD_SETS = re.compile(r"00000000000[12]-.*\.dead")
+
+
+def copied_again(found: Found, copied: int, phase: str = "COPY") -> None:
+    """Recovery took the run up, found `copied` groups done, and finished it."""
+    assert found.actions == [f"{phase}: going on, {copied} groups are copied"]
+    finished(found)
+
+
+def only_finished(found: Found, phase: str) -> None:
+    """The run was published; recovery swept up and reported."""
+    assert found.actions == [f"{phase}: it was published, finishing"]
+    finished(found)
+
+
+def finished(found: Found) -> None:
+    assert found.positions == LIVE
+    assert found.run is not None
+    assert (found.run.result, found.run.run_id) == ("done", found.log.manifest.last_run)
+    goes_on(found)
+
+
+def never_begun(found: Found) -> None:
+    """There was no journal: the log is as it was, and what the run had written is gone."""
+    assert (found.actions, found.run) == ([], None)
+    assert found.positions == OLD
+    goes_on(found)
+
+
+def test_prepare_between_two_dead_sets() -> None:
+    removed = set()
+    for disk in states(compact, Fault("open_append", "*.dead", nth=2, kind="CRASH")):
+        found = recovered(disk)
+        removed.update(found.removed)
+        never_begun(found)
+    assert len(removed) == 1
+    assert DEAD_SETS.fullmatch(removed.pop())
+
+
+def test_prepare_before_the_journal() -> None:
+    removed = set()
+    for disk in states(compact, Fault("rename", "*/JOURNAL", kind="CRASH")):
+        found = recovered(disk)
+        removed.update(found.removed)
+        never_begun(found)
+    assert len(removed) == 3
+    assert "JOURNAL.tmp" in removed
+
+
+def test_prepare_before_the_directory_is_synced() -> None:
+    seen = set()
+    for disk in states(compact, Fault("rename", "*/JOURNAL", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        seen.add(len(found.actions))
+        if found.actions:
+            copied_again(found, 0, "PREPARE")
+        else:
+            never_begun(found)
+    assert seen == {0, 1}
+
+
+def test_copy_before_the_first_target() -> None:
+    for disk in states(compact, Fault("open_append", TARGET, kind="CRASH")):
+        copied_again(recovered(disk), 0, "PREPARE")
+
+
+def test_copy_in_the_middle_of_a_target() -> None:
+    removed = set()
+    for disk in states(compact, Fault("write", TARGET, nth=2, kind="CRASH_AFTER")):
+        found = recovered(disk)
+        removed.update(name for name in found.removed if TARGETS.fullmatch(name))
+        copied_again(found, 0, "PREPARE")
+    assert len(removed) == 1
+
+
+def test_copy_before_a_target_is_durable() -> None:
+    for disk in states(compact, Fault("fsync", TARGET, kind="CRASH")):
+        copied_again(recovered(disk), 0, "PREPARE")
+
+
+def test_copy_before_a_target_is_journalled() -> None:
+    for disk in states(compact, Fault("write", "*/JOURNAL", kind="CRASH")):
+        copied_again(recovered(disk), 0, "PREPARE")
+
+
+def test_copy_before_its_line_is_durable() -> None:
+    seen = set()
+    for disk in states(compact, Fault("fsync", "*/JOURNAL", kind="CRASH")):
+        found = recovered(disk)
+        # With the line the target itself may be missing, because its name was never synced.
+        seen.add(found.actions[0])
+        finished(found)
+    assert "COPY: going on, 1 groups are copied" in seen
+    assert "PREPARE: going on, 0 groups are copied" in seen
+
+
+def test_copy_between_two_groups() -> None:
+    seen = set()
+    for disk in states(compact, Fault("open_append", TARGET, nth=2, kind="CRASH")):
+        before = [name for name in disk.list(DIRECTORY) if TARGETS.fullmatch(name)]
+        found = recovered(disk)
+        used = {segment.name for segment in found.log.manifest.segments}
+        assert used.issuperset(before)
+        copied_again(found, len(before))
+        seen.add(len(before))
+    assert seen == {0, 1}
+
+
+def test_copy_and_a_source_is_dropped_before_the_next_run() -> None:
+    for disk in states(compact, Fault("open_append", TARGET, nth=2, kind="CRASH")):
+        found = recovered(disk, meanwhile=lambda log: log.drop_head(before=10) and None)
+        assert found.run is None
+        assert found.positions == OLD[10:]
+        (report,) = compactor_of(found.log, disk, LIVE).history.newest(9)
+        assert report.result == "rolled back"
+        goes_on(found)
+
+
+def test_commit_before_it_is_journalled() -> None:
+    for disk in states(compact, Fault("write", "*/JOURNAL", nth=3, kind="CRASH")):
+        found = recovered(disk)
+        assert found.actions[0].startswith("COPY: going on, ")
+        finished(found)
+
+
+def test_commit_before_the_manifest() -> None:
+    for disk in states(compact, Fault("rename", "*/MANIFEST", kind="CRASH")):
+        copied_again(recovered(disk), 2, "COMMIT")
+
+
+def test_commit_before_the_directory_is_synced() -> None:
+    seen = set()
+    for disk in states(compact, Fault("rename", "*/MANIFEST", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        seen.update(found.actions)
+        finished(found)
+    assert seen == {
+        "COMMIT: going on, 2 groups are copied",
+        "COMMIT: it was published, finishing",
+    }
+
+
+def test_cleanup_before_it_is_journalled() -> None:
+    for disk in states(compact, Fault("write", "*/JOURNAL", nth=4, kind="CRASH")):
+        only_finished(recovered(disk), "COMMIT")
+
+
+def test_cleanup_before_a_file_is_swept_up() -> None:
+    for disk in states(compact, Fault("remove", "*.dead", nth=2, kind="CRASH")):
+        found = recovered(disk)
+        assert 1 <= len([name for name in found.removed if DEAD_SETS.fullmatch(name)]) <= 2
+        only_finished(found, "CLEANUP")
+
+
+def test_cleanup_before_the_report() -> None:
+    for disk in states(compact, Fault("rename", "*/HISTORY", kind="CRASH")):
+        only_finished(recovered(disk), "CLEANUP")
+
+
+def test_cleanup_before_the_report_is_durable() -> None:
+    for disk in states(compact, Fault("rename", "*/HISTORY", kind="CRASH_AFTER")):
+        only_finished(recovered(disk), "CLEANUP")
+
+
+def test_done_before_the_journal_is_removed() -> None:
+    for disk in states(compact, Fault("remove", "*/JOURNAL", kind="CRASH")):
+        only_finished(recovered(disk), "CLEANUP")
+
+
+def test_done_before_the_directory_is_synced() -> None:
+    seen = set()
+    for disk in states(compact, Fault("remove", "*/JOURNAL", kind="CRASH_AFTER")):
+        found = recovered(disk)
+        seen.add(len(found.actions))
+        if found.actions:
+            only_finished(found, "CLEANUP")
+        else:
+            assert (found.positions, found.run) == (LIVE, None)
+            assert len(compactor_of(found.log, disk, LIVE).history.newest(9)) == 1
+            goes_on(found)
+    assert seen == {0, 1}
+
+
+# --- the page -------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_page_has_its_test_and_every_test_its_row() -> None:
+    rows = re.findall(r"^\|.*\| `(test_\w+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    tests = [name for name in globals() if name.startswith("test_") and "_row_" not in name]
+    assert rows == tests

@@ -1,0 +1,361 @@
+"""A run is not alone: writers, readers, retention, other runs, and limits on what it may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.compaction.budget import Budget, DiskGate
+from lithify.compaction.policies import Limits
+from lithify.compaction.rule import GivenLiveSet
+from lithify.compaction.run import Compactor, LocalExecutor, RunSettings
+from lithify.errors import PlanStale, RunCancelled, RunRefused
+from lithify.fs import LocalFileSystem, MemoryFileSystem
+from lithify.liveset import LiveSet
+from tests.unit.compaction.logs import (
+    DIRECTORY,
+    LIMITS,
+    Interrupted,
+    body_of,
+    compactor_of,
+    contents,
+    fill,
+    open_log,
+    positions,
+    sealed,
+    strays,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lithify.log.log import Log
+
+EVEN = range(0, 10_000, 2)
+ONE_GROUP_A_SEGMENT = Limits(target_bytes_max=5 * 132, target_entries_max=1000)
+
+
+def new_log(segments: int = 4) -> tuple[MemoryFileSystem, Log]:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, segments)
+    return fs, log
+
+
+def interrupted(
+    log: Log, fs: MemoryFileSystem, between: Callable[[Compactor], None]
+) -> tuple[Compactor, Interrupted]:
+    """A compactor of four groups that calls `between` before each."""
+    executor = Interrupted(lambda: between(compactor), LocalExecutor())
+    compactor = compactor_of(log, fs, EVEN, limits=ONE_GROUP_A_SEGMENT, executor=executor)
+    return compactor, executor
+
+
+# --- writers, readers, retention ------------------------------------------------------------
+
+
+def test_appends_and_rolls_go_on_while_a_run_copies() -> None:
+    fs, log = new_log()
+    appended: list[int] = []
+
+    def append(_: Compactor) -> None:
+        appended.append(log.append(b"meanwhile").result())
+        log.roll()
+
+    compactor, executor = interrupted(log, fs, append)
+    report = compactor.run()
+    assert len(executor.tasks) == 4
+    assert report.horizon == 39
+    expected = {at: body_of(at) for at in range(0, 40, 2)}
+    assert contents(log) == expected | dict.fromkeys(appended, b"meanwhile")
+    assert appended == [40, 41, 42, 43]
+    log.close()
+    assert contents(open_log(fs)) == expected | dict.fromkeys(appended, b"meanwhile")
+
+
+def test_a_reader_of_the_old_generation_still_reads_everything_it_saw() -> None:
+    fs, log = new_log()
+    compactor = compactor_of(log, fs, EVEN)
+    with log.snapshot("slow report") as snapshot:
+        first = [entry.position for entry in snapshot.read(limit=5)]
+        compactor.run()
+        assert compactor.reclaim().files == 0
+        rest = [entry.position for entry in snapshot.read(start=5)]
+        assert first + rest == list(range(40))
+        assert positions(log) == list(range(0, 40, 2))
+
+
+def test_reclaim_waits_for_the_reader_and_says_for_whom() -> None:
+    fs, log = new_log()
+    old = [segment.name for segment in sealed(log)]
+    compactor = compactor_of(log, fs, EVEN)
+    with log.snapshot("slow report"):
+        compactor.run()
+        assert compactor.reclaim().files == 0
+        assert [pin.owner for pin in log.pins()] == ["slow report"]
+        assert all(fs.exists(f"{DIRECTORY}/{name}") for name in old)
+    done = compactor.reclaim()
+    assert done.files == len(old)
+    assert not any(fs.exists(f"{DIRECTORY}/{name}") for name in old)
+    assert log.manifest.retired == ()
+
+
+def test_a_reader_that_comes_after_the_run_holds_nothing_back() -> None:
+    fs, log = new_log()
+    compactor = compactor_of(log, fs, EVEN)
+    compactor.run()
+    with log.snapshot("late"):
+        assert compactor.reclaim().files == 4
+
+
+def test_a_reader_goes_on_in_the_new_generation_with_gaps_but_no_repeats() -> None:
+    fs, log = new_log()
+    with log.snapshot("before") as snapshot:
+        seen = [entry.position for entry in snapshot.read(limit=13)]
+    compactor = compactor_of(log, fs, EVEN)
+    compactor.run()
+    compactor.reclaim()
+    with log.snapshot("after") as snapshot:
+        seen += [entry.position for entry in snapshot.read(start=seen[-1] + 1)]
+    assert seen == [*range(13), *range(14, 40, 2)]
+
+
+def test_a_segment_dropped_by_retention_while_a_run_copies_rolls_it_back() -> None:
+    fs, log = new_log()
+    retention = [10]
+
+    def drop_head(_: Compactor) -> None:
+        for before in retention:
+            log.drop_head(before)
+
+    compactor, _ = interrupted(log, fs, drop_head)
+    with pytest.raises(PlanStale, match=r"000000000001\.seg was dropped"):
+        compactor.run()
+    assert positions(log) == list(range(10, 40))
+    assert not strays(fs, log)
+    (report,) = compactor.history.newest(9)
+    assert report.result == "rolled back"
+    assert report.dropped == {}
+    retention.clear()
+    assert compactor.run().result == "done"
+    assert positions(log) == list(range(10, 40, 2))
+
+
+def test_retention_does_not_disturb_a_run_that_did_not_judge_what_it_drops() -> None:
+    fs, log = new_log()
+    compactor_of(log, fs, EVEN, in_view=True).run()
+    fill(log, 1)
+
+    def drop_head() -> None:
+        log.drop_head(before=40)
+
+    executor = Interrupted(drop_head, LocalExecutor())
+    compactor = compactor_of(log, fs, EVEN, in_view=True, executor=executor)
+    assert compactor.run().result == "done"
+    assert positions(log) == list(range(40, 50))
+    assert positions(log, compacted=True) == list(range(0, 50, 2))
+
+
+# --- one run at a time ----------------------------------------------------------------------
+
+
+def test_a_second_run_of_a_log_is_refused_while_one_goes_on() -> None:
+    fs, log = new_log()
+    refused: list[RunRefused] = []
+
+    def run_again(compactor: Compactor) -> None:
+        with pytest.raises(RunRefused) as raised:
+            compactor.run()
+        refused.append(raised.value)
+
+    compactor, _ = interrupted(log, fs, run_again)
+    assert compactor.run().result == "done"
+    assert [error.limit for error in refused] == ["log"] * 4
+    assert DIRECTORY in str(refused[0])
+    assert compactor.run().result == "nothing to do"
+
+
+def test_a_run_of_another_log_on_the_same_disk_is_refused_while_one_goes_on() -> None:
+    fs, log = new_log()
+    other = open_log(fs, "/data/other")
+    fill(other, 2)
+
+    def run_other(_: Compactor) -> None:
+        with pytest.raises(
+            RunRefused, match=f"pid {os.getpid()}, compacting {DIRECTORY}"
+        ) as raised:
+            compactor_of(other, fs, EVEN).run()
+        assert raised.value.limit == "disk"
+
+    compactor, _ = interrupted(log, fs, run_other)
+    compactor.run()
+    assert compactor_of(other, fs, EVEN).run().result == "done"
+
+
+CHILD = """
+import sys
+from lithify.compaction.budget import DiskGate
+from lithify.compaction.policies import Limits
+from lithify.compaction.rule import GivenLiveSet
+from lithify.compaction.run import Compactor, LocalExecutor, RunSettings
+from lithify.fs import LocalFileSystem
+from lithify.liveset import LiveSet
+from lithify.log.log import Log
+
+class Waiting(LocalExecutor):
+    def rewrite(self, fs, tasks, allowance):
+        print("copying", flush=True)
+        sys.stdin.readline()
+        return super().rewrite(fs, tasks, allowance)
+
+directory, gate = sys.argv[1:]
+fs = LocalFileSystem()
+log = Log.open(fs, directory, kind="test")
+log.append_many([b"a", b"b"]).result()
+log.roll()
+settings = RunSettings(Limits(1000, 1000))
+rule = GivenLiveSet(LiveSet.from_iterable([1]))
+gate = DiskGate(fs, gate)
+report = Compactor(log, fs, rule, settings=settings, gate=gate, executor=Waiting()).run()
+print(report.result, flush=True)
+"""
+
+
+def test_one_run_a_disk_among_processes(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    log = open_log(fs, f"{tmp_path}/ours")
+    fill(log, 2)
+    gate = f"{tmp_path}/gate"
+    compactor = Compactor(
+        log,
+        fs,
+        GivenLiveSet(LiveSet.from_iterable(EVEN)),
+        settings=RunSettings(LIMITS),
+        gate=DiskGate(fs, gate),
+    )
+    command = [sys.executable, "-c", CHILD, f"{tmp_path}/theirs", gate]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "copying\n"
+        with pytest.raises(RunRefused, match=f"pid {child.pid}, compacting") as raised:
+            compactor.run()
+        assert raised.value.limit == "disk"
+        assert positions(log) == list(range(20))
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "done\n"
+    assert compactor.run().result == "done"
+    assert positions(log) == list(range(0, 20, 2))
+    log.close()
+
+
+# --- cancelling -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups_before", [0, 2])
+def test_a_run_cancelled_while_it_copies_leaves_the_log_as_it_was(groups_before: int) -> None:
+    fs, log = new_log()
+    before, files = log.manifest, fs.list(DIRECTORY)
+    calls: list[int] = []
+
+    def cancel(compactor: Compactor) -> None:
+        calls.append(1)
+        if len(calls) > groups_before:
+            compactor.cancel()
+
+    compactor, _ = interrupted(log, fs, cancel)
+    with pytest.raises(RunCancelled):
+        compactor.run()
+    assert len(calls) == groups_before + 1
+    assert log.manifest == before
+    assert set(fs.list(DIRECTORY)) - {"HISTORY"} == set(files)
+    assert positions(log) == list(range(40))
+    (report,) = compactor.history.newest(9)
+    assert report.result == "cancelled"
+    assert (report.generation_before, report.generation_after) == (before.generation,) * 2
+    assert (report.dropped, report.retired_bytes) == ({}, 0)
+
+
+def test_cancelling_when_nothing_runs_does_nothing() -> None:
+    fs, log = new_log()
+    compactor = compactor_of(log, fs, EVEN)
+    compactor.cancel()
+    assert compactor.run().result == "done"
+
+
+# --- budget ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_needs_more_scratch_space_than_it_may_use_is_refused() -> None:
+    fs, log = new_log()
+    before, files = log.manifest, fs.list(DIRECTORY)
+    compactor = compactor_of(log, fs, EVEN, budget=Budget(scratch_bytes=1000))
+    with pytest.raises(RunRefused, match="needs 2800 bytes") as raised:
+        compactor.run()
+    assert raised.value.limit == "scratch space"
+    assert log.manifest == before
+    assert fs.list(DIRECTORY) == files
+
+
+def test_a_run_that_needs_more_than_the_disk_has_is_refused() -> None:
+    fs = MemoryFileSystem(capacity_bytes=9500)
+    log = open_log(fs)
+    fill(log, 4)
+    files = fs.list(DIRECTORY)
+    with pytest.raises(RunRefused) as raised:
+        compactor_of(log, fs, EVEN).run()
+    assert raised.value.limit == "scratch space"
+    assert fs.list(DIRECTORY) == files
+    assert log.append(b"goes on").result() == 40
+    assert compactor_of(log, fs, []).run().result == "done"
+
+
+def test_a_run_that_only_drops_needs_no_scratch_space() -> None:
+    fs, log = new_log()
+    compactor = compactor_of(log, fs, range(20, 40), budget=Budget(scratch_bytes=0), policy="stats")
+    assert compactor.run().result == "done"
+    assert positions(log) == list(range(20, 40))
+
+
+@pytest.mark.parametrize("what", ["read_bytes_per_s", "write_bytes_per_s"])
+def test_the_rates_of_the_budget_limit_the_run(what: str) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, segments=8, entries=16, body_bytes=1024 - 32)
+    clock = ManualClock()
+    rate = 16 << 10
+    limits = Limits(target_bytes_max=16 << 10, target_entries_max=1000)
+    budget = Budget(**{what: rate})
+    compactor = compactor_of(log, fs, EVEN, clock=clock, budget=budget, limits=limits)
+    begun = clock.monotonic_s()
+    report = compactor.run()
+    took_s = clock.monotonic_s() - begun
+    # Of each segment, half is live, but all of it is one block and is read.
+    moved = (128 << 10) if what == "read_bytes_per_s" else (64 << 10)
+    burst = rate // 10
+    assert took_s == pytest.approx((moved - burst) / rate, rel=0.01)
+    assert sum(report.seconds_by_phase.values()) == pytest.approx(took_s)
+    assert positions(log) == list(range(0, 128, 2))
+
+
+def test_retired_files_are_deleted_no_faster_than_the_budget_says() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, segments=8, entries=16, body_bytes=1024 - 32)
+    clock = ManualClock()
+    rate = 16 << 10
+    compactor = compactor_of(log, fs, [], clock=clock, budget=Budget(delete_bytes_per_s=rate))
+    compactor.run()
+    begun = clock.monotonic_s()
+    done = compactor.reclaim()
+    assert done.bytes > 128 << 10
+    assert clock.monotonic_s() - begun == pytest.approx((done.bytes - rate // 10) / rate, rel=0.01)

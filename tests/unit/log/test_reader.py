@@ -1,0 +1,244 @@
+"""Snapshots: what a reader sees, and what it is told when a file is not what it should be."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
+from lithify.fs import FaultyFileSystem, MemoryFileSystem
+from lithify.log.reader import OpenSegments
+from lithify.settings import LogSettings
+from tests.unit.log.helpers import (
+    DIRECTORY,
+    SMALL,
+    contents,
+    fill,
+    open_log,
+    write_dead_set,
+)
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+    from lithify.log.manifest import DeadRef, SegmentRef
+
+
+def publish_dead_set(fs: FileSystem, log: Log, number: int, positions: set[int]) -> DeadRef:
+    """Declare positions of the log's segment `number` dead."""
+    old = log.manifest.segments[number]
+    dead = write_dead_set(fs, old.id, "r1", positions, 132 * len(positions))
+    new = replace(old, dead=dead)
+    log.publish(
+        lambda m: replace(m, segments=tuple(new if s == old else s for s in m.segments)), "dead"
+    )
+    return dead
+
+
+def test_a_snapshot_stays_what_it_was() -> None:
+    log = open_log(MemoryFileSystem())
+    fill(log, 5)
+    with log.snapshot() as snapshot:
+        fill(log, 30)
+        log.drop_head(25)
+        log.reclaim()
+        assert [entry.position for entry in snapshot.read()] == [0, 1, 2, 3, 4]
+        assert [entry.position for entry in snapshot.read_backward()] == [4, 3, 2, 1, 0]
+        assert snapshot.last_position == 4
+        assert snapshot.find(5) is None
+    assert min(contents(log)) > 4
+
+
+def test_what_is_written_but_not_durable_is_not_seen() -> None:
+    log = open_log(MemoryFileSystem())
+    pending = log.append(b"soon")
+    assert contents(log) == {}
+    assert log.last_position == -1
+    pending.result()
+    assert contents(log) == {0: b"soon"}
+
+
+def test_reading_may_begin_in_a_gap_and_at_either_end() -> None:
+    log = open_log(MemoryFileSystem())
+    log.append_many([b"a", b"b", b"c"], positions=[10, 20, 30]).result()
+    log.roll()
+    log.append(b"d", position=40).result()
+    with log.snapshot() as snapshot:
+        assert [entry.position for entry in snapshot.read(11)] == [20, 30, 40]
+        assert [entry.position for entry in snapshot.read(31)] == [40]
+        assert [entry.position for entry in snapshot.read(41)] == []
+        assert [entry.position for entry in snapshot.read(limit=2)] == [10, 20]
+        assert [entry.position for entry in snapshot.read(limit=0)] == []
+        assert [entry.position for entry in snapshot.read_backward(39)] == [30, 20, 10]
+        assert [entry.position for entry in snapshot.read_backward(9)] == []
+        assert snapshot.find(0) == 10
+        assert snapshot.find(40) == 40
+
+
+def test_a_time_is_found_though_times_go_back_and_forth() -> None:
+    log = open_log(MemoryFileSystem())
+    log.append_many([b""] * 4, time_ms=[100, 500, 300, 400]).result()
+    log.roll()
+    log.append_many([b""] * 2, time_ms=[200, 600]).result()
+    with log.snapshot() as snapshot:
+        found = {time_ms: snapshot.find_time(time_ms) for time_ms in (0, 101, 500, 501, 601)}
+    assert found == {0: 0, 101: 1, 500: 1, 501: 5, 601: None}
+
+
+def test_dead_entries_are_passed_over_in_both_directions() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 14)
+    publish_dead_set(fs, log, 0, {0, 3, 6})
+    alive = [p for p in range(14) if p not in {0, 3, 6}]
+    with log.snapshot() as snapshot:
+        assert [entry.position for entry in snapshot.read()] == alive
+        assert [entry.position for entry in snapshot.read_backward()] == alive[::-1]
+        assert snapshot.find(3) == 4
+        assert snapshot.find_time(0) == 1
+
+
+def test_the_compacted_walk_goes_from_the_view_over_to_the_log() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 16)
+    sealed = log.manifest.segments[:2]
+    dead = write_dead_set(fs, sealed[0].id, "r1", range(1, 7), 6 * 132)
+    view = (replace(sealed[0], dead=dead), sealed[1])
+    horizon = 9
+    log.publish(lambda m: replace(m, view=view, horizon=horizon), "view")
+    assert list(contents(log, compacted=True)) == [0, *range(7, 16)]
+    assert list(contents(log)) == list(range(16))
+    with log.snapshot() as snapshot:
+        assert snapshot.find(1, compacted=True) == 7
+        back = [entry.position for entry in snapshot.read_backward(8, compacted=True)]
+        assert back == [8, 7, 0]
+    log.drop_head(14)
+    assert list(contents(log, compacted=True)) == [0, 7, 8, 9, 14, 15]
+
+
+# Files that are not what they should be
+
+
+def test_a_published_file_that_is_gone_is_a_loud_error() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 14)
+    name = log.manifest.segments[0].name
+    fs.remove(f"{DIRECTORY}/{name}")
+    text = f"/log/{name} at byte 0: missing, but /log/MANIFEST names it"
+    with pytest.raises(MissingFile, match=re.escape(text)):
+        contents(log)
+
+
+def test_a_dead_set_that_is_gone_or_damaged_is_a_loud_error() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 14)
+    path = f"{DIRECTORY}/{publish_dead_set(fs, log, 0, {1}).name}"
+    fs.flip(path, 5)
+    with pytest.raises(DamagedFile, match="is not the dead set the manifest names"):
+        contents(log)
+    fs.remove(path)
+    with pytest.raises(MissingFile, match="missing, but /log/MANIFEST names it"):
+        contents(log)
+
+
+def test_a_damaged_frame_is_never_skipped() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 14)
+    name = log.manifest.segments[0].name
+    fs.flip(f"{DIRECTORY}/{name}", 64 + 132 + 40)
+    seen: list[int] = []
+    with log.snapshot() as snapshot, pytest.raises(DamagedFrame, match=r"after position 0\)"):
+        seen.extend(entry.position for entry in snapshot.read())
+    assert seen == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (b"some other file" * 10, NotASegment, "begins with b'some oth', a segment with"),
+        (None, DamagedFile, "is segment 2, not 1"),
+    ],
+)
+def test_a_foreign_file_in_the_place_of_a_segment_is_refused(
+    change: bytes | None, error: type[Exception], text: str
+) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 21)
+    first, second = (f"{DIRECTORY}/{s.name}" for s in log.manifest.segments[:2])
+    with fs.open_read(second) as file:
+        data = change or file.pread(file.size(), 0)
+    with fs.open_append(first) as file:
+        file.truncate(0)
+        file.write(data)
+    with pytest.raises(error, match=text):
+        contents(log)
+
+
+def test_a_footer_that_contradicts_the_manifest_is_refused() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 14)
+    old = log.manifest.segments[0]
+    wrong = replace(old, entries=old.entries + 1)
+    log.publish(lambda m: replace(m, segments=(wrong, *m.segments[1:])), "wrong")
+    with pytest.raises(DamagedFile, match="footer and manifest disagree"):
+        contents(log)
+
+
+# Open files
+
+
+def opened(fs: FaultyFileSystem) -> int:
+    return sum(line.startswith("open_read") and line.endswith(".seg") for line in fs.trace)
+
+
+def test_open_files_are_bounded_and_used_again() -> None:
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk, record=True)
+    log = open_log(fs, LogSettings(segment_bytes_max=1024, open_files_max=3))
+    fill(log, 70)
+    assert len(log.manifest.segments) == 10
+    for _ in range(3):
+        assert list(contents(log)) == list(range(70))
+    files = [disk._file(f"{DIRECTORY}/{s.name}") for s in log.manifest.segments]
+    assert sum(file.opens for file in files) <= 3 + 1, "three to read and one to append"
+    before = opened(fs)
+    for _ in range(5):
+        with log.snapshot() as snapshot:
+            assert snapshot.find(65) == 65
+    assert opened(fs) == before
+    log.close()
+    assert [file.opens for file in files] == [0] * 10
+
+
+def test_a_segment_in_use_is_not_closed_under_its_reader() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 21)
+    refs: tuple[SegmentRef, ...] = log.manifest.segments[:3]
+    cache = OpenSegments(fs, DIRECTORY, 1)
+    with ExitStack() as stack:
+        used = [stack.enter_context(cache.use(ref)) for ref in refs[:2]]
+        cache.forget(refs[0].name)
+        cache.close()
+        assert [segment.file.size() for segment in used] == [ref.file_bytes for ref in refs[:2]]
+    for segment in used:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            segment.file.size()
+
+
+def test_a_walk_needs_no_settings_of_its_writer() -> None:
+    fs = MemoryFileSystem()
+    with open_log(fs) as log:
+        fill(log, 30)
+    with open_log(fs, replace(SMALL, segment_bytes_max=10_000, open_files_max=1)) as log:
+        assert list(contents(log)) == list(range(30))
