@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench lock clean
+.PHONY: help setup demo test test-slow check format proto bench lock clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ check: setup  ## lint, format, types, layers
 format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+proto: setup  ## generate the protobuf modules
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+	  lithify/topics/message.proto lithify/pulsar/wire.proto
 
 bench: setup  ## measure against the raw operations; prints the table of docs/benchmarks.md
 	$(BIN)/python -m bench

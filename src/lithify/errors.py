@@ -13,6 +13,7 @@ expected, and leaves everything as it was. Callers catch the class, people read 
     │   ├── DamagedFrame        CRC, length or order wrong inside a segment
     │   ├── DamagedFile         manifest, journal, history, dead set, footer or side file
     │   └── MissingFile         the manifest names a file that is not there
+    ├── ProtocolError           a peer sent bytes that are not the protocol
     ├── UnsupportedVersion      written by a newer Lithify
     ├── LogLocked               another process writes to this directory
     ├── LogClosed               used after close
@@ -39,6 +40,7 @@ __all__ = [
     "NotASegment",
     "PlanStale",
     "PositionOutOfRange",
+    "ProtocolError",
     "RunCancelled",
     "RunFailed",
     "RunRefused",
@@ -115,6 +117,14 @@ class MissingFile(Corrupt):
 
     def __init__(self, path: str, named_by: str) -> None:
         super().__init__(path, 0, f"missing, but {named_by} names it")
+
+
+class ProtocolError(LithifyError):
+    """A peer sent bytes that are not the protocol; its connection is of no more use."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
 
 class UnsupportedVersion(LithifyError):

@@ -7,158 +7,41 @@ checked in `recovered`; the tests themselves say what is particular to theirs.
 
 from __future__ import annotations
 
-import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pytest
-
-from lithify.compaction.policies import Limits
-from lithify.events import Event, OrphanRemoved, RunRecovered, TailCut
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.log.names import JOURNAL, MANIFEST
-from tests.unit.compaction.logs import (
-    DIRECTORY,
-    body_of,
-    compactor_of,
-    contents,
-    fill,
-    open_log,
-    strays,
+from lithify.events import TailCut
+from lithify.fs import Fault, MemoryFileSystem
+from lithify.log.names import MANIFEST
+from tests.crash.states import (
+    LIVE,
+    NEW,
+    OLD,
+    ORPHANS,
+    Found,
+    append,
+    close,
+    compact,
+    create,
+    drop_head,
+    goes_on,
+    reclaim,
+    recovered,
+    retired,
+    roll,
+    states,
+    torn,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from lithify.compaction.report import Report
-    from lithify.fs import FileSystem
-    from lithify.log.log import Log
+from tests.unit.compaction.logs import DIRECTORY, compactor_of
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "recovery.md"
-SEEDS = range(16)
-
-OLD = list(range(20))
-"""Two sealed segments of ten; what the log holds before anything happens to it."""
-LIVE = list(range(0, 20, 2))
-NEW = 20
-"""The position that is appended when an append is what happens."""
-
-
-@dataclass
-class Found:
-    """What recovery made of a state."""
-
-    fs: MemoryFileSystem
-    log: Log
-    events: list[Event]
-    positions: list[int]
-    run: Report | None
-    """The report of a run that recovery finished."""
-
-    def of(self, kind: type[Event]) -> list[Event]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def actions(self) -> list[str]:
-        """What was done about an unfinished run."""
-        return [f"{e.phase}: {e.action}" for e in self.events if isinstance(e, RunRecovered)]
-
-    @property
-    def removed(self) -> list[str]:
-        return [event.name for event in self.events if isinstance(event, OrphanRemoved)]
-
-
-def prepared() -> MemoryFileSystem:
-    fs = MemoryFileSystem()
-    log = open_log(fs)
-    fill(log, segments=2)
-    log.close()
-    return fs
-
-
-def states(
-    act: Callable[[FileSystem], None], *faults: Fault, disk: MemoryFileSystem | None = None
-) -> Iterator[MemoryFileSystem]:
-    """What `act` may leave when it dies at the last fault: once killed, then by power cuts."""
-    disk = disk or prepared()
-    with pytest.raises(PowerCut):
-        act(FaultyFileSystem(disk, faults))
-    yield disk.kill_clone()
-    for seed in SEEDS:
-        yield disk.crash_clone(random.Random(seed))
-
-
-def recovered(disk: MemoryFileSystem, *, meanwhile: Callable[[Log], None] | None = None) -> Found:
-    events: list[Event] = []
-    log = open_log(disk, events=events.append)
-    if meanwhile is not None:
-        meanwhile(log)
-    # Every second one is live: also where the run that was killed came that far.
-    compactor = compactor_of(log, disk, LIVE, events=events.append)
-    run = compactor.recover()
-    found = contents(log)
-    assert all(body == body_of(position) for position, body in found.items())
-    assert strays(disk, log) == []
-    assert not disk.exists(f"{DIRECTORY}/{JOURNAL}")
-    reports = [report.run_id for report in compactor.history.newest(9)]
-    assert len(reports) == len(set(reports))
-    return Found(disk, log, events, list(found), run)
-
-
-def goes_on(found: Found) -> None:
-    """Append, compact, reclaim and open again."""
-    log = found.log
-    last = max(found.positions, default=-1)
-    position = log.append(body_of(log.next_position)).result()
-    assert position > last
-    log.roll()
-    compactor = compactor_of(log, found.fs, [*LIVE, position])
-    compactor.run()
-    compactor.reclaim()
-    log.close()
-    again = open_log(found.fs)
-    assert [*contents(again)] == sorted(
-        p for p in {*found.positions, position} if p in LIVE or p == position
-    )
-    assert strays(found.fs, again) == []
 
 
 # --- the log: what happens when the power is cut ---------------------------------------------
 
 
-def create(fs: FileSystem) -> None:
-    open_log(fs)
-
-
-def append(fs: FileSystem) -> None:
-    open_log(fs).append(body_of(NEW)).result()
-
-
-def roll(fs: FileSystem) -> None:
-    log = open_log(fs)
-    log.append(body_of(NEW)).result()
-    log.roll()
-
-
-def drop_head(fs: FileSystem) -> None:
-    open_log(fs).drop_head(before=10)
-
-
-def reclaim(fs: FileSystem) -> None:
-    open_log(fs).reclaim()
-
-
-def close(fs: FileSystem) -> None:
-    log = open_log(fs)
-    log.append(body_of(NEW))
-    log.close()
-
-
-@pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
-def test_create_before_the_first_segment(kind: str) -> None:
-    fault = Fault("lock", "*/LOCK", kind=kind)
+def test_create_before_the_first_segment() -> None:
+    fault = Fault("open_append", "*.seg", kind="CRASH")
     for disk in states(create, fault, disk=MemoryFileSystem()):
         found = recovered(disk)
         assert (found.positions, found.events) == ([], [])
@@ -177,6 +60,13 @@ def test_create_before_the_directory_is_synced() -> None:
     for disk in states(create, Fault("rename", kind="CRASH_AFTER"), disk=MemoryFileSystem()):
         found = recovered(disk)
         assert (found.positions, found.log.manifest.generation) == ([], 1)
+        goes_on(found)
+
+
+def test_append_before_the_write() -> None:
+    for disk in states(append, Fault("writev", "*.seg", kind="CRASH")):
+        found = recovered(disk)
+        assert (found.positions, found.events) == (OLD, [])
         goes_on(found)
 
 
@@ -265,14 +155,6 @@ def test_publish_before_the_directory_is_synced() -> None:
     assert seen == {10, 20}
 
 
-def retired() -> MemoryFileSystem:
-    disk = prepared()
-    log = open_log(disk)
-    log.drop_head(before=20)
-    log.close()
-    return disk
-
-
 def test_reclaim_before_the_first_file() -> None:
     for disk in states(reclaim, Fault("remove", "*.seg", kind="CRASH"), disk=retired()):
         found = recovered(disk)
@@ -330,35 +212,24 @@ def test_close_before_the_directory_is_synced() -> None:
         goes_on(found)
 
 
-def torn() -> MemoryFileSystem:
-    """A log with half a frame at its end and an orphan beside it."""
-    disk = prepared()
-    with disk.open_append(f"{DIRECTORY}/000000000003.seg") as file:
-        file.write(b"half a frame")
-        file.fsync()
-    for name in ("000000000001-aa.seg", "000000000002-bb.dead"):
-        disk.open_append(f"{DIRECTORY}/{name}").close()
-    disk.sync_dir(DIRECTORY)
-    return disk
+CUT = "/data/log: cut 12 torn bytes of 000000000003.seg at byte 196, after position 20"
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-def test_open_before_an_orphan_is_removed(nth: int) -> None:
-    for disk in states(create, Fault("remove", nth=nth, kind="CRASH"), disk=torn()):
-        found = recovered(disk)
-        assert found.positions == OLD
-        assert set(found.removed) <= {"000000000001-aa.seg", "000000000002-bb.dead"}
-        assert len(found.of(TailCut)) == 1
-        goes_on(found)
+def test_open_before_an_orphan_is_removed() -> None:
+    for nth in (1, 2):
+        for disk in states(create, Fault("remove", nth=nth, kind="CRASH"), disk=torn()):
+            found = recovered(disk)
+            assert found.positions == [*OLD, NEW]
+            assert set(found.removed) <= ORPHANS
+            assert [str(event) for event in found.of(TailCut)] == [CUT]
+            goes_on(found)
 
 
 def test_open_before_the_torn_tail_is_cut() -> None:
     for disk in states(create, Fault("truncate", kind="CRASH"), disk=torn()):
         found = recovered(disk)
-        assert found.positions == OLD
-        assert [str(event) for event in found.of(TailCut)] == [
-            "/data/log: cut 12 torn bytes of 000000000003.seg at byte 64, after position 19"
-        ]
+        assert found.positions == [*OLD, NEW]
+        assert [str(event) for event in found.of(TailCut)] == [CUT]
         goes_on(found)
 
 
@@ -366,19 +237,21 @@ def test_open_before_the_cut_is_durable() -> None:
     seen = set()
     for disk in states(create, Fault("fsync", kind="CRASH"), disk=torn()):
         found = recovered(disk)
-        assert found.positions == OLD
+        assert found.positions == [*OLD, NEW]
         seen.add(len(found.of(TailCut)))
         goes_on(found)
     assert seen == {0, 1}
 
 
+def test_open_before_the_cut_segment_is_rolled() -> None:
+    for disk in states(create, Fault("rename", "*/MANIFEST", kind="CRASH"), disk=torn()):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert found.of(TailCut) == []
+        goes_on(found)
+
+
 # --- a run ----------------------------------------------------------------------------------
-
-
-def compact(fs: FileSystem) -> None:
-    """Two groups of one segment each, ten entries live of twenty."""
-    limits = Limits(target_bytes_max=5 * 132, target_entries_max=1000)
-    compactor_of(open_log(fs), fs, LIVE, limits=limits).run()
 
 
 TARGET = "*-*.seg"
@@ -450,7 +323,7 @@ def test_copy_before_the_first_target() -> None:
 
 
 def test_copy_in_the_middle_of_a_target() -> None:
-    removed = set()
+    removed: set[str] = set()
     for disk in states(compact, Fault("write", TARGET, nth=2, kind="CRASH_AFTER")):
         found = recovered(disk)
         removed.update(name for name in found.removed if TARGETS.fullmatch(name))
@@ -470,7 +343,7 @@ def test_copy_before_a_target_is_journalled() -> None:
 
 def test_copy_before_its_line_is_durable() -> None:
     seen = set()
-    for disk in states(compact, Fault("fsync", "*/JOURNAL", kind="CRASH")):
+    for disk in states(compact, Fault("fsync", "*/JOURNAL", nth=2, kind="CRASH")):
         found = recovered(disk)
         # With the line the target itself may be missing, because its name was never synced.
         seen.add(found.actions[0])
@@ -493,8 +366,10 @@ def test_copy_between_two_groups() -> None:
 
 def test_copy_and_a_source_is_dropped_before_the_next_run() -> None:
     for disk in states(compact, Fault("open_append", TARGET, nth=2, kind="CRASH")):
-        found = recovered(disk, meanwhile=lambda log: log.drop_head(before=10) and None)
+        found = recovered(disk, meanwhile=lambda log: log.drop_head(before=10))
         assert found.run is None
+        (action,) = found.actions
+        assert action.startswith("COPY: rolled back: 000000000001.seg was dropped")
         assert found.positions == OLD[10:]
         (report,) = compactor_of(found.log, disk, LIVE).history.newest(9)
         assert report.result == "rolled back"

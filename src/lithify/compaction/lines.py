@@ -70,9 +70,10 @@ def append_line(fs: FileSystem, path: str, line: bytes) -> None:
         with fs.open_append(path) as file:
             try:
                 if file.size() > end:
-                    # Were the cut not durable, a power cut could mix the torn line into the new.
                     file.truncate(end)
-                    file.fsync()
+                # The cut may also be that of an earlier append that failed. Were it not durable, a
+                # power cut could mix the bytes that were cut into the new line.
+                file.fsync()
                 file.write(line)
                 file.fsync()
             except OSError:

@@ -381,6 +381,7 @@ class Compactor:
                 raise
             self._give_up(record, error, times, before)
             if isinstance(error, PlanStale):
+                self._recovered(record, f"rolled back: {error}")
                 return None
             raise
         finally:

@@ -25,7 +25,8 @@ Locks, always taken in this order
 
 After a failed fsync in mode `always` everything that was not acknowledged is cut off again,
 because the operating system may have dropped those pages while still showing them. Their positions
-are not given out again. In the other modes the bytes stay, and the error goes to whoever syncs.
+are not given out again, nor are those of a batch that could not be written. In the other modes the
+bytes stay, and the error of an fsync goes to whoever syncs.
 """
 
 from __future__ import annotations
@@ -160,6 +161,9 @@ class Log:
         try:
             if fs.exists(f"{directory}/{MANIFEST}"):
                 manifest = read_manifest(fs, directory)
+                # A process that was killed may have renamed it and not come to this fsync. Nothing
+                # may be acknowledged in a generation that a power cut could undo.
+                fs.sync_dir(directory)
             else:
                 check_new_directory(fs, directory)
                 manifest = _create(fs, directory, kind, clock, rule, random_bytes(12))
@@ -237,7 +241,7 @@ class Log:
                 try:
                     writer.append_many(piece.frames, piece.positions, piece.offsets, piece.times)
                 except OSError as error:
-                    raise self._write_failed(error) from error
+                    raise self._write_failed(error, int(piece.positions[-1])) from error
                 pending = self._written(active, int(piece.positions[-1]))
             return pending
 
@@ -297,9 +301,14 @@ class Log:
                 raise WriteFailed(writer.path, error) from error
             self._torn = False
 
-    def _write_failed(self, error: OSError) -> WriteFailed:
-        """A write may have left part of its bytes: cut them off, now or before the next write."""
+    def _write_failed(self, error: OSError, last: int = NO_POSITION) -> WriteFailed:
+        """A write may have left part of its bytes: cut them off, now or before the next write.
+
+        Of several frames, up to position `last`, some may be whole. A power cut can undo the cut
+        and bring them back, so their positions go to nobody else.
+        """
         writer = self._state.active.writer
+        self._next_position = max(self._next_position, last + 1)
         self._events(WriteRefused(self.directory, writer.path, str(error)))
         self._torn = True
         with suppress(WriteFailed):

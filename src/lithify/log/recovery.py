@@ -1,7 +1,8 @@
 """What `Log.open` does to a directory that a crash may have left in any state.
 
-1. The manifest is read. There is none: if nothing but an empty first segment is there, creation
-   was interrupted and starts again; anything else is a loss that is reported.
+1. The manifest is read and its directory fsynced, which a killed process may not have come to.
+   There is none: if nothing but an empty first segment is there, creation was interrupted and
+   starts again; anything else is a loss that is reported.
 2. The active segment is read through, every CRC checked, up to the first bad frame.
    a. All good: a footer behind the frames (the crash came between sealing and publishing) is
       removed; the segment goes on being active.

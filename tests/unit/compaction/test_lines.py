@@ -13,6 +13,8 @@ from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut, read
 PATH = "/data/lines"
 ONE, TWO, THREE = (encode_line(f'{{"line":{number}}}') for number in (1, 2, 3))
 
+LONG = encode_line('{"line":"%s"}' % ("long" * 9))
+
 
 def disk_with(*lines: bytes) -> MemoryFileSystem:
     fs = MemoryFileSystem()
@@ -116,7 +118,7 @@ def test_an_append_that_fails_leaves_the_lines_as_they_were(
 
 
 def test_a_power_cut_at_any_operation_leaves_whole_lines() -> None:
-    lives: list[list[bytes]] = [[], [ONE], [ONE, TWO[:9]]]
+    lives: list[list[bytes]] = [[], [ONE], [ONE, TWO[:9]], [ONE, bytes(5) + LONG[5:]]]
     for lines in lives:
         for nth in range(1, 10):
             disk = disk_with(*lines[:1])
@@ -140,3 +142,16 @@ def test_a_power_cut_at_any_operation_leaves_whole_lines() -> None:
                 )
                 assert len(found) >= len(lines[:1])
                 assert not acknowledged or found[-1] == b'{"line":3}'
+
+
+def test_a_line_that_failed_is_never_mixed_into_the_next() -> None:
+    disk = disk_with(ONE)
+    fs = FaultyFileSystem(disk, [Fault("fsync", nth=2, kind="EIO")])
+    with pytest.raises(WriteFailed):
+        append_line(fs, PATH, LONG)
+    fs.add(Fault("fsync", nth=2, kind="CRASH"))
+    with pytest.raises(PowerCut):
+        append_line(fs, PATH, THREE)
+    for seed in range(50):
+        found = texts(disk.crash_clone(random.Random(seed)))
+        assert found in ([b'{"line":1}'], [b'{"line":1}', b'{"line":3}'])

@@ -32,9 +32,10 @@ from tests.unit.compaction.logs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from lithify.compaction.rule import Judgement, Question
     from lithify.log.log import Log
 
 EVEN = range(0, 10_000, 2)
@@ -283,6 +284,27 @@ def test_a_run_cancelled_while_it_copies_leaves_the_log_as_it_was(groups_before:
     assert report.result == "cancelled"
     assert (report.generation_before, report.generation_after) == (before.generation,) * 2
     assert (report.dropped, report.retired_bytes) == ({}, 0)
+
+
+class Impatient:
+    """Somebody cancels the run while its rule still judges."""
+
+    compactor: Compactor
+
+    def judge(self, question: Question) -> Iterator[Judgement]:
+        self.compactor.cancel()
+        return GivenLiveSet(LiveSet.from_iterable(EVEN)).judge(question)
+
+
+def test_a_run_cancelled_before_it_copies_publishes_nothing() -> None:
+    fs, log = new_log()
+    before = log.manifest
+    rule = Impatient()
+    rule.compactor = compactor = compactor_of(log, fs, rule, policy="whole-dead")
+    with pytest.raises(RunCancelled):
+        compactor.run()
+    assert log.manifest == before
+    assert strays(fs, log) == []
 
 
 def test_cancelling_when_nothing_runs_does_nothing() -> None:

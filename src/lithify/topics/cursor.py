@@ -1,0 +1,389 @@
+"""The cursor: what one subscription has acknowledged.
+
+Everything at or below `mark_delete` is acknowledged. Above it stand
+
+- **ranges**: half-open, ascending, never touching each other nor mark-delete, in sorted lists of
+  starts and stops. A range also covers positions that do not exist, so each knows how many entries
+  of it were really acknowledged;
+- **batches**: partly acknowledged entries, each with the bitset of the messages that remain.
+
+What an acknowledgement does:
+
+1. At or below mark-delete, or within a range: nothing.
+2. Just above mark-delete: mark-delete moves up, and over the range that begins there.
+3. Anywhere else: binary search; the ranges it touches become one with it, or it becomes a range.
+4. Of a batch: the remaining bits are intersected with those that remained before. When none is
+   left that a consumer could have been given, the whole entry is acknowledged.
+
+So steps 1, 2 and the end of 3 cost O(log n) for n ranges; a new range in the middle moves the
+list entries behind it. Memory follows the number of ranges and of partly acknowledged batches.
+
+Mark-delete moves only over positions that are acknowledged, but not every position exists: ledgers
+end, and compaction leaves gaps. `fill` and `take_gaps` tell the cursor about those.
+
+The bytes, version 1, little-endian:
+
+    offset  size  field
+         0     4  magic        "LCUR"
+         4     2  version      1
+         6     2  zero
+         8     8  mark_delete  signed; -1 is before every position
+        16     4  n            bytes of the ranges
+        20     4  gaps         number of ranges that cover positions that do not exist
+        24     4  batches      number of partly acknowledged batches
+        28     n  ranges       as a live set (`liveset/format.py`); nothing if there is none
+         …     …  gaps         index of the range (4), entries acknowledged in it (8)
+         …     …  batches      position (8), length (4), the remaining bits in so many bytes
+       end     4  crc          CRC-32C of everything before it
+
+Equal cursors have equal bytes.
+
+Pure: no files, clocks, threads. One thread at a time; the store of a topic's cursors is its owner.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
+from lithify.liveset import LiveSet
+from lithify.positions import NO_POSITION, POSITION_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lithify.checksum import Buffer
+
+__all__ = [
+    "BATCH_MESSAGES_MAX",
+    "Cursor",
+    "bits_from_words",
+    "check_batch",
+    "check_gap",
+    "check_position",
+    "words_from_bits",
+]
+
+BATCH_MESSAGES_MAX = 2**20
+"""An entry of at most 5 MiB holds fewer: a message in a batch takes 6 bytes or more."""
+
+_VERSION = 1
+_MAGIC = b"LCUR"
+_HEADER = struct.Struct("<4sHHqIII")
+_GAP = struct.Struct("<IQ")
+_BATCH = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+
+def check_position(position: int, lowest: int = 0) -> None:
+    """Raise unless it is a position at or above `lowest`."""
+    if not lowest <= position <= POSITION_MAX:
+        raise PositionOutOfRange(position, f"{lowest} … {POSITION_MAX}")
+
+
+def check_gap(start: int, stop: int) -> None:
+    """Raise unless it is a half-open range of positions."""
+    if not 0 <= start <= stop <= POSITION_MAX + 1:
+        raise InvalidInput(f"range {start} … {stop} must ascend from 0 or higher to 2^63 or lower")
+
+
+def check_batch(remaining: int, size: int, masked: int) -> None:
+    """Raise unless both are bitsets over the messages of a batch of `size`."""
+    if not 1 <= size <= BATCH_MESSAGES_MAX:
+        raise InvalidInput(f"batch of {size} messages, must be 1 … {BATCH_MESSAGES_MAX}")
+    for name, bits in (("remaining", remaining), ("masked", masked)):
+        if bits < 0 or bits >> size:
+            raise InvalidInput(f"{name} bits {bits:#x} are outside a batch of {size} messages")
+
+
+def bits_from_words(words: Sequence[int]) -> int:
+    """The bitset that an `ack_set` carries: int64 words, the lowest bits in the first."""
+    try:
+        return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
+    except struct.error as error:
+        raise InvalidInput(f"ack set of {len(words)} words: {error}") from error
+
+
+def words_from_bits(bits: int, size: int) -> list[int]:
+    """The `ack_set` for a bitset over a batch of `size` messages."""
+    check_batch(bits, size, 0)
+    count = -(-size // 64)
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little")))
+
+
+class _Ranges:
+    """Half-open ranges above mark-delete; see the module.
+
+    Dropped ranges stay in the lists, before index `_first`, until they are half of them: taking
+    one away from the front would move all others each time.
+    """
+
+    __slots__ = ("_counts", "_first", "_starts", "_stops", "entries")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._counts: list[int] = []
+        self._first = 0
+        self.entries = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """(start, stop, entries) of each, as they are now."""
+        first = self._first
+        return zip(self._starts[first:], self._stops[first:], self._counts[first:], strict=True)
+
+    def end_of(self, position: int) -> int:
+        """The stop of the range that has this position, or the position if none has."""
+        at = bisect_right(self._starts, position, self._first) - 1
+        if at >= self._first and self._stops[at] > position:
+            return self._stops[at]
+        return position
+
+    def add(self, start: int, stop: int, entries: int) -> None:
+        """Cover this range, with so many entries; nothing if one range covers it already."""
+        starts, stops, counts = self._starts, self._stops, self._counts
+        low = bisect_left(stops, start, self._first)
+        high = bisect_right(starts, stop, low)
+        if low == high:
+            starts.insert(low, start)
+            stops.insert(low, stop)
+            counts.insert(low, entries)
+        elif starts[low] <= start and stop <= stops[low]:
+            return
+        else:
+            starts[low] = min(starts[low], start)
+            stops[low] = max(stops[high - 1], stop)
+            counts[low] = sum(counts[low:high]) + entries
+            if high - low > 1:
+                for values in (starts, stops, counts):
+                    del values[low + 1 : high]
+        self.entries += entries
+
+    def swallow(self, position: int) -> int:
+        """Drop all that begins at or below `position`; where the first hole at or above it is."""
+        starts, first = self._starts, self._first
+        while first < len(starts) and starts[first] <= position:
+            position = max(position, self._stops[first])
+            self.entries -= self._counts[first]
+            first += 1
+        if first * 2 > len(starts):
+            for values in (starts, self._stops, self._counts):
+                del values[:first]
+            first = 0
+        self._first = first
+        return position
+
+
+class Cursor:
+    """The acknowledgements of one subscription; positions are packed (ledger, entry)."""
+
+    __slots__ = ("_batches", "_mark_delete", "_ranges")
+
+    def __init__(self, mark_delete: int) -> None:
+        check_position(mark_delete, NO_POSITION)
+        self._mark_delete = mark_delete
+        self._ranges = _Ranges()
+        self._batches: dict[int, int] = {}
+
+    @property
+    def mark_delete(self) -> int:
+        """Everything at or below is acknowledged."""
+        return self._mark_delete
+
+    @property
+    def acked_entries(self) -> int:
+        """Entries above mark-delete that are acknowledged whole; what `fill` covers is none."""
+        return self._ranges.entries
+
+    # --- acknowledging ----------------------------------------------------------------------
+
+    def ack(self, position: int) -> None:
+        """One entry."""
+        check_position(position)
+        if position <= self._mark_delete:
+            return
+        if self._batches:
+            self._batches.pop(position, None)
+        if position == self._mark_delete + 1:
+            self._mark_delete = self._ranges.swallow(position + 1) - 1
+        else:
+            self._ranges.add(position, position + 1, 1)
+
+    def ack_cumulative(self, position: int) -> None:
+        """The entry and all before it; -1 is before every entry."""
+        check_position(position, NO_POSITION)
+        if position > self._mark_delete:
+            self._forget_batches(0, position + 1)
+            self._mark_delete = self._ranges.swallow(position + 1) - 1
+
+    def ack_batch(self, position: int, remaining: int, size: int, masked: int = 0) -> None:
+        """The messages of a batch of `size` that are not in the bitset `remaining`.
+
+        `masked` are those that were never delivered, because compaction removed them. No client
+        acknowledges them, so the entry is done when nothing else remains. They are not remembered:
+        a consumer that reads the log instead of the compacted view is still to get them.
+        """
+        check_position(position)
+        check_batch(remaining, size, masked)
+        if self.is_acked(position):
+            return
+        untouched = (1 << size) - 1
+        remaining &= self._batches.get(position, untouched)
+        if not remaining & ~masked:
+            self.ack(position)
+        elif remaining != untouched:
+            self._batches[position] = remaining
+
+    def ack_cumulative_batch(
+        self, position: int, remaining: int, size: int, masked: int = 0
+    ) -> None:
+        """All entries before this one, and of this one what `ack_batch` says."""
+        check_position(position)
+        check_batch(remaining, size, masked)
+        self.ack_cumulative(position - 1)
+        self.ack_batch(position, remaining, size, masked)
+
+    def reset(self, position: int) -> None:
+        """Begin again at `position`: all before it counts as acknowledged, nothing else does."""
+        check_position(position)
+        self._mark_delete = position - 1
+        self._ranges = _Ranges()
+        self._batches.clear()
+
+    # --- positions that do not exist --------------------------------------------------------
+
+    def fill(self, start: int, stop: int) -> None:
+        """Nothing has or will ever have a position in the half-open range: move over it."""
+        check_gap(start, stop)
+        start = max(start, self._mark_delete + 1)
+        if start >= stop:
+            return
+        self._forget_batches(start, stop)
+        if start == self._mark_delete + 1:
+            self._mark_delete = self._ranges.swallow(stop) - 1
+        else:
+            self._ranges.add(start, stop, 0)
+
+    def take_gaps(self, following: Callable[[int], int]) -> None:
+        """Move mark-delete up over what does not exist, until something exists or may come.
+
+        `following(p)` tells the first position at or above `p` that an entry has or a future one
+        may get. To be called after an acknowledgement, after a ledger was closed or removed, and
+        after recovery; it asks about nothing but the position next to mark-delete, which is never
+        acknowledged, so a call that finds an entry there costs one question. The moves follow from
+        the log, so nobody has to record them.
+        """
+        while (there := following(self._mark_delete + 1)) > self._mark_delete + 1:
+            self.fill(self._mark_delete + 1, there)
+            if self._mark_delete + 1 == there:
+                return
+
+    def _forget_batches(self, start: int, stop: int) -> None:
+        for position in [p for p in self._batches if start <= p < stop]:
+            del self._batches[position]
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def is_acked(self, position: int) -> bool:
+        """Is the whole entry acknowledged, or known not to exist?"""
+        return position <= self._mark_delete or self._ranges.end_of(position) != position
+
+    def remaining_of(self, position: int) -> int | None:
+        """The messages of a partly acknowledged batch that remain; None for all other entries."""
+        return self._batches.get(position)
+
+    def first_unacked_from(self, position: int) -> int:
+        """The first position at or above this one that is not acknowledged whole."""
+        return self._ranges.end_of(max(position, self._mark_delete + 1))
+
+    def acked_ranges(self) -> Iterator[tuple[int, int]]:
+        """The half-open ranges above mark-delete, as they are now, ascending; no two touch."""
+        return ((start, stop) for start, stop, _ in self._ranges)
+
+    # --- bytes ------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """The cursor in the newest format."""
+        rows = list(self._ranges)
+        ranges = b""
+        if rows:
+            # A stop may be just above int64.
+            starts, stops, _ = (np.array(values, np.uint64) for values in zip(*rows, strict=True))
+            ranges = LiveSet.from_ranges(starts, stops).to_bytes()
+        gaps = [
+            _GAP.pack(index, entries)
+            for index, (start, stop, entries) in enumerate(rows)
+            if entries != stop - start
+        ]
+        counts = len(ranges), len(gaps), len(self._batches)
+        parts = [_HEADER.pack(_MAGIC, _VERSION, 0, self._mark_delete, *counts), ranges, *gaps]
+        for position, bits in sorted(self._batches.items()):
+            length = -(-bits.bit_length() // 8)
+            parts += [_BATCH.pack(position, length), bits.to_bytes(length, "little")]
+        data = b"".join(parts)
+        return data + _CRC.pack(crc32c(data))
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, path: str = "<memory>") -> Cursor:
+        """The cursor that `to_bytes` wrote; `path` is only named in errors."""
+        end = len(data) - _CRC.size
+        if end < _HEADER.size:
+            raise DamagedFile(path, len(data), "ends inside the header of a cursor")
+        magic, version, zero, mark_delete, size, gaps, batches = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise DamagedFile(path, 0, f"begins with {magic!r}, a cursor with {_MAGIC!r}")
+        body = memoryview(data)[:end]
+        (stored,) = _CRC.unpack_from(data, end)
+        computed = crc32c(body)
+        if stored != computed:
+            raise DamagedFile(path, end, f"CRC of cursor is {computed:08x}, stored {stored:08x}")
+        if version != _VERSION:
+            raise UnsupportedVersion(path, version, _VERSION)
+        gaps_at = _HEADER.size + size
+        if zero or gaps_at > end:
+            raise DamagedFile(path, 6, f"cursor: zero is {zero}, ranges end at byte {gaps_at}")
+        ranges = LiveSet.from_bytes(body[_HEADER.size : gaps_at], path) if size else LiveSet()
+        try:
+            cursor = cls(mark_delete)
+            cursor._take_ranges(list(ranges.ranges()), _read_gaps(body, gaps_at, gaps))
+            cursor._take_batches(body, gaps_at + gaps * _GAP.size, batches)
+        except (InvalidInput, struct.error) as error:
+            raise DamagedFile(path, _HEADER.size, f"cursor: {error}") from error
+        return cursor
+
+    def _take_ranges(self, ranges: list[tuple[int, int]], gaps: dict[int, int]) -> None:
+        if ranges and ranges[0][0] <= self._mark_delete + 1:
+            raise InvalidInput(f"range {ranges[0]} touches mark-delete {self._mark_delete}")
+        if gaps and max(gaps) >= len(ranges):
+            raise InvalidInput(f"gap in range {max(gaps)}, there are {len(ranges)}")
+        for index, (start, stop) in enumerate(ranges):
+            entries = gaps.get(index, stop - start)
+            if entries > stop - start:
+                raise InvalidInput(f"{entries} entries in the range {start} … {stop}")
+            self._ranges.add(start, stop, entries)
+
+    def _take_batches(self, body: memoryview, at: int, count: int) -> None:
+        for _ in range(count):
+            position, length = _BATCH.unpack_from(body, at)
+            bits = bytes(body[at + _BATCH.size : at + _BATCH.size + length])
+            at += _BATCH.size + length
+            remaining = int.from_bytes(bits, "little")
+            check_position(position)
+            if self.is_acked(position) or position in self._batches or not remaining:
+                raise InvalidInput(f"batch at {position} with {remaining:#x} remaining")
+            self._batches[position] = remaining
+        if at != len(body):
+            raise InvalidInput(f"{count} batches end at byte {at}, the cursor at {len(body)}")
+
+
+def _read_gaps(body: memoryview, at: int, count: int) -> dict[int, int]:
+    """The acknowledged entries of ranges that cover more than those, by the ranges' indexes."""
+    stop = at + count * _GAP.size
+    if stop > len(body):
+        raise InvalidInput(f"{count} gaps end at byte {stop}, the cursor at {len(body)}")
+    return dict(_GAP.iter_unpack(body[at:stop]))

@@ -1,0 +1,135 @@
+"""Topic names, and where a topic's files are.
+
+    persistent://tenant/namespace/topic                 the full name
+    persistent://tenant/namespace/topic-partition-3     partition 3 of a partitioned topic
+    topic                                               short for persistent://public/default/topic
+
+Tenant and namespace have letters, digits and -=:._ ; a topic may also have any other character
+that prints, except that its parts between slashes must not be empty, "." or "..". In a path every
+character that is not a letter, digit, - or _ is written as %XX, so that no name leaves the data
+directory or meets another one's files.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from lithify.errors import InvalidInput
+
+__all__ = ["NAME_CHARACTERS_MAX", "Namespace", "TopicName"]
+
+NAME_CHARACTERS_MAX = 200
+"""Escaped, a name has at most 3 times as many bytes; most file systems take 255 a part."""
+
+PATH_PART_BYTES_MAX = 240
+
+_PART = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
+
+
+def _check_part(what: str, part: str, name: str) -> None:
+    if len(part) > NAME_CHARACTERS_MAX or part in {".", ".."} or not _PART.fullmatch(part):
+        raise InvalidInput(
+            f"{what} {part!r} of {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
+            "or -=:._"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Namespace:
+    """tenant/namespace."""
+
+    tenant: str
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_part("tenant", self.tenant, str(self))
+        _check_part("namespace", self.name, str(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Namespace:
+        """Read "tenant/namespace"."""
+        parts = text.split("/")
+        if len(parts) != 2:
+            raise InvalidInput(f"namespace {text!r} must be tenant/namespace")
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A persistent topic, or one partition of a partitioned one."""
+
+    namespace: Namespace
+    local: str
+
+    def __post_init__(self) -> None:
+        local = self.local
+        parts = local.split("/")
+        if (
+            not 1 <= len(local) <= NAME_CHARACTERS_MAX
+            or not local.isprintable()
+            or any(part in {"", ".", ".."} for part in parts)
+            or len(_escape(local)) > PATH_PART_BYTES_MAX
+        ):
+            raise InvalidInput(
+                f"topic {local!r} must have 1 to {NAME_CHARACTERS_MAX} printable characters "
+                f"(at most {PATH_PART_BYTES_MAX} bytes escaped), its parts between slashes not "
+                "empty, '.' or '..'"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """Read a full or a short name."""
+        scheme, found, rest = text.partition("://")
+        if not found:
+            if text.count("/") not in {0, 2}:
+                raise InvalidInput(f"topic {text!r} must be NAME or TENANT/NAMESPACE/NAME")
+            rest = text if "/" in text else f"public/default/{text}"
+            scheme = "persistent"
+        if scheme != "persistent":
+            raise InvalidInput(f"topic {text!r} must begin with persistent://")
+        parts = rest.split("/", 2)
+        if len(parts) != 3:
+            raise InvalidInput(f"topic {text!r} must be persistent://TENANT/NAMESPACE/NAME")
+        return cls(Namespace(parts[0], parts[1]), parts[2])
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition, -1 if it is none."""
+        match = _PARTITION.fullmatch(self.local)
+        return int(match[2]) if match else -1
+
+    @property
+    def whole(self) -> TopicName:
+        """The partitioned topic that this is a partition of, else itself."""
+        match = _PARTITION.fullmatch(self.local)
+        return TopicName(self.namespace, match[1]) if match else self
+
+    def partition_name(self, number: int) -> TopicName:
+        """Partition `number` of this topic."""
+        return TopicName(self.namespace, f"{self.local}-partition-{number}")
+
+    @property
+    def path(self) -> str:
+        """The topic's directory below that of all topics."""
+        parts = self.namespace.tenant, self.namespace.name, self.local
+        return "/".join(map(_escape, parts))
+
+    @classmethod
+    def from_path(cls, path: str) -> TopicName:
+        """The name whose `path` this is."""
+        tenant, namespace, local = map(unquote, path.split("/"))
+        return cls(Namespace(tenant, namespace), local)
+
+    def __str__(self) -> str:
+        return f"persistent://{self.namespace}/{self.local}"
+
+
+def _escape(part: str) -> str:
+    # quote() leaves "." and "~" alone; a part must not be "." or "..".
+    return quote(part, safe="").replace(".", "%2E").replace("~", "%7E")

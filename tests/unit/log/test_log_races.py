@@ -1,0 +1,222 @@
+"""Two things at once, in the order that hurts. No luck is needed: hooks stop one where it is."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.errors import PositionOutOfRange, WriteFailed
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from tests.unit.log.helpers import (
+    DIRECTORY,
+    PATIENCE_S,
+    Gate,
+    Hook,
+    contents,
+    fill,
+    open_log,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.log.log import Log
+    from lithify.log.manifest import Manifest
+    from lithify.log.reader import Snapshot
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+def hooked(rule: str, callback: Callable[[], None]) -> FaultyFileSystem:
+    """A file system that calls back, once, where the rule matches."""
+    return FaultyFileSystem(MemoryFileSystem(), [Fault.parse(f"{rule} SLOW")], Hook(callback))
+
+
+class Waiting(threading.Condition):
+    """A condition that tells when somebody waits for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__(lock)
+        self.waited = threading.Semaphore(0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.release()
+        return super().wait(timeout)
+
+
+def watch_rolls(log: Log) -> Waiting:
+    """Tells when an append waits for an fsync to end, because it has to roll."""
+    log._sync_ended = Waiting(log._write_lock)
+    return log._sync_ended
+
+
+def test_a_publish_under_way_does_not_hold_up_appends(pool: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    fs = hooked("rename * nth=2", gate.stop)
+    log = open_log(fs)
+    publishing = pool.submit(log.publish, lambda m: replace(m, state={"a": 1}), "slow")
+    gate.wait_until_reached()
+    assert pool.submit(lambda: log.append(b"meanwhile").result()).result(PATIENCE_S) == 0
+    assert not publishing.done()
+    gate.open()
+    assert publishing.result(PATIENCE_S).state == {"a": 1}
+    assert contents(log) == {0: b"meanwhile"}
+
+
+def test_a_roll_waits_for_a_publish_and_settles_what_it_left(pool: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    fs = hooked("rename * nth=2", gate.stop)
+    # The publish fails, and so does the first attempt to find out what it left.
+    fs.add(Fault("rename", nth=2))
+    fs.add(Fault("open_read", "*MANIFEST"))
+    log = open_log(fs)
+    fill(log, 3)
+    publishing = pool.submit(log.publish, lambda m: m, "fails")
+    gate.wait_until_reached()
+    rolling = pool.submit(log.roll)
+    assert log._publisher.settled
+    gate.open()
+    with pytest.raises(WriteFailed):
+        publishing.result(PATIENCE_S)
+    rolling.result(PATIENCE_S)
+    assert [segment.entries for segment in log.manifest.segments] == [3, 0]
+    fill(log, 3)
+    assert list(contents(log)) == list(range(6))
+    log.close()
+    with open_log(fs) as log:
+        assert list(contents(log)) == list(range(6))
+
+
+def test_a_batch_does_not_outlive_its_first_part(pool: ThreadPoolExecutor) -> None:
+    """The batch has to roll and waits for an fsync; that fails and takes the first part along."""
+    gate = Gate()
+    fs = hooked("fdatasync *", gate.stop)
+    fs.add(Fault("fdatasync"))
+    log = open_log(fs)
+    rolls = watch_rolls(log)
+    first = log.append(b"first")
+    syncing = pool.submit(first.result)
+    gate.wait_until_reached()
+    batch = pool.submit(log.append_many, [b"%d" % n * 200 for n in range(9)])
+    assert rolls.waited.acquire(timeout=PATIENCE_S)
+    gate.open()
+    with pytest.raises(WriteFailed):
+        syncing.result(PATIENCE_S)
+    with pytest.raises(WriteFailed):
+        batch.result(PATIENCE_S).result()
+    log.append(b"next").result()
+    assert list(contents(log).values()) == [b"next"]
+
+
+def test_a_given_position_is_checked_again_after_waiting(pool: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    fs = hooked("fdatasync *", gate.stop)
+    log = open_log(fs)
+    rolls = watch_rolls(log)
+    first = log.append(bytes(700))
+    syncing = pool.submit(first.result)
+    gate.wait_until_reached()
+    late = pool.submit(lambda: log.append(bytes(300), position=10).result())
+    assert rolls.waited.acquire(timeout=PATIENCE_S)
+    small = log.append(b"fits without a roll", position=11)
+    gate.open()
+    assert syncing.result(PATIENCE_S) == 0
+    with pytest.raises(PositionOutOfRange, match="position 10 is out of range, must be 12 or"):
+        late.result(PATIENCE_S)
+    assert small.result() == 11
+    log.close()
+    with open_log(fs) as log:
+        assert list(contents(log)) == [0, 11]
+
+
+def test_a_roll_that_waited_repairs_before_it_seals(pool: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    fs = hooked("fdatasync * nth=2", gate.stop)
+    fs.add(Fault("fdatasync", nth=2))
+    # The cut after the failed fsync fails as well.
+    fs.add(Fault("truncate", "*1.seg", nth=2))
+    log = open_log(fs)
+    rolls = watch_rolls(log)
+    log.append(b"kept").result()
+    lost = log.append(bytes(100))
+    syncing = pool.submit(lost.result)
+    gate.wait_until_reached()
+    rolling = pool.submit(log.roll)
+    assert rolls.waited.acquire(timeout=PATIENCE_S)
+    gate.open()
+    with pytest.raises(WriteFailed):
+        syncing.result(PATIENCE_S)
+    rolling.result(PATIENCE_S)
+    assert contents(log) == {0: b"kept"}
+    log.close()
+    with open_log(fs) as log:
+        assert contents(log) == {0: b"kept"}
+
+
+def test_two_that_drop_the_head_do_not_drop_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(MemoryFileSystem())
+    fill(log, 21)
+    publish = log.publish
+
+    def after_another(edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
+        monkeypatch.undo()
+        log.drop_head(7)
+        return publish(edit, why)
+
+    monkeypatch.setattr(log, "publish", after_another)
+    log.drop_head(7)
+    assert list(contents(log)) == list(range(7, 21))
+
+
+def test_a_reader_that_comes_while_pins_are_looked_up_keeps_its_files() -> None:
+    with ExitStack() as stack:
+        readers: list[Snapshot] = []
+
+        def read_then_drop() -> None:
+            readers.append(stack.enter_context(log.snapshot("late")))
+            log.drop_head(14)
+
+        fs = FaultyFileSystem(MemoryFileSystem(), clock=Hook(read_then_drop))
+        log = open_log(fs)
+        fill(log, 21)
+        log.drop_head(7)
+        fs.add(Fault("list", DIRECTORY, kind="SLOW"))
+        assert log.reclaim().files == 1
+        assert [entry.position for entry in readers[0].read()] == list(range(7, 21))
+    assert log.reclaim().files == 1
+
+
+def test_many_threads_append_roll_read_and_reclaim(pool: ThreadPoolExecutor) -> None:
+    log = open_log(MemoryFileSystem())
+    done = threading.Event()
+
+    def write(number: int) -> list[int]:
+        return [log.append(b"%d/%d" % (number, n) * 10).result() for n in range(150)]
+
+    def read() -> int:
+        seen = -1
+        while not done.is_set():
+            with log.snapshot() as snapshot:
+                positions = [entry.position for entry in snapshot.read(seen + 1)]
+            assert positions == list(range(seen + 1, seen + 1 + len(positions)))
+            seen += len(positions)
+        return seen
+
+    reading = pool.submit(read)
+    writing = [pool.submit(write, number) for number in range(3)]
+    try:
+        positions = sorted(p for future in writing for p in future.result(PATIENCE_S))
+    finally:
+        done.set()
+    assert positions == list(range(450))
+    assert reading.result(PATIENCE_S) <= 449
+    assert list(contents(log)) == positions
