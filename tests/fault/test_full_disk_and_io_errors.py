@@ -225,7 +225,8 @@ def test_a_disk_that_was_full_when_the_log_was_opened() -> None:
     with pytest.raises(WriteFailed):
         log.append(b"no room")
     fs.remove(BALLAST)
-    assert log.append(b"room").result() == 20
+    # A power cut could bring back what the refused write left behind, so its position is used up.
+    assert log.append(b"room").result() == 21
 
 
 def test_a_disk_that_is_too_full_to_create_a_log() -> None:

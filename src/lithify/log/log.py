@@ -25,8 +25,8 @@ Locks, always taken in this order
 
 After a failed fsync in mode `always` everything that was not acknowledged is cut off again,
 because the operating system may have dropped those pages while still showing them. Their positions
-are not given out again, nor are those of a batch that could not be written. In the other modes the
-bytes stay, and the error of an fsync goes to whoever syncs.
+are not given out again, nor are those of a failed write. In the other modes the bytes stay, and the
+error of an fsync goes to whoever syncs.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Log:
             try:
                 active.writer.append((header, body), size, place, time_ms)
             except OSError as error:
-                raise self._write_failed(error) from error
+                raise self._write_failed(error, place) from error
             return self._written(active, place)
 
     def append_many(
@@ -304,8 +304,8 @@ class Log:
     def _write_failed(self, error: OSError, last: int = NO_POSITION) -> WriteFailed:
         """A write may have left part of its bytes: cut them off, now or before the next write.
 
-        Of several frames, up to position `last`, some may be whole. A power cut can undo the cut
-        and bring them back, so their positions go to nobody else.
+        Of its frames, up to position `last`, some may be whole. A power cut can undo the cut and
+        bring them back, so their positions go to nobody else.
         """
         writer = self._state.active.writer
         self._next_position = max(self._next_position, last + 1)

@@ -104,7 +104,6 @@ COLUMNS = 17
 
 _NUMBER, _BYTES = 0, 2
 _PAIR, _KEY = 1, 2
-_KEY_PAIRS = 3 << 3 | _BYTES
 _TAGS = 35 << 3
 
 
@@ -202,23 +201,33 @@ def _field(data, at, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _strings_ok(data, at, stop, pairs_tag):  # type: ignore[no-untyped-def]
-    """Whether this is a message with its two required strings, fields 1 and 2.
-
-    Fits KeyValue, and EncryptionKeys when `pairs_tag` is the tag of the KeyValues in it.
-    """
+def _pair_ok(data, at, stop):  # type: ignore[no-untyped-def]
+    """Whether this is a KeyValue: it has its two strings, fields 1 and 2."""
     seen = 0
     while at < stop:
-        tag, begin, at = _field(data, at, stop)
+        tag, _, at = _field(data, at, stop)
         if at < 0:
             return False
         if tag == (1 << 3 | _BYTES):
             seen |= 1
         elif tag == (2 << 3 | _BYTES):
             seen |= 2
-        elif tag == pairs_tag and not _strings_ok(data, begin, at, 0):
-            return False
     return seen == 3
+
+
+@njit(cache=True, nogil=True)
+def _key_ok(data, at, stop):  # type: ignore[no-untyped-def]
+    """Whether this is an EncryptionKeys: a KeyValue by its fields, with more of them in field 3.
+
+    Not one function that calls itself: numba crashes when it loads such a one from its cache.
+    """
+    if not _pair_ok(data, at, stop):
+        return False
+    while at < stop:
+        tag, begin, at = _field(data, at, stop)
+        if tag == (3 << 3 | _BYTES) and not _pair_ok(data, begin, at):
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -235,7 +244,9 @@ def _walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
         if table[tag, 1] >= 0:
             rows[table[tag, 1], row] = value
         inner = table[tag, 2]
-        if inner != 0 and not _strings_ok(data, value, at, _KEY_PAIRS if inner == _KEY else 0):
+        if inner == _PAIR and not _pair_ok(data, value, at):
+            return np.int64(-1)
+        if inner == _KEY and not _key_ok(data, value, at):
             return np.int64(-1)
     return flags
 

@@ -16,7 +16,8 @@ What an acknowledgement does:
    left that a consumer could have been given, the whole entry is acknowledged.
 
 So steps 1, 2 and the end of 3 cost O(log n) for n ranges; a new range in the middle moves the
-list entries behind it. Memory follows the number of ranges and of partly acknowledged batches.
+list entries behind it, as a new or finished batch does. Memory follows the number of ranges and of
+partly acknowledged batches.
 
 Mark-delete moves only over positions that are acknowledged, but not every position exists: ledgers
 end, and compaction leaves gaps. `fill` and `take_gaps` tell the cursor about those.
@@ -44,7 +45,7 @@ Pure: no files, clocks, threads. One thread at a time; the store of a topic's cu
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -182,13 +183,15 @@ class _Ranges:
 class Cursor:
     """The acknowledgements of one subscription; positions are packed (ledger, entry)."""
 
-    __slots__ = ("_batches", "_mark_delete", "_ranges")
+    __slots__ = ("_batches", "_mark_delete", "_order", "_ranges")
 
     def __init__(self, mark_delete: int) -> None:
         check_position(mark_delete, NO_POSITION)
         self._mark_delete = mark_delete
         self._ranges = _Ranges()
         self._batches: dict[int, int] = {}
+        # The keys of `_batches`, ascending, so that moving over some looks at no others.
+        self._order: list[int] = []
 
     @property
     def mark_delete(self) -> int:
@@ -207,8 +210,8 @@ class Cursor:
         check_position(position)
         if position <= self._mark_delete:
             return
-        if self._batches:
-            self._batches.pop(position, None)
+        if position in self._batches:
+            self._forget_batches(position, position + 1)
         if position == self._mark_delete + 1:
             self._mark_delete = self._ranges.swallow(position + 1) - 1
         else:
@@ -237,7 +240,7 @@ class Cursor:
         if not remaining & ~masked:
             self.ack(position)
         elif remaining != untouched:
-            self._batches[position] = remaining
+            self._keep_batch(position, remaining)
 
     def ack_cumulative_batch(
         self, position: int, remaining: int, size: int, masked: int = 0
@@ -254,6 +257,7 @@ class Cursor:
         self._mark_delete = position - 1
         self._ranges = _Ranges()
         self._batches.clear()
+        self._order.clear()
 
     # --- positions that do not exist --------------------------------------------------------
 
@@ -283,9 +287,18 @@ class Cursor:
             if self._mark_delete + 1 == there:
                 return
 
+    def _keep_batch(self, position: int, remaining: int) -> None:
+        if position not in self._batches:
+            insort(self._order, position)
+        self._batches[position] = remaining
+
     def _forget_batches(self, start: int, stop: int) -> None:
-        for position in [p for p in self._batches if start <= p < stop]:
+        order = self._order
+        low = bisect_left(order, start)
+        high = bisect_left(order, stop, low)
+        for position in order[low:high]:
             del self._batches[position]
+        del order[low:high]
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -322,7 +335,8 @@ class Cursor:
         ]
         counts = len(ranges), len(gaps), len(self._batches)
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, self._mark_delete, *counts), ranges, *gaps]
-        for position, bits in sorted(self._batches.items()):
+        for position in self._order:
+            bits = self._batches[position]
             length = -(-bits.bit_length() // 8)
             parts += [_BATCH.pack(position, length), bits.to_bytes(length, "little")]
         data = b"".join(parts)
@@ -376,7 +390,7 @@ class Cursor:
             check_position(position)
             if self.is_acked(position) or position in self._batches or not remaining:
                 raise InvalidInput(f"batch at {position} with {remaining:#x} remaining")
-            self._batches[position] = remaining
+            self._keep_batch(position, remaining)
         if at != len(body):
             raise InvalidInput(f"{count} batches end at byte {at}, the cursor at {len(body)}")
 

@@ -1,0 +1,247 @@
+"""A session's producers: PRODUCER, SEND, CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.positions import unpack
+from lithify.pulsar import hot, replies
+from lithify.pulsar import wire_pb2 as wire
+from lithify.topics.names import TopicName
+from lithify.topics.producers import AccessMode, Producer, ProducerBusy, ProducerFenced
+from lithify.topics.store import TopicNotFound
+from lithify.topics.topic import FLAG_DELAYED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from lithify.pulsar.hot import Sends
+    from lithify.pulsar.session import Session
+    from lithify.topics.topic import Topic
+
+__all__ = ["Producing"]
+
+_Type = wire.BaseCommand
+
+
+@dataclass(slots=True, eq=False)
+class _Joined:
+    """A producer of this connection."""
+
+    id: int
+    topic: Topic
+    producer: Producer
+    request_id: int
+    ready: bool = True
+
+
+class Producing:
+    """The producers of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._joined: dict[int, _Joined] = {}
+
+    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+        """The commands that this takes."""
+        return {_Type.PRODUCER: self._producer, _Type.CLOSE_PRODUCER: self._close_producer}
+
+    # --- joining and leaving ----------------------------------------------------------------
+
+    def _producer(self, command: wire.BaseCommand) -> None:
+        request = command.producer
+        session = self._session
+        host = session.host
+        try:
+            create = host.topics.settings.auto_create
+            topic = host.topics.get(TopicName.parse(request.topic), create=create)
+            named = bool(request.producer_name)
+            producer = Producer(
+                name=request.producer_name or host.new_name(),
+                epoch=request.epoch,
+                user_named=named and request.user_provided_producer_name,
+                mode=AccessMode(request.producer_access_mode),
+                topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+            )
+            ready, put_out = topic.producers.add(producer)
+        except LithifyError as error:
+            session.send(replies.error(request.request_id, _code(error), str(error)))
+            return
+        joined = _Joined(request.producer_id, topic, producer, request.request_id, ready)
+        self._joined[request.producer_id] = joined
+        host.producer_joined(producer, self, request.producer_id)
+        for other in put_out:
+            host.producer_put_out(other)
+        self._answer(joined)
+
+    def _answer(self, joined: _Joined) -> None:
+        producer = joined.producer
+        self._session.send(
+            replies.producer_success(
+                joined.request_id,
+                producer.name,
+                joined.topic.last_sequence_id(producer.name),
+                ready=joined.ready,
+                topic_epoch=producer.topic_epoch if joined.ready else None,
+            )
+        )
+
+    def is_ready(self, producer_id: int) -> None:
+        """The producer that waited for the topic has it now."""
+        joined = self._joined.get(producer_id)
+        if joined is not None and not joined.ready:
+            joined.ready = True
+            self._answer(joined)
+
+    def put_out(self, producer_id: int) -> None:
+        """Another producer has taken the topic or the name over."""
+        if self._joined.pop(producer_id, None) is not None:
+            self._session.send(replies.close_producer(producer_id))
+
+    def _close_producer(self, command: wire.BaseCommand) -> None:
+        request = command.close_producer
+        joined = self._joined.pop(request.producer_id, None)
+        if joined is not None:
+            self._leave(joined)
+        self._session.send(replies.success(request.request_id))
+
+    def _leave(self, joined: _Joined) -> None:
+        host = self._session.host
+        host.producer_left(joined.producer)
+        following = joined.topic.producers.remove(joined.producer)
+        if following is not None:
+            host.producer_ready(following)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for joined in list(self._joined.values()):
+            self._leave(joined)
+        self._joined.clear()
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def take(self, data: NDArray[np.uint8], sends: Sends) -> None:
+        """Append the entries of SEND frames, a run of the same producer at a time."""
+        ids = sends.producer_ids
+        edges = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        starts = [0, *edges.tolist()]
+        for start, stop in zip(starts, [*starts[1:], len(sends)], strict=True):
+            self._take_run(data, sends, start, stop)
+
+    def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
+        producer_id = int(sends.producer_ids[start])
+        joined = self._joined.get(producer_id)
+        if joined is None:
+            # It was put out while these were on their way; its client has been told.
+            return
+        bad = (sends.crcs[start:stop] == hot.BAD_CRC) | (
+            sends.flags[start:stop] & (hot.BAD_METADATA | hot.BAD_BATCH | hot.UNUSUAL) != 0
+        )
+        if not bad.any():
+            self._append(data, sends, joined, start, stop)
+            return
+        at = start
+        for place in (np.flatnonzero(bad) + start).tolist():
+            if place > at:
+                self._append(data, sends, joined, at, place)
+            self._refuse(sends, joined, place)
+            at = place + 1
+        if at < stop:
+            self._append(data, sends, joined, at, stop)
+
+    def _refuse(self, sends: Sends, joined: _Joined, place: int) -> None:
+        flags = int(sends.flags[place])
+        if flags & hot.UNUSUAL:
+            raise ProtocolError("SEND with a transaction, a marker or an id of its own")
+        what = "message metadata or batch is malformed"
+        if int(sends.crcs[place]) == hot.BAD_CRC:
+            what = "CRC-32C of the message does not match"
+        session = self._session
+        frame = replies.send_error(
+            joined.id,
+            int(sends.sequence_ids[place]) % replies.UNSIGNED,
+            wire.ServerError.ChecksumError,
+            what,
+        )
+        session.host.in_order(joined.topic, lambda: session.send(frame))
+
+    def _append(
+        self, data: NDArray[np.uint8], sends: Sends, joined: _Joined, start: int, stop: int
+    ) -> None:
+        view = data.data
+        ranges = zip(
+            sends.entry_starts[start:stop].tolist(),
+            sends.entry_stops[start:stop].tolist(),
+            strict=True,
+        )
+        bodies = [view[low:high] for low, high in ranges]
+        topic = joined.topic
+        counts = np.maximum(sends.nums_in_batch[start:stop], sends.num_messages[start:stop])
+        delayed = np.where(sends.flags[start:stop] & hot.DELAYED, FLAG_DELAYED, 0)
+        sequences = sends.sequence_ids[start:stop].copy()
+        highest = sends.highest_sequence_ids[start:stop].copy()
+        session = self._session
+        try:
+            pending = topic.append_entries(
+                bodies, times=sends.publish_times_ms[start:stop], counts=counts, delayed=delayed
+            )
+        except LithifyError as error:
+            self._failed(joined, int(sequences[0]), error)
+            return
+        producer = joined.producer
+        producer.messages += int(counts.sum())
+        producer.bytes += sum(map(len, bodies))
+        runs = pending.runs
+
+        def then(error: LithifyError | None) -> None:
+            if error is not None:
+                self._failed(joined, int(sequences[0]), error)
+            else:
+                if not session.closed:
+                    self._receipts(joined.id, sequences, highest, runs)
+                session.host.dispatch(topic)
+
+        session.host.when_durable(topic, pending, then)
+
+    def _failed(self, joined: _Joined, sequence_id: int, error: LithifyError) -> None:
+        code = wire.ServerError.PersistenceError
+        if isinstance(error, InvalidInput):
+            code = wire.ServerError.NotAllowedError
+        self._session.send(
+            replies.send_error(joined.id, sequence_id % replies.UNSIGNED, code, str(error))
+        )
+
+    def _receipts(
+        self,
+        producer_id: int,
+        sequences: NDArray[np.int64],
+        highest: NDArray[np.int64],
+        runs: list[tuple[int, int]],
+    ) -> None:
+        at = 0
+        for first, last in runs:
+            ledger, entry = unpack(first)
+            stop = at + last - first + 1
+            ids = np.full(stop - at, producer_id, dtype=np.int64)
+            out = np.empty((stop - at) * hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
+            size = hot.write_receipts(out, ids, sequences[at:stop], highest[at:stop], ledger, entry)
+            self._session.send(out.data[:size])
+            at = stop
+
+
+def _code(error: LithifyError) -> int:
+    if isinstance(error, ProducerBusy):
+        return wire.ServerError.ProducerBusy
+    if isinstance(error, ProducerFenced):
+        return wire.ServerError.ProducerFenced
+    if isinstance(error, TopicNotFound):
+        return wire.ServerError.TopicNotFound
+    if isinstance(error, InvalidInput):
+        return wire.ServerError.NotAllowedError
+    return wire.ServerError.PersistenceError

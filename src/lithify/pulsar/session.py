@@ -1,0 +1,195 @@
+"""One connection of a Pulsar client, without the connection: bytes in, bytes out.
+
+The listener hands over what it has received and sends what comes back; TCP, TLS and tests do the
+same. Time and topics are parameters. What has to wait for the disk is given to the broker with a
+function to call afterwards.
+
+States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
+cannot be one, a topic that may not be used: the first two close the connection with a reason, the
+last is answered with an error that the client turns into an exception.
+
+SEND frames go the short way (`hot.py`): all that stand together in one receive are checked by
+compiled code, appended as one batch, and answered together once they are durable. Everything else
+is parsed by the generated code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from google.protobuf.message import DecodeError
+
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.pulsar import hot, replies
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.consuming import Consuming
+from lithify.pulsar.framing import FRAME_MARGIN_BYTES, next_frame
+from lithify.pulsar.producing import Producing
+from lithify.topics.names import Namespace, TopicName
+from lithify.topics.store import TopicNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lithify.checksum import Buffer
+    from lithify.log.commit import Pending
+    from lithify.topics.store import Topics
+    from lithify.topics.subscription import Subscription
+    from lithify.topics.topic import Topic
+
+__all__ = ["PROTOCOL_VERSION", "Host", "Session"]
+
+PROTOCOL_VERSION = 20
+_Type = wire.BaseCommand
+
+
+class Host(Protocol):
+    """What a session needs of the broker around it."""
+
+    topics: Topics
+    server_version: str
+    max_message_bytes: int
+    service_url: str
+    service_url_tls: str
+
+    def when_durable(
+        self, pending: Pending, then: Callable[[LithifyError | None], None]
+    ) -> None:
+        """Call `then` once an append is durable or has failed; in the order of the appends."""
+
+    def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
+        """There may be something to deliver: to one subscription, or to all of a topic."""
+
+    def new_name(self) -> str:
+        """A producer name that nobody has."""
+
+
+class Session:
+    """The protocol's side of one connection."""
+
+    def __init__(self, host: Host, send: Callable[[Buffer], None]) -> None:
+        self.host = host
+        self.send = send
+        self.closed = False
+        self._connected = False
+        self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
+        self._producing = Producing(self)
+        self._consuming = Consuming(self)
+        self._handlers: dict[int, Callable[[wire.BaseCommand], None]] = {
+            _Type.PING: lambda _: self.send(replies.pong()),
+            _Type.PONG: lambda _: None,
+            _Type.PARTITIONED_METADATA: self._partitioned_metadata,
+            _Type.LOOKUP: self._lookup,
+            _Type.GET_TOPICS_OF_NAMESPACE: self._topics_of_namespace,
+            **self._producing.handlers(),
+            **self._consuming.handlers(),
+        }
+
+    # --- bytes ------------------------------------------------------------------------------
+
+    def receive(self, data: NDArray[np.uint8], start: int, stop: int) -> int:
+        """Handle the complete frames in `data[start:stop]`; where the first incomplete one begins.
+
+        Raises `ProtocolError` if the connection has to be closed.
+        """
+        while start < stop and not self.closed:
+            if self._connected:
+                sends = hot.scan_sends(data, start, stop, self._limit)
+                if len(sends):
+                    self._producing.take(data, sends)
+                start = sends.stop
+                if sends.why == hot.FULL:
+                    continue
+                if sends.why in (hot.END, hot.NEED_MORE):
+                    break
+            found = next_frame(data.data[start:stop], self._limit)
+            if found is None:
+                break
+            frame, size = found
+            self._command(frame.command)
+            start += size
+        return start
+
+    def _command(self, data: memoryview) -> None:
+        try:
+            command = wire.BaseCommand.FromString(bytes(data))
+        except DecodeError as error:
+            raise ProtocolError(f"command of {len(data)} bytes is not readable: {error}") from error
+        if not self._connected:
+            if command.type != _Type.CONNECT or not command.HasField("connect"):
+                raise ProtocolError(f"command {command.type} before CONNECT")
+            self._connect(command.connect)
+            return
+        handler = self._handlers.get(command.type)
+        if handler is None:
+            raise ProtocolError(f"command {command.type} is not one that a broker takes")
+        handler(command)
+
+    def close(self) -> None:
+        """The connection is gone: producers and consumers go with it."""
+        if not self.closed:
+            self.closed = True
+            self._producing.close()
+            self._consuming.close()
+
+    # --- connection and lookup --------------------------------------------------------------
+
+    def _connect(self, connect: wire.CommandConnect) -> None:
+        self._connected = True
+        host = self.host
+        version = min(PROTOCOL_VERSION, max(connect.protocol_version, 0)) or PROTOCOL_VERSION
+        self.send(replies.connected(host.server_version, host.max_message_bytes, version))
+
+    def _partitioned_metadata(self, command: wire.BaseCommand) -> None:
+        request = command.partitionMetadata
+        try:
+            name = TopicName.parse(request.topic)
+            may_create = self.host.topics.settings.auto_create
+            if not self.host.topics.exists(name) and not (
+                may_create and request.metadata_auto_creation_enabled
+            ):
+                raise TopicNotFound(f"topic {name} does not exist")
+            count = self.host.topics.partitions(name)
+        except InvalidInput as error:
+            self.send(
+                replies.partitions_response(request.request_id, 0, error_code(error), str(error))
+            )
+            return
+        self.send(replies.partitions_response(request.request_id, count))
+
+    def _lookup(self, command: wire.BaseCommand) -> None:
+        request = command.lookupTopic
+        try:
+            TopicName.parse(request.topic)
+        except InvalidInput as error:
+            self.send(
+                replies.lookup_response(
+                    request.request_id, "", "", error_code(error), str(error)
+                )
+            )
+            return
+        host = self.host
+        self.send(
+            replies.lookup_response(request.request_id, host.service_url, host.service_url_tls)
+        )
+
+    def _topics_of_namespace(self, command: wire.BaseCommand) -> None:
+        request = command.getTopicsOfNamespace
+        try:
+            topics = self.host.topics.list(Namespace.parse(request.namespace))
+        except InvalidInput as error:
+            self.send(replies.error(request.request_id, error_code(error), str(error)))
+            return
+        self.send(replies.topics_response(request.request_id, map(str, topics)))
+
+
+def error_code(error: LithifyError) -> int:
+    """The protocol's number for an error, chosen so that the client raises at once."""
+    if isinstance(error, TopicNotFound):
+        return wire.ServerError.TopicNotFound
+    if isinstance(error, InvalidInput):
+        return wire.ServerError.NotAllowedError
+    return wire.ServerError.PersistenceError

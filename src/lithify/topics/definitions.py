@@ -1,0 +1,108 @@
+"""What a node knows by definition: tenants, namespaces, topics and their settings.
+
+Everything is in one file of one checked line (`compaction/lines.py`), replaced atomically by each
+change. Nothing else stores definitions, so that another keeper can take this interface over.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lithify.compaction.lines import encode_line, read_lines
+from lithify.errors import DamagedFile, InvalidInput, WriteFailed
+from lithify.fs import write_atomic
+from lithify.topics.names import Namespace, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.fs import FileSystem
+
+__all__ = ["Definitions", "DefinitionsFile", "NamespaceDefinition", "TopicDefinition"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefinition:
+    """A topic; `partitions` is 0 for one that is not partitioned."""
+
+    partitions: int = 0
+    created_ms: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceDefinition:
+    """A namespace and the settings its topics have unless they say otherwise."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """A consistent set of definitions, as a value."""
+
+    tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
+    topics: dict[str, TopicDefinition] = field(default_factory=dict)
+
+    @classmethod
+    def initial(cls) -> Definitions:
+        """What a new node begins with."""
+        return cls({"public": {}}, {"public/default": NamespaceDefinition()}, {})
+
+    def topics_of(self, namespace: Namespace) -> list[TopicName]:
+        """The topics of a namespace as they were created, partitioned ones as one."""
+        names = (TopicName.parse(name) for name in self.topics)
+        return sorted(name for name in names if name.namespace == namespace)
+
+    def with_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
+        """With a topic more, or with another definition of one."""
+        if str(name.namespace) not in self.namespaces:
+            raise InvalidInput(f"namespace {name.namespace} does not exist")
+        return replace(self, topics=self.topics | {str(name): topic})
+
+    def without_topic(self, name: TopicName) -> Definitions:
+        """With a topic less."""
+        return replace(self, topics={k: v for k, v in self.topics.items() if k != str(name)})
+
+    def to_json(self) -> str:
+        """For the file."""
+        return json.dumps({"version": 1, **asdict(self)}, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Definitions:
+        """Read back."""
+        value = json.loads(text)
+        return cls(
+            value["tenants"],
+            {name: NamespaceDefinition(**row) for name, row in value["namespaces"].items()},
+            {name: TopicDefinition(**row) for name, row in value["topics"].items()},
+        )
+
+
+class DefinitionsFile:
+    """The definitions of a node, on disk; one process writes them."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        if not fs.exists(path):
+            self.current = Definitions.initial()
+            return
+        lines, _ = read_lines(fs, path)
+        if len(lines) != 1:
+            raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
+        self.current = Definitions.from_json(lines[0][1])
+
+    def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
+        """Make `edit(current)` the definitions; durable when it returns."""
+        new = edit(self.current)
+        if new != self.current:
+            try:
+                write_atomic(self._fs, self._path, encode_line(new.to_json()))
+            except OSError as error:
+                raise WriteFailed(self._path, error) from error
+            self.current = new
+        return self.current

@@ -1,0 +1,172 @@
+"""Messages as they stand in an entry, and as users see them.
+
+    [0x0e02 (2) | size (4) | BrokerEntryMetadata]     optional, from other brokers
+    [0x0e01 (2) | CRC-32C (4)]                        optional; of everything after it
+    metadata size (4) | MessageMetadata | payload     big-endian
+
+The payload of a batch is compressed as a whole and then encrypted; opened, it is a row of
+(size (4) | SingleMessageMetadata | bytes). An encrypted payload is handed on as it is.
+
+Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import cramjam
+from google.protobuf.message import DecodeError
+
+from lithify.checksum import crc32c
+from lithify.errors import InvalidInput
+from lithify.positions import unpack
+from lithify.topics.message_pb2 import (
+    LZ4,
+    SNAPPY,
+    ZLIB,
+    ZSTD,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.checksum import Buffer
+    from lithify.log.frame import Entry
+
+__all__ = ["Message", "MessageId", "decode_entry", "encode_entry", "messages_of", "parse_entry"]
+
+_BROKER_MAGIC = b"\x0e\x02"
+_CRC_MAGIC = b"\x0e\x01"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageId:
+    """Where a message is; `batch_index` is -1 for one that is not in a batch."""
+
+    ledger: int
+    entry: int
+    batch_index: int = -1
+    partition: int = -1
+
+    def __str__(self) -> str:
+        text = f"{self.ledger}:{self.entry}"
+        return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as a user of the library sees it; `value` is None for a tombstone."""
+
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    publish_time_ms: int = 0
+    event_time_ms: int = 0
+    producer: str = ""
+    sequence_id: int = 0
+
+
+def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
+    """The bytes that a producer sends and the log keeps."""
+    head = metadata.SerializeToString()
+    body = b"".join((len(head).to_bytes(4, "big"), head, payload))
+    return b"".join((_CRC_MAGIC, crc32c(body).to_bytes(4, "big"), body))
+
+
+def parse_entry(body: Buffer) -> tuple[MessageMetadata, memoryview]:
+    """(metadata, payload) of an entry, its CRC checked if it has one."""
+    view = memoryview(body)
+    if view[:2] == _BROKER_MAGIC:
+        view = view[6 + int.from_bytes(view[2:6], "big") :]
+    if view[:2] == _CRC_MAGIC:
+        if crc32c(view[6:]) != int.from_bytes(view[2:6], "big"):
+            raise InvalidInput("the CRC-32C of a message does not match")
+        view = view[6:]
+    size = int.from_bytes(view[:4], "big")
+    if len(view) < 4 or size > len(view) - 4:
+        raise InvalidInput(f"message metadata of {size} bytes in an entry of {len(view)}")
+    try:
+        return MessageMetadata.FromString(bytes(view[4 : 4 + size])), view[4 + size :]
+    except DecodeError as error:
+        raise InvalidInput(f"message metadata is not readable: {error}") from error
+
+
+def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
+    """The messages of an entry."""
+    metadata, payload = parse_entry(entry.body)
+    ledger, number = unpack(entry.position)
+    if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
+        plain = payload if metadata.encryption_keys else _decompress(metadata, payload)
+        empty = metadata.null_value or not len(plain)
+        yield Message(
+            MessageId(ledger, number, -1, partition),
+            _key(metadata),
+            None if empty else bytes(plain),
+            {pair.key: pair.value for pair in metadata.properties},
+            metadata.publish_time,
+            metadata.event_time,
+            metadata.producer_name,
+            metadata.sequence_id,
+        )
+        return
+    for index, single, value in messages_of(metadata, payload):
+        yield Message(
+            MessageId(ledger, number, index, partition),
+            _key(single),
+            None if single.null_value or not len(value) else bytes(value),
+            {pair.key: pair.value for pair in single.properties},
+            metadata.publish_time,
+            single.event_time,
+            metadata.producer_name,
+            single.sequence_id,
+        )
+
+
+def messages_of(
+    metadata: MessageMetadata, payload: Buffer
+) -> Iterator[tuple[int, SingleMessageMetadata, memoryview]]:
+    """(index, metadata, value) of each message of a batch that is not encrypted."""
+    plain = memoryview(_decompress(metadata, payload))
+    at = 0
+    for index in range(metadata.num_messages_in_batch):
+        size = int.from_bytes(plain[at : at + 4], "big")
+        try:
+            single = SingleMessageMetadata.FromString(bytes(plain[at + 4 : at + 4 + size]))
+        except DecodeError as error:
+            raise InvalidInput(f"message {index} of a batch is not readable: {error}") from error
+        begin = at + 4 + size
+        at = begin + single.payload_size
+        if at > len(plain):
+            raise InvalidInput(f"message {index} of a batch reaches past its end")
+        if not single.compacted_out:
+            yield index, single, plain[begin:at]
+
+
+def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
+    if not metadata.HasField("partition_key"):
+        return None
+    if metadata.partition_key_b64_encoded:
+        return base64.b64decode(metadata.partition_key)
+    return metadata.partition_key.encode()
+
+
+def _decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
+    size = metadata.uncompressed_size
+    try:
+        if metadata.compression == LZ4:
+            return bytes(cramjam.lz4.decompress_block(payload, output_len=size))
+        if metadata.compression == ZLIB:
+            return zlib.decompress(payload)
+        if metadata.compression == ZSTD:
+            return bytes(cramjam.zstd.decompress(payload, output_len=size))
+        if metadata.compression == SNAPPY:
+            return bytes(cramjam.snappy.decompress_raw(payload))
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise InvalidInput(f"payload is not compressed as it says: {error}") from error
+    return payload

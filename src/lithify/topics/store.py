@@ -1,0 +1,194 @@
+"""All topics of a node: created, opened when first used, listed, deleted.
+
+    DIRECTORY/definitions                 see `definitions.py`
+    DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
+
+A topic exists when it is defined, whatever directories there are. Deleting takes the definition
+away first and the files after it; a directory without a definition is removed at the next open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidInput, LogLocked
+from lithify.fs import read_file
+from lithify.settings import LogSettings
+from lithify.topics.definitions import DefinitionsFile, TopicDefinition
+from lithify.topics.names import Namespace, TopicName
+from lithify.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from lithify.clock import Clock
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+
+__all__ = ["TopicNotFound", "TopicSettings", "Topics"]
+
+
+class TopicNotFound(InvalidInput):
+    """No such topic, and it may not be created by using it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How the topics of a node behave unless they say otherwise."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    auto_create: bool = True
+
+
+class Topics:
+    """The topics of one node; one thread at a time."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        *,
+        settings: TopicSettings,
+        clock: Clock,
+        events: EventSink,
+        owner: str,
+    ) -> None:
+        """Open the topics in `directory`, which no other process may have open."""
+        self._fs = fs
+        self._directory = directory
+        self._clock = clock
+        self._events = events
+        self._open: dict[TopicName, Topic] = {}
+        self.settings = settings
+        fs.mkdir(directory)
+        lock = fs.lock(f"{directory}/LOCK", owner)
+        if lock is None:
+            raise LogLocked(directory, read_file(fs, f"{directory}/LOCK").decode() or "unknown")
+        self._lock = lock
+        try:
+            self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
+        except BaseException:
+            lock.release()
+            raise
+
+    # --- definitions ------------------------------------------------------------------------
+
+    def create(self, name: str | TopicName, partitions: int = 0) -> Topic | None:
+        """Define a topic; the open topic, or None for a partitioned one. It must not exist."""
+        name = _parsed(name)
+        if self.exists(name):
+            raise InvalidInput(f"topic {name} exists already")
+        if not 0 <= partitions <= 10_000:
+            raise InvalidInput(f"{partitions} partitions: must be 0 to 10000")
+        topic = TopicDefinition(partitions, self._clock.now_ms())
+        self.definitions.change(lambda d: d.with_topic(name, topic))
+        return None if partitions else self.get(name)
+
+    def exists(self, name: str | TopicName) -> bool:
+        """Is it defined, or a partition of one that is?"""
+        name = _parsed(name)
+        topics = self.definitions.current.topics
+        if str(name) in topics:
+            return True
+        whole = topics.get(str(name.whole))
+        return whole is not None and 0 <= name.partition < whole.partitions
+
+    def partitions(self, name: str | TopicName) -> int:
+        """How many partitions it has; 0 if it is not partitioned or does not exist."""
+        found = self.definitions.current.topics.get(str(_parsed(name)))
+        return found.partitions if found is not None else 0
+
+    def list(self, namespace: Namespace) -> list[TopicName]:
+        """All topics of a namespace, each partition by itself."""
+        names = []
+        for name in self.definitions.current.topics_of(namespace):
+            count = self.partitions(name)
+            names += [name.partition_name(i) for i in range(count)] if count else [name]
+        return names
+
+    def delete(self, name: str | TopicName) -> None:
+        """Forget a topic with all its partitions and delete its files."""
+        name = _parsed(name)
+        definition = self.definitions.current.topics.get(str(name))
+        if definition is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        count = definition.partitions
+        parts = [name.partition_name(i) for i in range(count)] if count else [name]
+        for part in parts:
+            topic = self._open.get(part)
+            if topic is not None and (topic.producers.joined or _consumers(topic)):
+                raise InvalidInput(f"topic {part} is in use")
+        self.definitions.change(lambda d: d.without_topic(name))
+        for part in parts:
+            topic = self._open.pop(part, None)
+            if topic is not None:
+                topic.close()
+            self._remove_tree(self._path(part))
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def get(self, name: str | TopicName, *, create: bool = False) -> Topic:
+        """The topic, opened if need be; `create` defines one that does not exist."""
+        name = _parsed(name)
+        topic = self._open.get(name)
+        if topic is not None:
+            return topic
+        if not self.exists(name):
+            if not create:
+                raise TopicNotFound(f"topic {name} does not exist")
+            definition = TopicDefinition(0, self._clock.now_ms())
+            self.definitions.change(lambda d: d.with_topic(name, definition))
+        elif self.partitions(name):
+            raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
+        topic = self._open[name] = Topic.open(
+            self._fs,
+            self._path(name),
+            name,
+            settings=self.settings.log,
+            clock=self._clock,
+            events=self._events,
+        )
+        return topic
+
+    def opened(self) -> dict[TopicName, Topic]:
+        """Those that are open now."""
+        return dict(self._open)
+
+    def maintain(self) -> None:
+        """What only time brings about, for all open topics."""
+        for topic in self._open.values():
+            topic.maintain()
+
+    def close(self) -> None:
+        """Close all; the first error is raised when all were tried."""
+        errors = []
+        for topic in self._open.values():
+            try:
+                topic.close()
+            except Exception as error:  # noqa: BLE001  (the others must be closed too)
+                errors.append(error)
+        self._open.clear()
+        self._lock.release()
+        if errors:
+            raise errors[0]
+
+    def _path(self, name: TopicName) -> str:
+        return f"{self._directory}/topics/{name.path}"
+
+    def _remove_tree(self, path: str) -> None:
+        if not self._fs.exists(path):
+            return
+        for name in self._fs.list(path):
+            child = f"{path}/{name}"
+            if self._fs.stat(child).is_dir:
+                self._remove_tree(child)
+            else:
+                self._fs.remove(child)
+        self._fs.rmdir(path)
+
+
+def _parsed(name: str | TopicName) -> TopicName:
+    return name if isinstance(name, TopicName) else TopicName.parse(name)
+
+
+def _consumers(topic: Topic) -> int:
+    return sum(len(subscription.consumers) for subscription in topic.subscriptions.values())

@@ -1,0 +1,314 @@
+"""One topic, or one partition of a partitioned one: a log, its producers, its subscriptions.
+
+A ledger of the protocol is a segment of the log; positions are packed (ledger, entry). Entries are
+stored exactly as the producer sent them. Of each entry the log's own frame keeps what dispatch
+needs without opening it: the publish time, the number of messages (the frame's tag), and whether
+it is to be delivered later (a flag).
+
+Readers see what is durable as configured. A durable subscription's acknowledgements go into the
+cursor store, a reader's into memory only.
+
+One thread at a time: the event loop's in a broker, the caller's in a library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidInput
+from lithify.log.log import Log
+from lithify.positions import NO_POSITION, PACKED, POSITION_MAX, unpack
+from lithify.topics.cursor import Cursor
+from lithify.topics.cursor_changes import AckedUpTo, Reset
+from lithify.topics.cursor_store import CursorStore
+from lithify.topics.hashing import key_slot
+from lithify.topics.message import (
+    Message,
+    MessageId,
+    MessageMetadata,
+    decode_entry,
+    encode_entry,
+    parse_entry,
+)
+from lithify.topics.producers import Producers
+from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lithify.checksum import Buffer
+    from lithify.clock import Clock
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.log.commit import Pending
+    from lithify.log.frame import Entry
+    from lithify.settings import LogSettings
+    from lithify.topics.cursor_changes import Change
+    from lithify.topics.names import TopicName
+    from lithify.topics.subscription import Delivery, Wanted
+
+__all__ = ["FLAG_DELAYED", "Topic"]
+
+FLAG_DELAYED = 0x0100
+"""The entry's metadata has a `deliver_at_time`."""
+
+READ_BYTES_MAX = 2**20
+
+
+class Topic:
+    """A topic that is open."""
+
+    def __init__(self, name: TopicName, log: Log, cursors: CursorStore, clock: Clock) -> None:
+        self.name = name
+        self.log = log
+        self.cursors = cursors
+        self.producers = Producers()
+        self.subscriptions: dict[str, Subscription] = {}
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._clock = clock
+        self._library_sequence = 0
+        for each in cursors.names():
+            cursors.take_gaps(each, self.following)
+            self._add_subscription(each, SubscriptionType.EXCLUSIVE, cursors.get(each))
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        name: TopicName,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        events: EventSink,
+    ) -> Topic:
+        """Open or create the topic in `directory`."""
+        log = Log.open(
+            fs,
+            f"{directory}/log",
+            kind="topic",
+            settings=settings,
+            clock=clock,
+            rule=PACKED,
+            events=events,
+        )
+        try:
+            cursors = CursorStore.open(fs, f"{directory}/cursors", clock=clock, events=events)
+        except BaseException:
+            log.close()
+            raise
+        return cls(name, log, cursors, clock)
+
+    def close(self) -> None:
+        """Make everything durable and let go of the files."""
+        try:
+            self.log.close()
+        finally:
+            self.cursors.close()
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def append_entries(
+        self,
+        bodies: Sequence[Buffer],
+        *,
+        times: NDArray[np.int64] | Sequence[int],
+        counts: NDArray[np.int64] | Sequence[int],
+        delayed: NDArray[np.int64] | Sequence[int] | int = 0,
+    ) -> Pending:
+        """Append entries as producers sent them; the result names the last position."""
+        pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=delayed)
+        self.messages_in += int(sum(counts))
+        self.bytes_in += sum(map(len, bodies))
+        return pending
+
+    def append(
+        self,
+        *,
+        value: bytes | None,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+    ) -> MessageId:
+        """Append one message and wait until it is durable."""
+        now_ms = self._clock.now_ms()
+        metadata = MessageMetadata(
+            producer_name="library", sequence_id=self._library_sequence, publish_time=now_ms
+        )
+        self._library_sequence += 1
+        if isinstance(key, bytes):
+            metadata.partition_key = base64_text(key)
+            metadata.partition_key_b64_encoded = True
+        elif key is not None:
+            metadata.partition_key = key
+        if value is None:
+            metadata.null_value = True
+        if event_time_ms:
+            metadata.event_time = event_time_ms
+        for name, text in (properties or {}).items():
+            metadata.properties.add(key=name, value=text)
+        body = encode_entry(metadata, value or b"")
+        position = self.append_entries([body], times=[now_ms], counts=[1]).result()
+        ledger, entry = unpack(position)
+        return MessageId(ledger, entry, -1, self.name.partition)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def read(self, start: MessageId | None = None) -> Iterator[Message]:
+        """All messages from `start` (inclusive) on, as they are now."""
+        position = 0 if start is None else start.ledger << 32 | start.entry
+        with self.log.snapshot("library reader") as snapshot:
+            for entry in snapshot.read(position):
+                for message in decode_entry(entry, self.name.partition):
+                    if start is None or message.id >= start:
+                        yield message
+
+    @property
+    def last_position(self) -> int:
+        """Of the last entry that may be read, -1 if there is none."""
+        return self.log.last_position
+
+    def last_message_id(self) -> MessageId:
+        """Of the last message; (-1, -1) in an empty topic."""
+        last = self.log.last_position
+        with self.log.snapshot("last message") as snapshot:
+            for frames in snapshot.read_frames(max(last, 0)):
+                count = int(frames.tags()[0])
+                ledger, entry = unpack(last)
+                metadata, _ = parse_entry(next(frames.select(slice(0, 1)).entries()).body)
+                batched = metadata.HasField("num_messages_in_batch")
+                return MessageId(ledger, entry, count - 1 if batched else -1, self.name.partition)
+        return MessageId(-1, -1, -1, self.name.partition)
+
+    def following(self, position: int) -> int:
+        """The first position at or above one that an entry has or a future one may get."""
+        for segment in self.log.manifest.segments:
+            if not segment.sealed:
+                return max(position, segment.first_position)
+            if position <= segment.last_position:
+                return max(position, segment.first_position)
+        return position
+
+    def find_time(self, time_ms: int) -> int:
+        """The first position published at or after a time; the next one if there is none."""
+        with self.log.snapshot("time search") as snapshot:
+            found = snapshot.find_time(time_ms)
+        return self.log.next_position if found is None else found
+
+    # --- subscriptions ----------------------------------------------------------------------
+
+    def subscription(
+        self, name: str, kind: SubscriptionType, *, durable: bool, start: int
+    ) -> Subscription:
+        """The subscription of that name, created to begin at position `start` if it is new."""
+        found = self.subscriptions.get(name)
+        if found is not None:
+            return found
+        cursor = Cursor(max(start, 0) - 1)
+        if durable:
+            self.cursors.create(name, cursor, {})
+            self.cursors.take_gaps(name, self.following)
+            cursor = self.cursors.get(name)
+        else:
+            cursor.take_gaps(self.following)
+        return self._add_subscription(name, kind, cursor)
+
+    def _add_subscription(
+        self, name: str, kind: SubscriptionType, cursor: Cursor
+    ) -> Subscription:
+        subscription = self.subscriptions[name] = Subscription(
+            name, kind, cursor, slot_of=_slot_of, due_ms_of=_due_ms_of
+        )
+        return subscription
+
+    def is_durable(self, subscription: Subscription) -> bool:
+        """Does it outlive its consumers?"""
+        return subscription.name in self.cursors.names()
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Forget it and what it had acknowledged."""
+        if self.subscriptions.pop(subscription.name, None) and self.is_durable(subscription):
+            self.cursors.delete(subscription.name)
+
+    def leave(self, subscription: Subscription, consumer: Consumer, *, keep: bool = False) -> None:
+        """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
+        subscription.remove(consumer)
+        if not (keep or subscription.consumers or self.is_durable(subscription)):
+            self.subscriptions.pop(subscription.name, None)
+
+    def acknowledge(self, subscription: Subscription, change: Change) -> None:
+        """Something was acknowledged: remember it, and forget who held it."""
+        if self.is_durable(subscription):
+            self.cursors.ack(subscription.name, change)
+            self.cursors.take_gaps(subscription.name, self.following)
+        else:
+            change.apply(subscription.cursor)
+            subscription.cursor.take_gaps(self.following)
+        if isinstance(change, AckedUpTo):
+            subscription.acknowledged_up_to(change.position)
+        elif isinstance(change, Reset):
+            subscription.reset()
+        else:
+            position = getattr(change, "position", NO_POSITION)
+            if subscription.cursor.is_acked(position):
+                subscription.acknowledged(position)
+
+    def seek(self, subscription: Subscription, position: int) -> None:
+        """Begin again at a position; what was acknowledged above it no longer is."""
+        self.acknowledge(subscription, Reset(max(position, 0)))
+
+    def dispatch(self, subscription: Subscription) -> list[Delivery]:
+        """Deliver what can be delivered now; nothing left to do when the answer is empty."""
+        now_ms = self._clock.now_ms()
+        wanted = subscription.wants(now_ms)
+        if wanted is None:
+            return []
+        if not wanted.positions and wanted.start > self.log.last_position:
+            return []
+        return subscription.offer(self._read(wanted), now_ms, wanted=wanted)
+
+    def _read(self, wanted: Wanted) -> list[Entry]:
+        with self.log.snapshot("dispatch") as snapshot:
+            if wanted.positions:
+                entries = []
+                for position in wanted.positions:
+                    found = next(snapshot.read(position, limit=1), None)
+                    if found is not None and found.position == position:
+                        entries.append(found)
+                return entries
+            for frames in snapshot.read_frames(wanted.start):
+                return list(frames.entries())
+        return []
+
+    def maintain(self) -> None:
+        """What only time brings about."""
+        self.log.maintain()
+        self.cursors.maintain()
+
+
+def base64_text(key: bytes) -> str:
+    """A key of any bytes as the protocol carries it."""
+    import base64
+
+    return base64.b64encode(key).decode()
+
+
+def _slot_of(entry: Entry) -> int:
+    """The slot of an entry's key, of its ordering key if it has one."""
+    metadata, _ = parse_entry(entry.body)
+    if metadata.HasField("ordering_key"):
+        return key_slot(metadata.ordering_key)
+    if metadata.HasField("partition_key"):
+        return key_slot(metadata.partition_key.encode())
+    return key_slot(b"NONE_KEY")
+
+
+def _due_ms_of(entry: Entry) -> int:
+    if not entry.flags & FLAG_DELAYED:
+        return 0
+    metadata, _ = parse_entry(entry.body)
+    return int(metadata.deliver_at_time)
