@@ -17,6 +17,7 @@ expected, and leaves everything as it was. Callers catch the class, people read 
     ├── UnsupportedVersion      written by a newer Lithify
     ├── LogLocked               another process writes to this directory
     ├── LogClosed               used after close
+    ├── ReadFailed              the file system failed a read
     ├── WriteFailed             the file system refused a write; nothing was acknowledged
     ├── RunRefused              a compaction run cannot start now; names the limit it waits for
     ├── RunFailed               the file system failed a run; the log is as it was
@@ -25,6 +26,8 @@ expected, and leaves everything as it was. Callers catch the class, people read 
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 __all__ = [
     "Corrupt",
@@ -41,6 +44,7 @@ __all__ = [
     "PlanStale",
     "PositionOutOfRange",
     "ProtocolError",
+    "ReadFailed",
     "RunCancelled",
     "RunFailed",
     "RunRefused",
@@ -50,7 +54,19 @@ __all__ = [
 
 
 class LithifyError(Exception):
-    """The root: catches everything Lithify raises on purpose."""
+    """The root: catches everything Lithify raises on purpose. Can be pickled and copied."""
+
+    def __new__(cls, *given: object) -> Self:
+        """Keep what it is made from."""
+        error = super().__new__(cls, *given)
+        error._given = given
+        return error
+
+    _given: tuple[object, ...]
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        """Made again from what it was made from, not from its text."""
+        return type(self), self._given
 
 
 class InvalidInput(LithifyError, ValueError):
@@ -148,6 +164,16 @@ class LogLocked(LithifyError):
 
 class LogClosed(LithifyError):
     """The log was used after close."""
+
+
+class ReadFailed(LithifyError):
+    """The file system failed a read."""
+
+    def __init__(self, path: str, offset: int, cause: OSError) -> None:
+        self.path = path
+        self.offset = offset
+        self.cause = cause
+        super().__init__(f"{path} at byte {offset}: {cause.strerror or cause}")
 
 
 class WriteFailed(LithifyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from copy import deepcopy
 
 import pytest
@@ -25,10 +26,8 @@ def play_until(
 ) -> tuple[Story, MemoryFileSystem]:
     disk = MemoryFileSystem()
     story = Story(seed, length, durability)
-    try:
+    with suppress(PowerCut):
         story.play(FaultyFileSystem(disk, [Fault("mutating", nth=nth, kind=kind)]))
-    except PowerCut:
-        pass
     return story, disk
 
 

@@ -422,9 +422,14 @@ def test_cleanup_before_the_report_is_durable() -> None:
         only_finished(recovered(disk), "CLEANUP")
 
 
+def test_done_before_it_is_journalled() -> None:
+    for disk in states(compact, Fault("write", "*/JOURNAL", nth=5, kind="CRASH")):
+        only_finished(recovered(disk), "CLEANUP")
+
+
 def test_done_before_the_journal_is_removed() -> None:
     for disk in states(compact, Fault("remove", "*/JOURNAL", kind="CRASH")):
-        only_finished(recovered(disk), "CLEANUP")
+        only_finished(recovered(disk), "DONE")
 
 
 def test_done_before_the_directory_is_synced() -> None:
@@ -433,7 +438,7 @@ def test_done_before_the_directory_is_synced() -> None:
         found = recovered(disk)
         seen.add(len(found.actions))
         if found.actions:
-            only_finished(found, "CLEANUP")
+            only_finished(found, "DONE")
         else:
             assert (found.positions, found.run) == (LIVE, None)
             assert len(compactor_of(found.log, disk, LIVE).history.newest(9)) == 1

@@ -1,1 +1,3 @@
-"""The compaction kernel: horizon, live set, plan, rewrite, publish, reclaim."""
+"""The compaction kernel: from a horizon and a live set to a smaller log. Start in `run.py`."""
+
+__all__: list[str] = []

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lithify.fs.base import FileLock, FileSystem
 
 __all__ = [
+    "SLEEP_S_MIN",
     "Allowance",
     "Budget",
     "DiskGate",

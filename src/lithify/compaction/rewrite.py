@@ -142,7 +142,11 @@ def _copy(
 
 
 def measure_live(
-    fs: FileSystem, directory: str, source: SegmentRef, live: LiveSet
+    fs: FileSystem,
+    directory: str,
+    source: SegmentRef,
+    live: LiveSet,
+    before_read: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """(entries, bytes of their frames) of a segment whose positions are in `live`.
 
@@ -161,7 +165,7 @@ def measure_live(
 
     segment = OpenSegment(fs, directory, source)
     with segment.file:
-        _walk(segment, source, live, lambda _: None, count)
+        _walk(segment, source, live, before_read, count)
     return entries, total
 
 

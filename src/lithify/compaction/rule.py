@@ -16,7 +16,7 @@ from lithify.compaction.report import Cause
 from lithify.compaction.rewrite import measure_live
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
@@ -38,6 +38,8 @@ class Question:
     """The time to judge by."""
     memory_bytes: int
     """What the rule may hold at a time."""
+    before_read: Callable[[int], None]
+    """To be called with the number of bytes before each read of a segment; it may wait or raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ class GivenLiveSet:
         """Keep exactly the named positions."""
         for segment in question.segments:
             live = self.live.slice(segment.first_position, segment.last_position + 1)
-            entries, size = measure_live(question.fs, question.directory, segment, live)
+            entries, size = measure_live(
+                question.fs, question.directory, segment, live, question.before_read
+            )
             before_entries, before_bytes = segment.live_entries, segment.live_bytes
             gone = before_entries - entries, before_bytes - size
             yield Judgement(live, entries, size, {Cause.UNREFERENCED: gone})

@@ -172,14 +172,27 @@ class Compactor:
             segments = candidates(
                 snapshot.manifest, horizon.position, in_view=self.settings.in_view
             )
-            question = self._question(segments, horizon.position, now_ms)
+            question = self._question(segments, horizon.position, now_ms, _unlimited)
             judged = zip(segments, self._rule.judge(question), strict=True)
             stats = [_stats(segment, judgement) for segment, judgement in judged]
         return DryRun(horizon, self._plan(stats), now_ms)
 
-    def _question(self, segments: Sequence[SegmentRef], horizon: int, as_of_ms: int) -> Question:
-        memory_bytes = self.settings.budget.memory_bytes
-        return Question(self._fs, self._log.directory, segments, horizon, as_of_ms, memory_bytes)
+    def _question(
+        self,
+        segments: Sequence[SegmentRef],
+        horizon: int,
+        as_of_ms: int,
+        before_read: Callable[[int], None],
+    ) -> Question:
+        return Question(
+            self._fs,
+            self._log.directory,
+            segments,
+            horizon,
+            as_of_ms,
+            self.settings.budget.memory_bytes,
+            before_read,
+        )
 
     def _plan(self, stats: Sequence[SegmentStats]) -> Plan:
         settings = self.settings
@@ -232,7 +245,9 @@ class Compactor:
                 self._log.snapshot(f"compaction run {run_id}") as snapshot,
             ):
                 times.enter(Phase.PREPARE, run_id)
-                record, plan = self._prepare(snapshot.manifest, run_id, trigger, started_ms)
+                record, plan = self._prepare(
+                    snapshot.manifest, run_id, trigger, started_ms, allowance
+                )
                 if _changes_nothing(record, plan, snapshot.manifest):
                     return self._report(record, "nothing to do", times, before)
                 reserve_scratch(
@@ -258,11 +273,16 @@ class Compactor:
             self._allowance = None
 
     def _prepare(
-        self, manifest: Manifest, run_id: str, trigger: str, started_ms: int
+        self,
+        manifest: Manifest,
+        run_id: str,
+        trigger: str,
+        started_ms: int,
+        allowance: Allowance,
     ) -> tuple[RunRecord, Plan]:
         horizon = _horizon(manifest, self.holds).position
         segments = candidates(manifest, horizon, in_view=self.settings.in_view)
-        question = self._question(segments, horizon, started_ms)
+        question = self._question(segments, horizon, started_ms, allowance.read)
         judged: list[SegmentRef] = []
         stats: list[SegmentStats] = []
         causes: dict[Cause, tuple[int, int]] = {}
@@ -291,13 +311,16 @@ class Compactor:
 
     def _with_dead_set(self, segment: SegmentRef, judgement: Judgement, run_id: str) -> SegmentRef:
         """The segment with what is dead in it now, in a durable file of its own."""
-        if judgement.live_entries == segment.live_entries:
+        if segment.dead is None and judgement.live_entries == segment.entries:
             return segment
         directory = self._log.directory
         everything = LiveSet.from_range(segment.first_position, segment.last_position + 1)
         dead = everything - judgement.live
-        if segment.dead is not None and read_dead_set(self._fs, directory, segment.dead) - dead:
-            raise InvalidInput(f"the rule brings back dead entries of {segment.name}")
+        if segment.dead is not None:
+            if read_dead_set(self._fs, directory, segment.dead) - dead:
+                raise InvalidInput(f"the rule brings back dead entries of {segment.name}")
+            if judgement.live_entries == segment.live_entries:
+                return segment
         data = dead.to_bytes()
         name = dead_set_name(segment.id, run_id)
         with self._fs.open_append(f"{directory}/{name}", exclusive=True) as file:
@@ -346,6 +369,7 @@ class Compactor:
         self._sweep()
         times.enter(Phase.DONE, record.run_id)
         report = self._report(record, "done", times, before)
+        self._journal.enter(Phase.DONE)
         self._journal.remove()
         return report
 
@@ -528,6 +552,10 @@ class _Times:
             for (phase, start), (_, end) in pairwise([*self._entered, now])
             if phase is not Phase.DONE
         }
+
+
+def _unlimited(size: int) -> None:
+    """For a dry run, which waits for nothing."""
 
 
 def _take(bucket: TokenBucket, size: int) -> None:

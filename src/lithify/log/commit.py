@@ -130,11 +130,13 @@ def _call_if_running(
 class Pending:
     """An append on its way to being durable. `await` it, or call `result()`."""
 
-    __slots__ = ("_log", "_tick", "position")
+    __slots__ = ("_log", "_tick", "position", "runs")
 
     def __init__(self, position: int, tick: Tick, log: Syncable) -> None:
         self.position = position
         """Of the entry; of the last one if several were appended."""
+        self.runs: list[tuple[int, int]] = [(position, position)]
+        """First and last position of each stretch, if several were appended without positions."""
         self._tick = tick
         self._log = log
 

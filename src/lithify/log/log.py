@@ -31,13 +31,14 @@ error of an fsync goes to whoever syncs.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import filterfalse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput, LogClosed, LogLocked, PositionOutOfRange, WriteFailed
@@ -159,16 +160,7 @@ class Log:
         if lock is None:
             raise LogLocked(directory, read_file(fs, f"{directory}/{LOCK}").decode() or "unknown")
         try:
-            if fs.exists(f"{directory}/{MANIFEST}"):
-                manifest = read_manifest(fs, directory)
-                # A process that was killed may have renamed it and not come to this fsync. Nothing
-                # may be acknowledged in a generation that a power cut could undo.
-                fs.sync_dir(directory)
-            else:
-                check_new_directory(fs, directory)
-                manifest = _create(fs, directory, kind, clock, rule, random_bytes(12))
-            if manifest.kind != kind:
-                raise InvalidInput(f"{directory} is a log of kind {manifest.kind!r}, not {kind!r}")
+            manifest = _read_or_create(fs, directory, kind, clock, rule, random_bytes)
             for event in remove_orphans(fs, directory, manifest):
                 events(event)
             tail = recover_tail(fs, directory, manifest)
@@ -181,8 +173,11 @@ class Log:
         if tail.cut is not None:
             events(tail.cut)
             # Positions that a reader may have seen before the cut must not be given out again.
-            with log._write_lock, _closing_on_error(log):
-                log._roll()
+            try:
+                log.roll()
+            except BaseException:
+                log.abandon()
+                raise
         return log
 
     # --- appending -------------------------------------------------------------------------
@@ -228,6 +223,7 @@ class Log:
         with self._write_lock:
             place = self._state.active.visible[1]
             pending = Pending(place, _DONE, self)
+            runs: list[tuple[int, int]] = []
             while len(batch):
                 active, place = self._prepare(batch.next_size, batch.next_position)
                 if pending.done():
@@ -243,6 +239,8 @@ class Log:
                 except OSError as error:
                     raise self._write_failed(error, int(piece.positions[-1])) from error
                 pending = self._written(active, int(piece.positions[-1]))
+                runs.append((int(piece.positions[0]), pending.position))
+            pending.runs = runs
             return pending
 
     def _prepare(self, size: int, position: int | None) -> tuple[_Active, int]:
@@ -347,6 +345,14 @@ class Log:
         except OSError as error:
             failure = WriteFailed(active.writer.path, error)
             self._events(WriteRefused(self.directory, active.writer.path, str(error)))
+        except BaseException:
+            # An interrupt: nobody may wait for this fsync any longer. The next one covers it.
+            with self._write_lock:
+                self._syncing = False
+                self._sync_ended.notify_all()
+            cause = InterruptedError(errno.EINTR, "fsync was interrupted")
+            tick.complete(WriteFailed(active.writer.path, cause))
+            raise
         with self._write_lock:
             self._syncing = False
             self._sync_ended.notify_all()
@@ -593,7 +599,7 @@ class Log:
             self._lock.release()
             self._tick.complete(LogClosed(f"{self.directory} is closed"))
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -605,15 +611,24 @@ class Log:
         self.close()
 
 
-@contextmanager
-def _closing_on_error(log: Log) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        log._closed = True
-        log._state.active.writer.file.close()
-        log._lock.release()
-        raise
+def _read_or_create(
+    fs: FileSystem,
+    directory: str,
+    kind: str,
+    clock: Clock,
+    rule: PositionRule,
+    random_bytes: Callable[[int], bytes],
+) -> Manifest:
+    if not fs.exists(f"{directory}/{MANIFEST}"):
+        check_new_directory(fs, directory)
+        return _create(fs, directory, kind, clock, rule, random_bytes(12))
+    manifest = read_manifest(fs, directory)
+    if manifest.kind != kind:
+        raise InvalidInput(f"{directory} is a log of kind {manifest.kind!r}, not {kind!r}")
+    # A process that was killed may have renamed it and not come to this fsync. Nothing may be
+    # acknowledged in a generation that a power cut could undo.
+    fs.sync_dir(directory)
+    return manifest
 
 
 def _create(

@@ -1,9 +1,9 @@
-"""The manifest: the one truth about which files belong to a log.
+r"""The manifest: the one truth about which files belong to a log.
 
 The file `MANIFEST` is replaced whole, by one rename, after everything it names is durable:
 
-    lithify manifest 1 <crc: 8 hex digits> <length>\\n      CRC-32C and length of what follows
-    {JSON}\\n
+    lithify manifest 1 <crc: 8 hex digits> <length>\n      CRC-32C and length of what follows
+    {JSON}\n
 
 Each replacement is a **publish** and raises the generation by one. A manifest is a value: readers
 keep the one they began with and go on in it whatever is published meanwhile.
@@ -115,8 +115,8 @@ class SegmentRef:
     @classmethod
     def from_row(cls, row: list[Any]) -> SegmentRef:
         """Read back what `to_row` gave."""
-        dead = row[-1]
-        return cls(*row[:-1], dead=None if dead is None else DeadRef(*dead))
+        dead = None if row[-1] is None else DeadRef(*row[-1])
+        return cls(**dict(zip(SEGMENT_COLUMNS, row, strict=True)) | {"dead": dead})
 
 
 SEGMENT_COLUMNS = (

@@ -71,6 +71,7 @@ _FIXED = {
     JOURNAL: FileKind.JOURNAL,
     HISTORY: FileKind.HISTORY,
 }
+_SUFFIXES = {"seg": FileKind.SEGMENT, "keys": FileKind.KEY_INDEX, "dead": FileKind.DEAD_SET}
 _NUMBERED = re.compile(r"(\d{12})(?:-([0-9a-z]+))?\.(seg|keys|dead)")
 
 
@@ -106,11 +107,9 @@ def parse_name(name: str) -> FileName:
     if match is None:
         return FileName(name, FileKind.FOREIGN)
     segment_id, attempt, suffix = int(match[1]), match[2] or "", match[3]
-    if suffix == "keys":
-        return FileName(name, FileKind.KEY_INDEX, segment_id, attempt)
-    if suffix == "dead":
-        return FileName(name, FileKind.DEAD_SET, segment_id, attempt)
-    kind = FileKind.REWRITTEN if attempt else FileKind.SEGMENT
+    kind = _SUFFIXES[suffix]
+    if kind is FileKind.SEGMENT and attempt:
+        kind = FileKind.REWRITTEN
     return FileName(name, kind, segment_id, attempt)
 
 

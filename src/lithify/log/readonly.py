@@ -14,8 +14,8 @@ Nothing but the pin is ever written. Where even that is not allowed (a read-only
 directory of another user), the log is read without one: a reclaim meanwhile makes reads fail with
 `MissingFile`, never answer wrongly.
 
-A snapshot may show entries that their writer has not made durable yet. If a crash takes them, their
-positions are not given out again. Any process may call this, also the one that writes.
+A snapshot may show entries that their writer has not made durable yet, and that a crash may take.
+Any process may call this, also the one that writes.
 """
 
 from __future__ import annotations

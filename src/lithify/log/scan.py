@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import DamagedFrame
+from lithify.errors import DamagedFrame, ReadFailed
 from lithify.log import kernels
 from lithify.log.frame import HEADER_BYTES, Entry
 
@@ -149,10 +149,13 @@ class Pieces:
         view = self._buffer.data[self._held : self._held + want]
         if want:
             self._before_read(want)
-        got = self._file.readinto(view, self.base + self._held) if want else 0
+        at = self.base + self._held
+        try:
+            got = self._file.readinto(view, at) if want else 0
+        except OSError as error:
+            raise ReadFailed(self._file.path, at, error) from error
         if got < want:
-            at = self.base + self._held + got
-            raise DamagedFrame(self._file.path, at, f"file ends {want - got} bytes too early")
+            raise DamagedFrame(self._file.path, at + got, f"file ends {want - got} bytes too early")
         self._held += got
         return self._held
 

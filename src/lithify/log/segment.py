@@ -37,8 +37,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, NotASegment, UnsupportedVersion
 from lithify.log.blocks import ROW_BYTES, BlockIndex
@@ -47,6 +45,7 @@ from lithify.positions import NO_POSITION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
