@@ -32,7 +32,6 @@ from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from lithify.clock import Clock
     from lithify.fs.base import FileLock, FileSystem
@@ -286,12 +285,7 @@ class DiskTurn:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

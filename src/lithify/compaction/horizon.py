@@ -28,7 +28,6 @@ from lithify.positions import NO_POSITION, POSITION_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     from lithify.clock import Clock
 
@@ -160,10 +159,5 @@ class HoldHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

@@ -44,7 +44,6 @@ from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from lithify.checksum import Buffer
     from lithify.clock import Clock
@@ -267,12 +266,7 @@ class _FaultyFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(

@@ -28,7 +28,6 @@ from lithify.fs.base import FileStat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from lithify.checksum import Buffer
     from lithify.fs.base import File, FileLock
@@ -125,12 +124,7 @@ class _LocalFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def copy_from(self, source: _LocalFile, offset: int, length: int) -> int:

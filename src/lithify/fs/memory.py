@@ -32,7 +32,6 @@ from lithify.fs.inodes import DirInode, FileInode, LinkInode, NameChange, Slot, 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
-    from types import TracebackType
 
     from lithify.checksum import Buffer
     from lithify.clock import Clock
@@ -153,12 +152,7 @@ class _MemoryFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _opened(self, *, to_write: bool = False) -> FileInode:

@@ -22,7 +22,6 @@ from lithify.log.names import FileKind, parse_name, pin_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from lithify.clock import Clock
     from lithify.fs import FileLock, FileSystem
@@ -55,12 +54,7 @@ class Pin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
