@@ -124,7 +124,7 @@ class Journal:
 
     def read(self) -> RunRecord | None:
         """The unfinished run, or None. Damage raises `DamagedFile`."""
-        if not self._fs.exists(self._path):
+        if not self.exists():
             return None
         lines, _ = read_lines(self._fs, self._path)
         if not lines:
@@ -138,6 +138,10 @@ class Journal:
             if phase is Phase.COPY:
                 targets[step["group"]] = SegmentRef.from_row(step["target"])
         return replace(record, targets=targets, phase=phase)
+
+    def exists(self) -> bool:
+        """Is there an unfinished run?"""
+        return self._fs.exists(self._path)
 
     def create(self, record: RunRecord) -> None:
         """Begin; a crash leaves no journal or a whole one."""

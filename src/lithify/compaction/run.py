@@ -50,6 +50,7 @@ from lithify.compaction.publish import candidates, publish_edit
 from lithify.compaction.report import Cause, History, Report
 from lithify.compaction.rewrite import RewriteTask, rewrite
 from lithify.compaction.rule import Judgement, Question
+from lithify.compaction.schedule import Observation
 from lithify.errors import (
     Corrupt,
     InvalidInput,
@@ -163,6 +164,22 @@ class Compactor:
     def horizon(self) -> Horizon:
         """How far a run could judge now, and what holds it back."""
         return _horizon(self._log.manifest, self.holds)
+
+    def observe(self) -> Observation:
+        """What has come since the last run, for the scheduler; looks at the manifest only."""
+        manifest = self._log.manifest
+        horizon = _horizon(manifest, self.holds).position
+        new = [
+            segment
+            for segment in candidates(manifest, horizon, in_view=False)
+            if segment.last_position > manifest.horizon
+        ]
+        return Observation(
+            new_bytes=sum(segment.frame_bytes for segment in new),
+            new_entries=sum(segment.entries for segment in new),
+            oldest_unjudged_ms=min((segment.time_min for segment in new), default=None),
+            unfinished=self._journal.exists(),
+        )
 
     def plan(self) -> DryRun:
         """What a run would do now. Reads, but writes nothing and waits for nothing."""
