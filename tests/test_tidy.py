@@ -135,8 +135,8 @@ def test_a_module_says_what_it_is_and_what_it_offers(name: str) -> None:
     offers = any(
         isinstance(target, ast.Name) and target.id == "__all__"
         for node in tree(name).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     )
     assert offers or name.endswith("/__main__.py"), "no __all__"
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.liveset import format as liveset_format
-from lithify.liveset import liveset
-from lithify.liveset import LiveSet, LiveSetBuilder
 from lithify.errors import InvalidInput
+from lithify.liveset import LiveSet, LiveSetBuilder, liveset
+from lithify.liveset import format as liveset_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

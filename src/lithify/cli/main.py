@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import log
+from lithify.cli import config, log, serve, topics
 from lithify.errors import LithifyError
 
 __all__ = ["app", "main"]
@@ -49,7 +49,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(serve.serve)
+app.add_typer(topics.app, name="topics")
 app.add_typer(log.app, name="log")
+app.add_typer(config.app, name="config")
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.errors import LithifyError, ProtocolError
 from lithify.positions import unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.errors import error_code
+from lithify.pulsar.schemas import producer_schema
 from lithify.topics.names import TopicName
-from lithify.topics.producers import AccessMode, Producer, ProducerBusy, ProducerFenced
-from lithify.topics.store import TopicNotFound
-from lithify.topics.topic import FLAG_DELAYED
+from lithify.topics.producers import AccessMode, Producer
+from lithify.topics.subscription import SubscriptionType
+from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +40,10 @@ class _Joined:
     topic: Topic
     producer: Producer
     request_id: int
+    schema_version: bytes
     ready: bool = True
+    failed: bool = False
+    """An append failed: what follows is not written, or it would stand before what is resent."""
 
 
 class Producing:
@@ -47,6 +52,8 @@ class Producing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
+        self._gone: set[int] = set()
+        """Those that were put out, whose messages may still be on their way."""
 
     def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
         """The commands that this takes."""
@@ -58,9 +65,16 @@ class Producing:
         request = command.producer
         session = self._session
         host = session.host
+        known = self._joined.get(request.producer_id)
+        if known is not None:
+            # The client asks again because the answer was late: it is the same producer.
+            known.request_id = request.request_id
+            self._answer(known)
+            return
         try:
             create = host.topics.settings.auto_create
             topic = host.topics.get(TopicName.parse(request.topic), create=create)
+            schema_version = producer_schema(host.topics, topic, request)
             named = bool(request.producer_name)
             producer = Producer(
                 name=request.producer_name or host.new_name(),
@@ -69,12 +83,22 @@ class Producing:
                 mode=AccessMode(request.producer_access_mode),
                 topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
             )
+            if request.initial_subscription_name:
+                topic.subscription(
+                    request.initial_subscription_name,
+                    SubscriptionType.EXCLUSIVE,
+                    durable=True,
+                    start=0,
+                )
             ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
-            session.send(replies.error(request.request_id, _code(error), str(error)))
+            session.send(replies.error(request.request_id, error_code(error), str(error)))
             return
-        joined = _Joined(request.producer_id, topic, producer, request.request_id, ready)
+        joined = _Joined(
+            request.producer_id, topic, producer, request.request_id, schema_version, ready
+        )
         self._joined[request.producer_id] = joined
+        self._gone.discard(request.producer_id)
         host.producer_joined(producer, self, request.producer_id)
         for other in put_out:
             host.producer_put_out(other)
@@ -89,6 +113,7 @@ class Producing:
                 joined.topic.last_sequence_id(producer.name),
                 ready=joined.ready,
                 topic_epoch=producer.topic_epoch if joined.ready else None,
+                schema_version=joined.schema_version,
             )
         )
 
@@ -102,6 +127,7 @@ class Producing:
     def put_out(self, producer_id: int) -> None:
         """Another producer has taken the topic or the name over."""
         if self._joined.pop(producer_id, None) is not None:
+            self._gone.add(producer_id)
             self._session.send(replies.close_producer(producer_id))
 
     def _close_producer(self, command: wire.BaseCommand) -> None:
@@ -124,6 +150,13 @@ class Producing:
             self._leave(joined)
         self._joined.clear()
 
+    def let_go(self) -> None:
+        """The client may not go on; it is told for each producer."""
+        for producer_id in list(self._joined):
+            self._leave(self._joined.pop(producer_id))
+            self._gone.add(producer_id)
+            self._session.send(replies.close_producer(producer_id))
+
     # --- messages ---------------------------------------------------------------------------
 
     def take(self, data: NDArray[np.uint8], sends: Sends) -> None:
@@ -137,8 +170,12 @@ class Producing:
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
         producer_id = int(sends.producer_ids[start])
         joined = self._joined.get(producer_id)
-        if joined is None:
+        if joined is None and producer_id in self._gone:
             # It was put out while these were on their way; its client has been told.
+            return
+        if joined is None or not joined.ready:
+            raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
+        if joined.failed:
             return
         bad = (sends.crcs[start:stop] == hot.BAD_CRC) | (
             sends.flags[start:stop] & (hot.BAD_METADATA | hot.BAD_BATCH | hot.UNUSUAL) != 0
@@ -169,7 +206,13 @@ class Producing:
             wire.ServerError.ChecksumError,
             what,
         )
-        session.host.in_order(joined.topic, lambda: session.send(frame))
+        session.unanswered += 1
+
+        def then() -> None:
+            session.unanswered -= 1
+            session.send(frame)
+
+        session.host.in_order(joined.topic, then)
 
     def _append(
         self, data: NDArray[np.uint8], sends: Sends, joined: _Joined, start: int, stop: int
@@ -183,39 +226,44 @@ class Producing:
         bodies = [view[low:high] for low, high in ranges]
         topic = joined.topic
         counts = np.maximum(sends.nums_in_batch[start:stop], sends.num_messages[start:stop])
-        delayed = np.where(sends.flags[start:stop] & hot.DELAYED, FLAG_DELAYED, 0)
+        seen = sends.flags[start:stop]
+        flags = np.where(seen & hot.DELAYED, FLAG_DELAYED, 0)
+        flags |= np.where(seen & hot.BATCH, FLAG_BATCH, 0)
         sequences = sends.sequence_ids[start:stop].copy()
         highest = sends.highest_sequence_ids[start:stop].copy()
         session = self._session
         try:
             pending = topic.append_entries(
-                bodies, times=sends.publish_times_ms[start:stop], counts=counts, delayed=delayed
+                bodies, times=sends.publish_times_ms[start:stop], counts=counts, flags=flags
             )
-        except LithifyError as error:
-            self._failed(joined, int(sequences[0]), error)
+        except LithifyError:
+            joined.failed = True
+            session.host.in_order(topic, lambda: self._fail(joined))
             return
         producer = joined.producer
         producer.messages += int(counts.sum())
         producer.bytes += sum(map(len, bodies))
         runs = pending.runs
+        session.unanswered += stop - start
 
         def then(error: LithifyError | None) -> None:
+            session.unanswered -= stop - start
             if error is not None:
-                self._failed(joined, int(sequences[0]), error)
-            else:
-                if not session.closed:
-                    self._receipts(joined.id, sequences, highest, runs)
-                session.host.dispatch(topic)
+                self._fail(joined)
+                return
+            # Another producer may have joined with the same id meanwhile.
+            if self._joined.get(joined.id) is joined:
+                self._receipts(joined.id, sequences, highest, runs)
+            session.host.dispatch(topic)
 
         session.host.when_durable(topic, pending, then)
 
-    def _failed(self, joined: _Joined, sequence_id: int, error: LithifyError) -> None:
-        code = wire.ServerError.PersistenceError
-        if isinstance(error, InvalidInput):
-            code = wire.ServerError.NotAllowedError
-        self._session.send(
-            replies.send_error(joined.id, sequence_id % replies.UNSIGNED, code, str(error))
-        )
+    def _fail(self, joined: _Joined) -> None:
+        """Let go of a producer, so that its client joins and sends again what has no receipt."""
+        joined.failed = True
+        if self._joined.get(joined.id) is joined:
+            self._leave(joined)
+            self.put_out(joined.id)
 
     def _receipts(
         self,
@@ -233,15 +281,3 @@ class Producing:
             size = hot.write_receipts(out, ids, sequences[at:stop], highest[at:stop], ledger, entry)
             self._session.send(out.data[:size])
             at = stop
-
-
-def _code(error: LithifyError) -> int:
-    if isinstance(error, ProducerBusy):
-        return wire.ServerError.ProducerBusy
-    if isinstance(error, ProducerFenced):
-        return wire.ServerError.ProducerFenced
-    if isinstance(error, TopicNotFound):
-        return wire.ServerError.TopicNotFound
-    if isinstance(error, InvalidInput):
-        return wire.ServerError.NotAllowedError
-    return wire.ServerError.PersistenceError

@@ -24,6 +24,7 @@ __all__ = [
     "last_message_id",
     "lookup_response",
     "partitions_response",
+    "ping",
     "pong",
     "producer_success",
     "send_error",
@@ -46,6 +47,13 @@ def connected(server_version: str, max_message_bytes: int, protocol_version: int
     command.connected.protocol_version = protocol_version
     command.connected.max_message_size = max_message_bytes
     command.connected.feature_flags.SetInParent()
+    return encode_command(command)
+
+
+def ping() -> bytes:
+    """Are you there?"""
+    command = wire.BaseCommand(type=_Type.PING)
+    command.ping.SetInParent()
     return encode_command(command)
 
 

@@ -22,9 +22,12 @@ from google.protobuf.message import DecodeError
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.auth import Gate
 from lithify.pulsar.consuming import Consuming
+from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import FRAME_MARGIN_BYTES, next_frame
 from lithify.pulsar.producing import Producing
+from lithify.pulsar.schemas import SchemaRequests
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import TopicNotFound
 
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
+    from lithify.topics.access import Access
+    from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
-    from lithify.topics.subscription import Subscription
+    from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = ["PROTOCOL_VERSION", "Host", "Session"]
@@ -50,21 +55,52 @@ class Host(Protocol):
     """What a session needs of the broker around it."""
 
     topics: Topics
+    access: Access | None
     server_version: str
     max_message_bytes: int
     service_url: str
     service_url_tls: str
 
     def when_durable(
-        self, pending: Pending, then: Callable[[LithifyError | None], None]
+        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
     ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the appends."""
+        """Call `then` once an append is durable or has failed; in the order of the calls."""
+
+    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+        """Call `then` once everything given to `when_durable` before has been called."""
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
 
     def new_name(self) -> str:
-        """A producer name that nobody has."""
+        """A name that nobody has."""
+
+    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
+        """Remember whose producer it is."""
+
+    def producer_left(self, producer: Producer) -> None:
+        """Forget it."""
+
+    def producer_ready(self, producer: Producer) -> None:
+        """It waited for the topic and has it now."""
+
+    def producer_put_out(self, producer: Producer) -> None:
+        """Another one has taken its place."""
+
+    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
+        """Remember whose consumer it is."""
+
+    def consumer_left(self, consumer: Consumer) -> None:
+        """Forget it."""
+
+    def consumer_put_out(self, consumer: Consumer) -> None:
+        """Its subscription was moved or removed."""
+
+    def sought(self, topic: Topic, subscription: Subscription, by: Consumer) -> None:
+        """Its consumers were put out for a seek; forget it if it is a reader's and none returns."""
+
+    def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
+        """Tell the consumers of a failover subscription which of them is active."""
 
 
 class Session:
@@ -74,8 +110,12 @@ class Session:
         self.host = host
         self.send = send
         self.closed = False
+        self.paused = False
+        self.unanswered = 0
+        """Messages that were sent and wait for their receipts."""
         self._connected = False
         self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
+        self._gate = Gate(self, host.access)
         self._producing = Producing(self)
         self._consuming = Consuming(self)
         self._handlers: dict[int, Callable[[wire.BaseCommand], None]] = {
@@ -84,6 +124,8 @@ class Session:
             _Type.PARTITIONED_METADATA: self._partitioned_metadata,
             _Type.LOOKUP: self._lookup,
             _Type.GET_TOPICS_OF_NAMESPACE: self._topics_of_namespace,
+            **self._gate.handlers(),
+            **SchemaRequests(self).handlers(),
             **self._producing.handlers(),
             **self._consuming.handlers(),
         }
@@ -95,6 +137,7 @@ class Session:
 
         Raises `ProtocolError` if the connection has to be closed.
         """
+        self._gate.look_at_clock()
         while start < stop and not self.closed:
             if self._connected:
                 sends = hot.scan_sends(data, start, stop, self._limit)
@@ -113,6 +156,21 @@ class Session:
             start += size
         return start
 
+    @property
+    def connected(self) -> bool:
+        """Has the client introduced itself?"""
+        return self._connected
+
+    def pause(self) -> None:
+        """The client does not take what it is sent: deliver nothing more."""
+        self.paused = True
+        self._consuming.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self.paused = False
+        self._consuming.resume()
+
     def _command(self, data: memoryview) -> None:
         try:
             command = wire.BaseCommand.FromString(bytes(data))
@@ -123,10 +181,15 @@ class Session:
                 raise ProtocolError(f"command {command.type} before CONNECT")
             self._connect(command.connect)
             return
+        self.handle(command)
+
+    def handle(self, command: wire.BaseCommand) -> None:
+        """Carry out a command, now or when the client has shown who it is, or refuse it."""
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"command {command.type} is not one that a broker takes")
-        handler(command)
+        if self._gate.admits(command):
+            handler(command)
 
     def close(self) -> None:
         """The connection is gone: producers and consumers go with it."""
@@ -135,10 +198,16 @@ class Session:
             self._producing.close()
             self._consuming.close()
 
+    def let_go(self) -> None:
+        """The client may not go on: its producers and consumers are closed, and it is told."""
+        self._producing.let_go()
+        self._consuming.let_go()
+
     # --- connection and lookup --------------------------------------------------------------
 
     def _connect(self, connect: wire.CommandConnect) -> None:
         self._connected = True
+        self._gate.connect(connect)
         host = self.host
         version = min(PROTOCOL_VERSION, max(connect.protocol_version, 0)) or PROTOCOL_VERSION
         self.send(replies.connected(host.server_version, host.max_message_bytes, version))
@@ -166,9 +235,7 @@ class Session:
             TopicName.parse(request.topic)
         except InvalidInput as error:
             self.send(
-                replies.lookup_response(
-                    request.request_id, "", "", error_code(error), str(error)
-                )
+                replies.lookup_response(request.request_id, "", "", error_code(error), str(error))
             )
             return
         host = self.host
@@ -180,16 +247,9 @@ class Session:
         request = command.getTopicsOfNamespace
         try:
             topics = self.host.topics.list(Namespace.parse(request.namespace))
+            if request.mode == wire.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+                topics = []
         except InvalidInput as error:
             self.send(replies.error(request.request_id, error_code(error), str(error)))
             return
         self.send(replies.topics_response(request.request_id, map(str, topics)))
-
-
-def error_code(error: LithifyError) -> int:
-    """The protocol's number for an error, chosen so that the client raises at once."""
-    if isinstance(error, TopicNotFound):
-        return wire.ServerError.TopicNotFound
-    if isinstance(error, InvalidInput):
-        return wire.ServerError.NotAllowedError
-    return wire.ServerError.PersistenceError

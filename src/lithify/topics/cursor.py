@@ -97,9 +97,11 @@ def check_batch(remaining: int, size: int, masked: int) -> None:
     """Raise unless both are bitsets over the messages of a batch of `size`."""
     if not 1 <= size <= BATCH_MESSAGES_MAX:
         raise InvalidInput(f"batch of {size} messages, must be 1 … {BATCH_MESSAGES_MAX}")
-    for name, bits in (("remaining", remaining), ("masked", masked)):
-        if bits < 0 or bits >> size:
-            raise InvalidInput(f"{name} bits {bits:#x} are outside a batch of {size} messages")
+    # Shifting a negative number never leaves 0, so this finds those as well.
+    if remaining >> size or masked >> size:
+        raise InvalidInput(
+            f"remaining {remaining:#x} or masked {masked:#x} is outside a batch of {size} messages"
+        )
 
 
 def bits_from_words(words: Sequence[int]) -> int:

@@ -2,6 +2,9 @@
 
 Everything is in one file of one checked line (`compaction/lines.py`), replaced atomically by each
 change. Nothing else stores definitions, so that another keeper can take this interface over.
+
+A namespace belongs to a tenant and a topic to a namespace: what others stand in is not removed
+before them. `Definitions` is a value, its methods are pure and return the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,27 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
 
-__all__ = ["Definitions", "DefinitionsFile", "NamespaceDefinition", "TopicDefinition"]
+__all__ = [
+    "AlreadyDefined",
+    "Definitions",
+    "DefinitionsFile",
+    "NamespaceDefinition",
+    "NotDefined",
+    "NotEmpty",
+    "TopicDefinition",
+]
+
+
+class NotDefined(InvalidInput):
+    """No such tenant, namespace or topic."""
+
+
+class AlreadyDefined(InvalidInput):
+    """It exists and should not."""
+
+
+class NotEmpty(InvalidInput):
+    """Something still stands in what was to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +75,58 @@ class Definitions:
         """What a new node begins with."""
         return cls({"public": {}}, {"public/default": NamespaceDefinition()}, {})
 
+    # --- tenants ----------------------------------------------------------------------------
+
+    def tenant(self, name: str) -> dict[str, Any]:
+        """The settings of a tenant."""
+        if name not in self.tenants:
+            raise NotDefined(f"tenant {name} does not exist")
+        return self.tenants[name]
+
+    def with_tenant(self, name: str, settings: dict[str, Any]) -> Definitions:
+        """With a tenant more, or with other settings of one."""
+        # A tenant's name has the rules of a namespace's.
+        Namespace(name, name)
+        return replace(self, tenants=self.tenants | {name: settings})
+
+    def without_tenant(self, name: str) -> Definitions:
+        """With a tenant less; it must have no namespaces."""
+        self.tenant(name)
+        found = self.namespaces_of(name)
+        if found:
+            raise NotEmpty(f"tenant {name} has namespaces: {found[0]} and {len(found) - 1} more")
+        return replace(self, tenants={k: v for k, v in self.tenants.items() if k != name})
+
+    # --- namespaces -------------------------------------------------------------------------
+
+    def namespaces_of(self, tenant: str) -> list[Namespace]:
+        """The namespaces of a tenant, sorted."""
+        names = map(Namespace.parse, self.namespaces)
+        return sorted(name for name in names if name.tenant == tenant)
+
+    def namespace(self, name: Namespace) -> NamespaceDefinition:
+        """The definition of a namespace."""
+        found = self.namespaces.get(str(name))
+        if found is None:
+            raise NotDefined(f"namespace {name} does not exist")
+        return found
+
+    def with_namespace(self, name: Namespace, namespace: NamespaceDefinition) -> Definitions:
+        """With a namespace more, or with another definition of one."""
+        self.tenant(name.tenant)
+        return replace(self, namespaces=self.namespaces | {str(name): namespace})
+
+    def without_namespace(self, name: Namespace) -> Definitions:
+        """With a namespace less; it must have no topics."""
+        self.namespace(name)
+        found = self.topics_of(name)
+        if found:
+            raise NotEmpty(f"namespace {name} has topics: {found[0]} and {len(found) - 1} more")
+        rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
+        return replace(self, namespaces=rest)
+
+    # --- topics -----------------------------------------------------------------------------
+
     def topics_of(self, namespace: Namespace) -> list[TopicName]:
         """The topics of a namespace as they were created, partitioned ones as one."""
         names = (TopicName.parse(name) for name in self.topics)
@@ -59,13 +134,14 @@ class Definitions:
 
     def with_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
         """With a topic more, or with another definition of one."""
-        if str(name.namespace) not in self.namespaces:
-            raise InvalidInput(f"namespace {name.namespace} does not exist")
+        self.namespace(name.namespace)
         return replace(self, topics=self.topics | {str(name): topic})
 
     def without_topic(self, name: TopicName) -> Definitions:
         """With a topic less."""
         return replace(self, topics={k: v for k, v in self.topics.items() if k != str(name)})
+
+    # --- the file ---------------------------------------------------------------------------
 
     def to_json(self) -> str:
         """For the file."""

@@ -13,7 +13,9 @@ Pure: bytes in, values out.
 from __future__ import annotations
 
 import base64
+import binascii
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,17 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.log.frame import Entry
 
-__all__ = ["Message", "MessageId", "decode_entry", "encode_entry", "messages_of", "parse_entry"]
+__all__ = [
+    "Message",
+    "MessageId",
+    "decode_entry",
+    "decompress",
+    "encode_entry",
+    "key_of",
+    "messages_of",
+    "metadata_of",
+    "parse_entry",
+]
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CRC_MAGIC = b"\x0e\x01"
@@ -81,12 +93,26 @@ def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
 
 def parse_entry(body: Buffer) -> tuple[MessageMetadata, memoryview]:
     """(metadata, payload) of an entry, its CRC checked if it has one."""
+    view = _without_broker_metadata(body)
+    if view[:2] == _CRC_MAGIC and crc32c(view[6:]) != int.from_bytes(view[2:6], "big"):
+        raise InvalidInput("the CRC-32C of a message does not match")
+    return _split(view)
+
+
+def metadata_of(body: Buffer) -> MessageMetadata:
+    """The metadata alone, at no cost for the payload: nothing is checked by CRC."""
+    return _split(_without_broker_metadata(body))[0]
+
+
+def _without_broker_metadata(body: Buffer) -> memoryview:
     view = memoryview(body)
-    if view[:2] == _BROKER_MAGIC:
-        view = view[6 + int.from_bytes(view[2:6], "big") :]
+    if view[:2] != _BROKER_MAGIC:
+        return view
+    return view[6 + int.from_bytes(view[2:6], "big") :]
+
+
+def _split(view: memoryview) -> tuple[MessageMetadata, memoryview]:
     if view[:2] == _CRC_MAGIC:
-        if crc32c(view[6:]) != int.from_bytes(view[2:6], "big"):
-            raise InvalidInput("the CRC-32C of a message does not match")
         view = view[6:]
     size = int.from_bytes(view[:4], "big")
     if len(view) < 4 or size > len(view) - 4:
@@ -102,11 +128,11 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
     metadata, payload = parse_entry(entry.body)
     ledger, number = unpack(entry.position)
     if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
-        plain = payload if metadata.encryption_keys else _decompress(metadata, payload)
+        plain = payload if metadata.encryption_keys else decompress(metadata, payload)
         empty = metadata.null_value or not len(plain)
         yield Message(
             MessageId(ledger, number, -1, partition),
-            _key(metadata),
+            key_of(metadata),
             None if empty else bytes(plain),
             {pair.key: pair.value for pair in metadata.properties},
             metadata.publish_time,
@@ -118,7 +144,7 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
     for index, single, value in messages_of(metadata, payload):
         yield Message(
             MessageId(ledger, number, index, partition),
-            _key(single),
+            key_of(single),
             None if single.null_value or not len(value) else bytes(value),
             {pair.key: pair.value for pair in single.properties},
             metadata.publish_time,
@@ -132,7 +158,7 @@ def messages_of(
     metadata: MessageMetadata, payload: Buffer
 ) -> Iterator[tuple[int, SingleMessageMetadata, memoryview]]:
     """(index, metadata, value) of each message of a batch that is not encrypted."""
-    plain = memoryview(_decompress(metadata, payload))
+    plain = memoryview(decompress(metadata, payload))
     at = 0
     for index in range(metadata.num_messages_in_batch):
         size = int.from_bytes(plain[at : at + 4], "big")
@@ -148,15 +174,19 @@ def messages_of(
             yield index, single, plain[begin:at]
 
 
-def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
+def key_of(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
+    """The key, decoded if it was not text."""
     if not metadata.HasField("partition_key"):
         return None
     if metadata.partition_key_b64_encoded:
-        return base64.b64decode(metadata.partition_key)
+        # One that only says so is taken as it is: no producer may stop dispatch with its key.
+        with suppress(binascii.Error):
+            return base64.b64decode(metadata.partition_key)
     return metadata.partition_key.encode()
 
 
-def _decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
+def decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
+    """The payload, which is not encrypted, as it was before it was compressed."""
     size = metadata.uncompressed_size
     try:
         if metadata.compression == LZ4:

@@ -2,6 +2,7 @@
 
     DIRECTORY/definitions                 see `definitions.py`
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
+    DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
 
 A topic exists when it is defined, whatever directories there are. Deleting takes the definition
 away first and the files after it; a directory without a definition is removed at the next open.
@@ -17,6 +18,7 @@ from lithify.fs import read_file
 from lithify.settings import LogSettings
 from lithify.topics.definitions import DefinitionsFile, TopicDefinition
 from lithify.topics.names import Namespace, TopicName
+from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Topics:
         self._clock = clock
         self._events = events
         self._open: dict[TopicName, Topic] = {}
+        self._schemas: dict[TopicName, Schemas] = {}
         self.settings = settings
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
@@ -123,6 +126,8 @@ class Topics:
             if topic is not None:
                 topic.close()
             self._remove_tree(self._path(part))
+        self._schemas.pop(name, None)
+        self._remove_tree(self._path(name))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -148,6 +153,22 @@ class Topics:
             events=self._events,
         )
         return topic
+
+    def schemas(self, name: str | TopicName) -> Schemas:
+        """The schemas of a topic, which all its partitions share."""
+        name = _parsed(name)
+        if not self.exists(name):
+            raise TopicNotFound(f"topic {name} does not exist")
+        if str(name) not in self.definitions.current.topics:
+            name = name.whole
+        found = self._schemas.get(name)
+        if found is None:
+            found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
+        return found
+
+    def now_ms(self) -> int:
+        """The time by the node's clock."""
+        return self._clock.now_ms()
 
     def opened(self) -> dict[TopicName, Topic]:
         """Those that are open now."""

@@ -3,40 +3,46 @@
 Pure: it is told what consumers do, says which entries it wants to read, is handed them, and answers
 with deliveries. Reading, sending and remembering acknowledgements durably are the topic's.
 
-1. `wants()` says what to read next: entries to be delivered again, or the log from a position.
+1. `wants()` says what to read next: entries that wait, or the log from a position, and how many
+   messages can be taken.
 2. `offer(entries)` divides them among the consumers that have permits and returns deliveries.
    Permits count messages; a batch is one entry of several messages and may overdraw them.
-3. `acknowledged(position)` forgets who holds an entry; the cursor, kept by the topic, remembers.
+3. `acknowledged(position)` is told after the cursor has taken an acknowledgement.
 
 Types
     exclusive   one consumer; entries in order
-    failover    one active consumer, the first by priority and name; the others wait
-    shared      each entry to the next consumer with permits, in turn, higher priority first
-    key_shared  as shared, but all entries of a key slot go to one consumer, in order: an entry waits
-                while an earlier one of its slot waits or is held by another consumer
+    failover    one active consumer, the others wait: the first that joined, of those of the best
+                priority; the partitions of a topic are spread over those, by name
+    shared      each entry to the next consumer with permits, in turn, best priority first
+    key_shared  as shared, but all entries of a key slot go to one consumer, in order: an entry
+                waits while an earlier one of its slot waits or is held by another consumer
 
-Entries that wait (no permits for their slot, not due yet, to be delivered again) are kept as
-positions only, `waiting_max` at most; beyond that the log is not read on.
+What an exclusive or failover consumer holds is not remembered: it begins again behind mark-delete.
+The others' entries that wait (their consumer takes none, not due yet, to be delivered again) are
+kept as positions only. `WAITING_MAX` of them, or `DELAYED_MAX` that are not due, keep the log from
+being read on. When the last consumer leaves, all that is forgotten and read again later.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
-from lithify.topics.hashing import HASH_SLOTS
+from lithify.topics.slots import Slots
+from lithify.topics.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from lithify.log.frame import Entry
     from lithify.topics.cursor import Cursor
 
 __all__ = [
+    "UNACKED_MESSAGES_MAX",
     "Consumer",
     "ConsumerRefused",
     "Delivery",
@@ -46,7 +52,13 @@ __all__ = [
 ]
 
 WAITING_MAX = 10_000
+DELAYED_MAX = 100_000
+AGAIN_MAX = 1_000
+"""Waiting entries that are asked for at once."""
 UNACKED_MESSAGES_MAX = 50_000
+"""That a consumer of a shared or key_shared subscription may hold."""
+
+_NO_SLOT = -1
 
 
 class SubscriptionType(IntEnum):
@@ -84,6 +96,8 @@ class Consumer:
     slots: Sequence[tuple[int, int]] = ()
     """Sticky key_shared: inclusive ranges of slots; empty means that they are dealt out."""
     permits: int = 0
+    paused: bool = False
+    """Its connection does not drain: it gets nothing for now."""
     held: dict[int, Held] = field(default_factory=dict)
     unacked_messages: int = 0
     delivered_messages: int = 0
@@ -92,15 +106,17 @@ class Consumer:
     @property
     def ready(self) -> bool:
         """May it get another entry?"""
-        return self.permits > 0 and self.unacked_messages < UNACKED_MESSAGES_MAX
+        return self.permits > 0 and not self.paused and self.unacked_messages < UNACKED_MESSAGES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read: exactly these positions, or the log from `start` on."""
+    """What to read: exactly these positions, ascending, or the log from `start` on."""
 
     positions: tuple[int, ...]
     start: int
+    messages: int
+    """That the consumers can take; more than that need not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +141,30 @@ class Subscription:
         *,
         slot_of: Callable[[Entry], int],
         due_ms_of: Callable[[Entry], int],
+        partition: int = -1,
+        durable: bool = True,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         self.name = name
         self.kind = kind
         self.cursor = cursor
+        self.durable = durable
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
         self.read_position = cursor.mark_delete + 1
-        self.sticky = False
+        self.delivered_messages = 0
+        self.delivered_bytes = 0
         self._slot_of = slot_of
         self._due_ms_of = due_ms_of
-        self._again: list[int] = []
-        self._again_slot: dict[int, int] = {}
+        self._partition = partition
+        self._waiting_max = waiting_max
+        self._slots: Slots[Consumer] = Slots()
+        self._waiting = Waiting(self._slots.owner)
         self._delayed: list[tuple[int, int]] = []
         self._redeliveries: dict[int, int] = {}
-        self._holder: dict[int, tuple[Consumer, int]] = {}
+        self._holders: dict[int, Consumer] = {}
+        self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
+        self._levels: list[list[Consumer]] = []
         self._turn = 0
 
     # --- consumers --------------------------------------------------------------------------
@@ -155,242 +180,244 @@ class Subscription:
                 f"subscription {self.name} is exclusive and has consumer {self.consumers[0].name}"
             )
         if kind is SubscriptionType.KEY_SHARED:
-            self._check_slots(consumer)
-        if not self.consumers:
-            self.kind = kind
-            self.sticky = bool(consumer.slots)
+            try:
+                self._slots.add(consumer, consumer.slots)
+            except InvalidInput as error:
+                raise ConsumerRefused(f"subscription {self.name}: {error}") from error
+        self.kind = kind
         self.consumers.append(consumer)
-        if self.kind.single:
-            self._choose_active()
-
-    def _check_slots(self, consumer: Consumer) -> None:
-        if self.consumers and self.sticky is not bool(consumer.slots):
-            raise ConsumerRefused(
-                f"subscription {self.name} must have all consumers sticky or none of them"
-            )
-        for low, high in consumer.slots:
-            if not 0 <= low <= high < HASH_SLOTS:
-                raise ConsumerRefused(f"hash range {low}…{high} is not within 0…{HASH_SLOTS - 1}")
-            for other in self.consumers:
-                if any(low <= end and start <= high for start, end in other.slots):
-                    raise ConsumerRefused(
-                        f"hash range {low}…{high} overlaps one of consumer {other.name}"
-                    )
+        self._consumers_changed()
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer left; what it held is delivered again."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        held = list(consumer.held)
-        for position in held:
-            self.acknowledged(position, consumer)
-        if not self.kind.single:
-            self._put_back(held)
-        elif consumer is self.active:
-            self._choose_active()
+        if self.kind is SubscriptionType.KEY_SHARED:
+            self._slots.remove(consumer)
+        self._consumers_changed()
+        if self.consumers:
+            self._put_back(consumer, list(consumer.held))
+        else:
+            self.reset()
 
-    def _choose_active(self) -> None:
-        chosen = min(self.consumers, key=lambda c: (c.priority, c.name), default=None)
+    def _consumers_changed(self) -> None:
+        self._waiting.regroup()
+        ranked = sorted(self.consumers, key=lambda consumer: consumer.priority)
+        self._levels = [list(level) for _, level in groupby(ranked, lambda c: c.priority)]
+        chosen = self._chosen() if self.kind.single else None
         if chosen is not self.active:
-            if self.active is not None:
-                self._release_all(self.active)
             self.active = chosen
             self.rewind()
+
+    def _chosen(self) -> Consumer | None:
+        if not self._levels:
+            return None
+        best = self._levels[0]
+        if self._partition < 0:
+            return best[0]
+        by_name = sorted(best, key=lambda consumer: consumer.name)
+        return by_name[self._partition % len(best)]
 
     def rewind(self) -> None:
         """Begin again behind what is acknowledged."""
         self.read_position = self.cursor.mark_delete + 1
-
-    def _release_all(self, consumer: Consumer) -> None:
-        for position in list(consumer.held):
-            self.acknowledged(position, consumer)
 
     # --- reading ----------------------------------------------------------------------------
 
     def wants(self, now_ms: int) -> Wanted | None:
         """What to read next; None while nobody could take it."""
         while self._delayed and self._delayed[0][0] <= now_ms:
-            insort(self._again, heapq.heappop(self._delayed)[1])
-        if self.kind.single:
-            ready = self.active is not None and self.active.ready
-            return Wanted((), self.read_position) if ready else None
-        if not any(consumer.ready for consumer in self.consumers):
+            self._waiting.add(heapq.heappop(self._delayed)[1], _NO_SLOT)
+        takers = self.consumers if not self.kind.single else [self.active]
+        ready = [consumer for consumer in takers if consumer is not None and consumer.ready]
+        if not ready:
             return None
-        due = tuple(p for p in self._again[:1000] if self._may_go(p))
-        if due:
-            return Wanted(due, 0)
-        if len(self._again) + len(self._delayed) >= WAITING_MAX:
+        messages = sum(consumer.permits for consumer in ready)
+        positions = self._deliverable(ready, min(messages, AGAIN_MAX))
+        if positions:
+            return Wanted(tuple(positions), 0, messages)
+        if len(self._waiting) >= self._waiting_max or len(self._delayed) >= DELAYED_MAX:
             return None
-        return Wanted((), self.read_position)
+        return Wanted((), self.cursor.first_unacked_from(self.read_position), messages)
 
     @property
     def due_ms(self) -> int | None:
         """When the next delayed entry is due, None if there is none."""
         return self._delayed[0][0] if self._delayed else None
 
-    def _may_go(self, position: int) -> bool:
-        """Could a waiting entry be delivered now, as far as is known without reading it?"""
-        slot = self._again_slot.get(position)
-        if slot is None:
-            return True
-        consumer = self._consumer_of(slot)
-        return consumer is not None and consumer.ready and self._free_for(slot, consumer)
+    def _deliverable(self, ready: Sequence[Consumer], limit: int) -> list[int]:
+        """Waiting entries that can go now."""
+        if self.kind is not SubscriptionType.KEY_SHARED:
+            return self._waiting.first(_NO_SLOT, limit)
+        found: list[int] = []
+        for consumer in ready:
+            stop = min(limit, len(found) + consumer.permits)
+            for slot in self._waiting.slots_of(consumer):
+                if len(found) >= stop:
+                    break
+                if self._free_for(slot, consumer):
+                    found += self._waiting.first(slot, stop - len(found))
+        return sorted(found)
 
     def offer(
-        self, entries: Iterable[Entry], now_ms: int, *, wanted: Wanted
+        self, entries: Sequence[Entry], now_ms: int, *, wanted: Wanted, through: int
     ) -> list[Delivery]:
-        """Divide what was read; the first entry that nobody can take ends it."""
+        """Divide what was read; the first entry that nobody can take ends it.
+
+        What was wanted up to position `through` was looked for: what is not among the entries does
+        not exist.
+        """
         deliveries: list[Delivery] = []
         again = bool(wanted.positions)
-        blocked = set(self._again_slot.values()) if not again else set()
+        if again:
+            there = {entry.position for entry in entries}
+            for position in wanted.positions:
+                if position <= through and position not in there:
+                    self._forget(position)
         for entry in entries:
             position = entry.position
             if self.cursor.is_acked(position):
-                self._forget_waiting(position)
-                self._pass(position, again=again)
-                continue
-            if self.kind.single:
-                consumer = self.active if self.active and self.active.ready else None
-                slot = -1
-            else:
-                if not again and self._is_delayed(entry, now_ms):
-                    self._pass(position, again=False)
-                    continue
-                slot, consumer = self._choose(entry, blocked)
-                if consumer is None and slot >= 0:
-                    # Its slot's consumer cannot take it: others may go on without it.
-                    blocked.add(slot)
-                    self._wait(position, slot)
-                    self._pass(position, again=again)
-                    if len(self._again) >= WAITING_MAX:
-                        break
-                    continue
-            if consumer is None:
-                break
-            deliveries.append(self._deliver(consumer, entry, slot))
-            self._forget_waiting(position)
-            self._pass(position, again=again)
+                self._forget(position)
+            elif again or not self._put_off(entry, now_ms):
+                slot = self._slot(entry)
+                consumer = self._taker(slot, position)
+                if consumer is not None:
+                    self._waiting.discard(position)
+                    deliveries.append(self._deliver(consumer, entry, slot))
+                elif slot == _NO_SLOT:
+                    return deliveries
+                else:
+                    # Its slot's consumer cannot take it: others go on without it.
+                    self._waiting.add(position, slot)
+            if not again:
+                self.read_position = position + 1
+                if len(self._waiting) >= self._waiting_max:
+                    return deliveries
+        if not again:
+            self.read_position = max(self.read_position, through + 1)
         return deliveries
 
-    def _pass(self, position: int, *, again: bool) -> None:
-        if not again:
-            self.read_position = position + 1
-
-    def _is_delayed(self, entry: Entry, now_ms: int) -> bool:
+    def _put_off(self, entry: Entry, now_ms: int) -> bool:
+        if self.kind is not SubscriptionType.SHARED:
+            return False
         due_ms = self._due_ms_of(entry)
-        if self.kind is not SubscriptionType.SHARED or due_ms <= now_ms:
+        if due_ms <= now_ms:
             return False
         heapq.heappush(self._delayed, (due_ms, entry.position))
         return True
 
-    def _choose(self, entry: Entry, blocked: set[int]) -> tuple[int, Consumer | None]:
+    def _slot(self, entry: Entry) -> int:
         if self.kind is not SubscriptionType.KEY_SHARED:
-            return -1, self._next_in_turn()
-        slot = self._slot_of(entry)
-        consumer = self._consumer_of(slot)
-        if slot in blocked or consumer is None or not consumer.ready:
-            return slot, None
-        return slot, consumer if self._free_for(slot, consumer) else None
+            return _NO_SLOT
+        slot = self._waiting.slot_of(entry.position)
+        return self._slot_of(entry) if slot is None else slot
+
+    def _taker(self, slot: int, position: int) -> Consumer | None:
+        if self.kind.single:
+            return self.active if self.active is not None and self.active.ready else None
+        if slot == _NO_SLOT:
+            return self._next_in_turn()
+        consumer = self._slots.owner(slot)
+        if consumer is None or not consumer.ready or not self._free_for(slot, consumer):
+            return None
+        lowest = self._waiting.lowest(slot)
+        return consumer if lowest is None or lowest >= position else None
 
     def _free_for(self, slot: int, consumer: Consumer) -> bool:
-        holder = self._holder.get(slot)
+        holder = self._held_in_slot.get(slot)
         return holder is None or holder[0] is consumer
 
     def _next_in_turn(self) -> Consumer | None:
-        ready = [consumer for consumer in self.consumers if consumer.ready]
-        if not ready:
-            return None
-        best = min(consumer.priority for consumer in ready)
-        ready = [consumer for consumer in ready if consumer.priority == best]
-        self._turn += 1
-        return ready[self._turn % len(ready)]
-
-    def _consumer_of(self, slot: int) -> Consumer | None:
-        if self.sticky:
-            for consumer in self.consumers:
-                if any(low <= slot <= high for low, high in consumer.slots):
+        for level in self._levels:
+            for step in range(len(level)):
+                consumer = level[(self._turn + step) % len(level)]
+                if consumer.ready:
+                    self._turn = (self._turn + step + 1) % len(level)
                     return consumer
-            return None
-        count = len(self.consumers)
-        return self.consumers[slot * count // HASH_SLOTS] if count else None
+        return None
 
     def _deliver(self, consumer: Consumer, entry: Entry, slot: int) -> Delivery:
-        position, messages = entry.position, max(1, entry.tag)
+        position = entry.position
         remaining = self.cursor.remaining_of(position)
+        messages = max(1, entry.tag) if remaining is None else remaining.bit_count()
         consumer.permits -= messages
         consumer.delivered_messages += messages
         consumer.delivered_bytes += len(entry.body)
-        if position not in consumer.held:
+        self.delivered_messages += messages
+        self.delivered_bytes += len(entry.body)
+        if not self.kind.single:
             consumer.held[position] = Held(messages, slot)
             consumer.unacked_messages += messages
-            if slot >= 0:
-                _, count = self._holder.get(slot, (consumer, 0))
-                self._holder[slot] = consumer, count + 1
+            self._holders[position] = consumer
+            if slot != _NO_SLOT:
+                _, count = self._held_in_slot.get(slot, (consumer, 0))
+                self._held_in_slot[slot] = consumer, count + 1
         return Delivery(consumer, entry, self._redeliveries.get(position, 0), remaining)
 
     # --- after delivery ---------------------------------------------------------------------
 
-    def acknowledged(self, position: int, consumer: Consumer | None = None) -> None:
-        """An entry is fully acknowledged, or taken away from its holder."""
-        holders = self.consumers if consumer is None else (consumer,)
-        for each in holders:
-            held = each.held.pop(position, None)
-            if held is None:
-                continue
-            each.unacked_messages -= held.messages
-            if held.slot >= 0:
-                holder, count = self._holder[held.slot]
-                if count == 1:
-                    del self._holder[held.slot]
-                else:
-                    self._holder[held.slot] = holder, count - 1
+    def acknowledged(self, position: int) -> None:
+        """The cursor has taken an acknowledgement of an entry or of messages in it."""
         if self.cursor.is_acked(position):
-            self._redeliveries.pop(position, None)
+            self._release(position)
+            self._forget(position)
+            return
+        holder = self._holders.get(position)
+        remaining = self.cursor.remaining_of(position)
+        if holder is not None and remaining is not None:
+            held = holder.held[position]
+            holder.unacked_messages += remaining.bit_count() - held.messages
+            held.messages = remaining.bit_count()
 
     def acknowledged_up_to(self, position: int) -> None:
-        """Everything up to `position` is acknowledged."""
-        for consumer in self.consumers:
-            for each in [p for p in consumer.held if p <= position]:
-                self.acknowledged(each, consumer)
+        """The cursor has taken everything up to `position` as acknowledged."""
+        for each in [p for p in self._holders if p <= position]:
+            self._release(each)
+        self._waiting.discard_up_to(position)
+        for each in [p for p in self._redeliveries if p <= position]:
+            del self._redeliveries[each]
 
     def redeliver(self, consumer: Consumer, positions: Sequence[int] | None) -> None:
         """A consumer wants entries again: those given, or all it holds."""
         if self.kind.single:
             if consumer is self.active:
-                self._release_all(consumer)
                 self.rewind()
             return
-        wanted = list(consumer.held) if positions is None else positions
+        wanted = list(consumer.held) if positions is None else dict.fromkeys(positions)
         again = [position for position in wanted if position in consumer.held]
         for position in again:
-            self.acknowledged(position, consumer)
             self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
-        self._put_back(again)
+        self._put_back(consumer, again)
 
     def reset(self) -> None:
         """The cursor was moved: forget everything and begin behind it."""
-        for consumer in list(self.consumers):
-            self._release_all(consumer)
-        self._again.clear()
-        self._again_slot.clear()
+        for position in list(self._holders):
+            self._release(position)
+        self._waiting.clear()
         self._delayed.clear()
         self._redeliveries.clear()
-        self._holder.clear()
         self.rewind()
 
-    def _put_back(self, positions: Iterable[int]) -> None:
+    def _put_back(self, consumer: Consumer, positions: Sequence[int]) -> None:
         for position in positions:
-            if not self.cursor.is_acked(position):
-                self._wait(position, None)
+            slot = consumer.held[position].slot
+            self._release(position)
+            self._waiting.add(position, slot)
 
-    def _wait(self, position: int, slot: int | None) -> None:
-        if position not in self._again:
-            insort(self._again, position)
-        if slot is not None:
-            self._again_slot[position] = slot
+    def _release(self, position: int) -> None:
+        """Nobody holds it any longer."""
+        holder = self._holders.pop(position, None)
+        if holder is None:
+            return
+        held = holder.held.pop(position)
+        holder.unacked_messages -= held.messages
+        if held.slot != _NO_SLOT:
+            consumer, count = self._held_in_slot.pop(held.slot)
+            if count > 1:
+                self._held_in_slot[held.slot] = consumer, count - 1
 
-    def _forget_waiting(self, position: int) -> None:
-        if self._again and position in self._again:
-            self._again.remove(position)
-        self._again_slot.pop(position, None)
+    def _forget(self, position: int) -> None:
+        """It needs no delivery any more."""
+        self._waiting.discard(position)
+        self._redeliveries.pop(position, None)

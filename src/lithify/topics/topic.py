@@ -2,8 +2,8 @@
 
 A ledger of the protocol is a segment of the log; positions are packed (ledger, entry). Entries are
 stored exactly as the producer sent them. Of each entry the log's own frame keeps what dispatch
-needs without opening it: the publish time, the number of messages (the frame's tag), and whether
-it is to be delivered later (a flag).
+needs without opening it: the publish time, the number of messages (the frame's tag), and in flags
+whether it is a batch and whether it is to be delivered later.
 
 Readers see what is durable as configured. A durable subscription's acknowledgements go into the
 cursor store, a reader's into memory only.
@@ -13,11 +13,12 @@ One thread at a time: the event loop's in a broker, the caller's in a library.
 
 from __future__ import annotations
 
+import base64
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput
 from lithify.log.log import Log
-from lithify.positions import NO_POSITION, PACKED, POSITION_MAX, unpack
+from lithify.positions import NO_POSITION, PACKED, unpack
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
@@ -25,16 +26,18 @@ from lithify.topics.hashing import key_slot
 from lithify.topics.message import (
     Message,
     MessageId,
-    MessageMetadata,
     decode_entry,
     encode_entry,
-    parse_entry,
+    key_of,
+    metadata_of,
 )
+from lithify.topics.message_pb2 import MessageMetadata
 from lithify.topics.producers import Producers
+from lithify.topics.reading import Reading
 from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -48,12 +51,15 @@ if TYPE_CHECKING:
     from lithify.settings import LogSettings
     from lithify.topics.cursor_changes import Change
     from lithify.topics.names import TopicName
-    from lithify.topics.subscription import Delivery, Wanted
+    from lithify.topics.subscription import Delivery
 
-__all__ = ["FLAG_DELAYED", "Topic"]
+__all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic"]
 
 FLAG_DELAYED = 0x0100
 """The entry's metadata has a `deliver_at_time`."""
+
+FLAG_BATCH = 0x0200
+"""The entry is a batch, if of one message only."""
 
 READ_BYTES_MAX = 2**20
 
@@ -67,13 +73,17 @@ class Topic:
         self.cursors = cursors
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
+        self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
         self._clock = clock
+        self._reading = Reading(log)
         self._library_sequence = 0
         for each in cursors.names():
             cursors.take_gaps(each, self.following)
-            self._add_subscription(each, SubscriptionType.EXCLUSIVE, cursors.get(each))
+            self._add_subscription(
+                each, SubscriptionType.EXCLUSIVE, cursors.get(each), durable=True
+            )
 
     @classmethod
     def open(
@@ -118,10 +128,11 @@ class Topic:
         *,
         times: NDArray[np.int64] | Sequence[int],
         counts: NDArray[np.int64] | Sequence[int],
-        delayed: NDArray[np.int64] | Sequence[int] | int = 0,
+        flags: NDArray[np.int64] | Sequence[int] | int = 0,
     ) -> Pending:
         """Append entries as producers sent them; the result names the last position."""
-        pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=delayed)
+        pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=flags)
+        self.entries_in += len(bodies)
         self.messages_in += int(sum(counts))
         self.bytes_in += sum(map(len, bodies))
         return pending
@@ -141,7 +152,7 @@ class Topic:
         )
         self._library_sequence += 1
         if isinstance(key, bytes):
-            metadata.partition_key = base64_text(key)
+            metadata.partition_key = base64.b64encode(key).decode()
             metadata.partition_key_b64_encoded = True
         elif key is not None:
             metadata.partition_key = key
@@ -155,6 +166,10 @@ class Topic:
         position = self.append_entries([body], times=[now_ms], counts=[1]).result()
         ledger, entry = unpack(position)
         return MessageId(ledger, entry, -1, self.name.partition)
+
+    def last_sequence_id(self, producer: str) -> int:  # noqa: ARG002  (deduplication is off)
+        """The highest sequence id written by a producer, -1 while nothing is known of it."""
+        return -1
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -175,23 +190,21 @@ class Topic:
     def last_message_id(self) -> MessageId:
         """Of the last message; (-1, -1) in an empty topic."""
         last = self.log.last_position
-        with self.log.snapshot("last message") as snapshot:
-            for frames in snapshot.read_frames(max(last, 0)):
-                count = int(frames.tags()[0])
-                ledger, entry = unpack(last)
-                metadata, _ = parse_entry(next(frames.select(slice(0, 1)).entries()).body)
-                batched = metadata.HasField("num_messages_in_batch")
-                return MessageId(ledger, entry, count - 1 if batched else -1, self.name.partition)
+        if last >= 0:
+            with self.log.snapshot("last message") as snapshot:
+                for frames in snapshot.read_frames(last):
+                    batch = int(frames.flags()[0]) & FLAG_BATCH
+                    index = int(frames.tags()[0]) - 1 if batch else -1
+                    return MessageId(*unpack(last), index, self.name.partition)
         return MessageId(-1, -1, -1, self.name.partition)
 
     def following(self, position: int) -> int:
         """The first position at or above one that an entry has or a future one may get."""
-        for segment in self.log.manifest.segments:
-            if not segment.sealed:
-                return max(position, segment.first_position)
-            if position <= segment.last_position:
-                return max(position, segment.first_position)
-        return position
+        segments = self.log.manifest.segments
+        sealed = len(segments) - 1
+        at = bisect_left(segments, position, hi=sealed, key=lambda ref: ref.last_position)
+        there = max(position, segments[at].first_position)
+        return self._reading.end_of_gap(there)
 
     def find_time(self, time_ms: int) -> int:
         """The first position published at or after a time; the next one if there is none."""
@@ -215,47 +228,56 @@ class Topic:
             cursor = self.cursors.get(name)
         else:
             cursor.take_gaps(self.following)
-        return self._add_subscription(name, kind, cursor)
+        return self._add_subscription(name, kind, cursor, durable=durable)
 
     def _add_subscription(
-        self, name: str, kind: SubscriptionType, cursor: Cursor
+        self, name: str, kind: SubscriptionType, cursor: Cursor, *, durable: bool
     ) -> Subscription:
         subscription = self.subscriptions[name] = Subscription(
-            name, kind, cursor, slot_of=_slot_of, due_ms_of=_due_ms_of
+            name,
+            kind,
+            cursor,
+            slot_of=_slot_of,
+            due_ms_of=_due_ms_of,
+            partition=self.name.partition,
+            durable=durable,
         )
         return subscription
 
     def is_durable(self, subscription: Subscription) -> bool:
         """Does it outlive its consumers?"""
-        return subscription.name in self.cursors.names()
+        return subscription.durable
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Forget it and what it had acknowledged."""
-        if self.subscriptions.pop(subscription.name, None) and self.is_durable(subscription):
+        if self.subscriptions.pop(subscription.name, None) and subscription.durable:
             self.cursors.delete(subscription.name)
 
     def leave(self, subscription: Subscription, consumer: Consumer, *, keep: bool = False) -> None:
         """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
         subscription.remove(consumer)
-        if not (keep or subscription.consumers or self.is_durable(subscription)):
+        if not (keep or subscription.consumers or subscription.durable):
             self.subscriptions.pop(subscription.name, None)
 
     def acknowledge(self, subscription: Subscription, change: Change) -> None:
         """Something was acknowledged: remember it, and forget who held it."""
-        if self.is_durable(subscription):
+        if subscription.durable:
             self.cursors.ack(subscription.name, change)
-            self.cursors.take_gaps(subscription.name, self.following)
         else:
             change.apply(subscription.cursor)
-            subscription.cursor.take_gaps(self.following)
+        self._take_gaps(subscription)
         if isinstance(change, AckedUpTo):
             subscription.acknowledged_up_to(change.position)
         elif isinstance(change, Reset):
             subscription.reset()
         else:
-            position = getattr(change, "position", NO_POSITION)
-            if subscription.cursor.is_acked(position):
-                subscription.acknowledged(position)
+            subscription.acknowledged(getattr(change, "position", NO_POSITION))
+
+    def _take_gaps(self, subscription: Subscription) -> None:
+        if subscription.durable:
+            self.cursors.take_gaps(subscription.name, self.following)
+        else:
+            subscription.cursor.take_gaps(self.following)
 
     def seek(self, subscription: Subscription, position: int) -> None:
         """Begin again at a position; what was acknowledged above it no longer is."""
@@ -264,51 +286,49 @@ class Topic:
     def dispatch(self, subscription: Subscription) -> list[Delivery]:
         """Deliver what can be delivered now; nothing left to do when the answer is empty."""
         now_ms = self._clock.now_ms()
-        wanted = subscription.wants(now_ms)
-        if wanted is None:
-            return []
-        if not wanted.positions and wanted.start > self.log.last_position:
-            return []
-        return subscription.offer(self._read(wanted), now_ms, wanted=wanted)
-
-    def _read(self, wanted: Wanted) -> list[Entry]:
-        with self.log.snapshot("dispatch") as snapshot:
+        before = None
+        while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
             if wanted.positions:
-                entries = []
-                for position in wanted.positions:
-                    found = next(snapshot.read(position, limit=1), None)
-                    if found is not None and found.position == position:
-                        entries.append(found)
-                return entries
-            for frames in snapshot.read_frames(wanted.start):
-                return list(frames.entries())
+                entries, through = self._reading.read_each(wanted.positions, READ_BYTES_MAX)
+            elif wanted.start <= self.log.last_position:
+                entries, through = self._reading.read(wanted.start, wanted.messages)
+                self._take_gaps(subscription)
+            else:
+                break
+            deliveries = subscription.offer(entries, now_ms, wanted=wanted, through=through)
+            if deliveries:
+                return deliveries
+            # All of it was acknowledged, waits or is gone: there may be more behind it.
+            before = wanted
         return []
 
     def maintain(self) -> None:
         """What only time brings about."""
+        self.maintain_files()
+        self.maintain_memory()
+
+    def maintain_files(self) -> None:
+        """The part that waits for the disk, and only that: may be called from any thread."""
         self.log.maintain()
         self.cursors.maintain()
 
-
-def base64_text(key: bytes) -> str:
-    """A key of any bytes as the protocol carries it."""
-    import base64
-
-    return base64.b64encode(key).decode()
+    def maintain_memory(self) -> None:
+        """The part that does not."""
+        self._reading.forget_unused()
 
 
 def _slot_of(entry: Entry) -> int:
-    """The slot of an entry's key, of its ordering key if it has one."""
-    metadata, _ = parse_entry(entry.body)
+    """The slot of an entry's ordering key or key; those without are spread."""
+    metadata = metadata_of(entry.body)
     if metadata.HasField("ordering_key"):
         return key_slot(metadata.ordering_key)
-    if metadata.HasField("partition_key"):
-        return key_slot(metadata.partition_key.encode())
-    return key_slot(b"NONE_KEY")
+    key = key_of(metadata)
+    if key is None:
+        key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return key_slot(key)
 
 
 def _due_ms_of(entry: Entry) -> int:
     if not entry.flags & FLAG_DELAYED:
         return 0
-    metadata, _ = parse_entry(entry.body)
-    return int(metadata.deliver_at_time)
+    return int(metadata_of(entry.body).deliver_at_time)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from lithify.checksum import crc32c
-from lithify.liveset import LiveSet, LiveSetBuilder
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
+from lithify.liveset import LiveSet, LiveSetBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

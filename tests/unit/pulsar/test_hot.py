@@ -133,6 +133,7 @@ def test_crcs_are_none_good_or_bad() -> None:
 
 
 GOOD = metadata().SerializeToString()
+SEND = bytes([0x08, 0x06, 0x32, 0x04, 0x08, 0x03, 0x10, 0x07])
 
 
 @pytest.mark.parametrize(
@@ -195,13 +196,21 @@ def test_the_last_of_several_values_counts() -> None:
     assert sends.flags.tolist() == [0]
 
 
+def test_only_the_lower_half_of_a_number_too_large_for_its_field_counts() -> None:
+    one = b"\x81\x80\x80\x80\x10"  # 2^32 + 1
+    head = GOOD + bytes([9 << 3]) + one + bytes([11 << 3]) + one
+    frame = framed(b"\x08\x06\x32\x0a" + SEND[4:] + b"\x18" + one, entry_of(head, batch([b"a"])))
+    sends = scan(frame)
+    assert sends.flags.tolist() == [hot.BATCH]
+    assert sends.num_messages.tolist() == [1]
+    assert sends.nums_in_batch.tolist() == [1]
+    assert sends.uncompressed_bytes.tolist() == [1]
+
+
 def test_a_scan_stops_at_the_first_frame_that_is_no_send() -> None:
     first = send(entry())
     sends = scan(first + PING + first)
     assert (len(sends), sends.stop, sends.why) == (1, len(first), hot.NOT_A_SEND)
-
-
-SEND = bytes([0x08, 0x06, 0x32, 0x04, 0x08, 0x03, 0x10, 0x07])
 
 
 @pytest.mark.parametrize(

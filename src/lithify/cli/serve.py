@@ -1,0 +1,70 @@
+"""`lithify serve`: run a node until SIGTERM or SIGINT.
+
+    lithify serve [--data DIR] [--pulsar-port N] [--http-port N] [--config FILE]
+
+Addresses go to stdout, one a line, once clients can connect; what happens goes to stderr, one line
+a record. A second signal of the same kind does not hurry it: closing is quick.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lithify.node.node import Node
+    from lithify.node.serving import Addresses
+
+__all__ = ["ConfigFile", "serve"]
+
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")
+]
+
+
+def serve(
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="The data directory.")] = None,
+    pulsar_port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="For Pulsar clients; 6650 by default, 0 takes a free one."),
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(metavar="N", help="For HTTP; 8080 by default.")
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
+    from lithify.fs import LocalFileSystem
+    from lithify.node.log_lines import configure_log_lines, log_event
+    from lithify.node.node import Node
+    from lithify.node.settings import read_settings
+
+    flags = {"data": data, "pulsar_port": pulsar_port, "http_port": http_port}
+    settings = read_settings(
+        LocalFileSystem(), config=config, environ=os.environ, flags=flags
+    ).settings
+    configure_log_lines(settings.log_level)
+    with Node(settings, events=log_event, what="lithify serve") as node:
+        asyncio.run(_serve(node))
+
+
+async def _serve(node: Node) -> None:
+    from lithify.http.app import create_app
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await node.serve(stop=stop, ready=_print_addresses, make_app=create_app)
+
+
+def _print_addresses(addresses: Addresses) -> None:
+    typer.echo(f"pulsar  {addresses.pulsar}")
+    if addresses.http is not None:
+        typer.echo(f"http    {addresses.http}")

@@ -1,0 +1,42 @@
+"""The HTTP side of a node: one application of all routes.
+
+    app = create_app(broker)          # then any ASGI server, in the loop that the broker runs in
+
+Topics belong to the event loop's thread, so every route is `async def` and runs there. Each module
+here has the routes of one noun; names in paths are checked in `paths.py`, refusals are answered in
+`errors.py`. The description of all routes is at /openapi.json.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Depends, FastAPI
+
+from lithify.http import brokers, metrics, namespaces, schemas, subscriptions, tenants, topics
+from lithify.http.auth import authorize
+from lithify.http.errors import add_error_handlers
+from lithify.http.paths import RawPaths
+
+if TYPE_CHECKING:
+    from lithify.pulsar.broker import Broker
+
+__all__ = ["create_app"]
+
+
+def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
+    """The application; `cluster` is the name of the one cluster that there is."""
+    app = FastAPI(
+        title="Lithify",
+        version=broker.server_version,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(authorize)],
+    )
+    app.state.broker = broker
+    app.state.cluster = cluster
+    app.add_middleware(RawPaths)
+    add_error_handlers(app)
+    for module in (brokers, tenants, namespaces, subscriptions, topics, schemas, metrics):
+        app.include_router(module.router)
+    return app

@@ -1,0 +1,91 @@
+"""Who may send which request. One dependency of the whole application, so that no route is missed.
+
+A request shows its token as `Authorization: Bearer TOKEN`. What it needs follows from its method
+and from the route it has matched; the first line that fits counts:
+
+| route                                       | needs                      |
+|---------------------------------------------|----------------------------|
+| health, ready, version                      | nothing, not even a token  |
+| GET of clusters and brokers                 | a token                    |
+| a namespace itself, changed; permissions    | an admin of the tenant     |
+| messages themselves                         | consume                    |
+| subscriptions, changed                      | consume or admin           |
+| schemas, changed                            | produce or admin           |
+| in a namespace, GET                         | produce, consume or admin  |
+| in a namespace, changed                     | admin                      |
+| GET of one tenant and its namespaces        | an admin of the tenant     |
+| all others, metrics and tenants among them  | a superuser                |
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+from fastapi import Request
+
+from lithify.http.paths import decoded
+from lithify.topics.access import Access, Action, NotAuthenticated, Principal
+from lithify.topics.names import Namespace
+
+__all__ = ["authorize"]
+
+_OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
+_ABOUT_THE_NODE = ("/admin/v2/brokers", "/admin/v2/clusters")
+_A_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_A_TENANT = ("/admin/v2/tenants/{tenant}", "/admin/v2/namespaces/{tenant}")
+_TOPICS = "/admin/v2/persistent/"
+_SCHEMAS = "/admin/v2/schemas/"
+_MESSAGES = ("/position/", "/ledger/", "/examinemessage")
+_READS = frozenset(("GET", "HEAD"))
+
+
+async def authorize(request: Request) -> None:
+    """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
+    access: Access | None = request.app.state.broker.access
+    route: str = request.scope["route"].path
+    if access is None or route in _OPEN:
+        return
+    principal = access.authenticate(_token(request))
+    reads = request.method in _READS
+    if reads and route.startswith(_ABOUT_THE_NODE):
+        return
+    tenant, namespace = _named(request)
+    if namespace is not None:
+        _check_namespace(access, principal, namespace, route, reads=reads)
+    elif tenant is not None and reads and route in _A_TENANT:
+        access.check_tenant(principal, tenant)
+    else:
+        access.check_superuser(principal)
+
+
+def _check_namespace(
+    access: Access, principal: Principal, namespace: Namespace, route: str, *, reads: bool
+) -> None:
+    if "/permissions" in route or (route == _A_NAMESPACE and not reads):
+        access.check_tenant(principal, namespace.tenant)
+    elif any(part in route for part in _MESSAGES):
+        access.check(principal, namespace, Action.CONSUME)
+    elif reads:
+        access.check(principal, namespace, *Action)
+    elif route.startswith(_TOPICS) and "subscription" in route:
+        access.check(principal, namespace, Action.CONSUME, Action.ADMIN)
+    elif route.startswith(_SCHEMAS):
+        access.check(principal, namespace, Action.PRODUCE, Action.ADMIN)
+    else:
+        access.check(principal, namespace, Action.ADMIN)
+
+
+def _token(request: Request) -> bytes:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise NotAuthenticated("a token is needed: Authorization: Bearer TOKEN")
+    return token.strip().encode("latin-1")
+
+
+def _named(request: Request) -> tuple[str | None, Namespace | None]:
+    """The tenant and the namespace in the path, if there are such."""
+    parts: dict[str, str] = request.path_params
+    if "tenant" not in parts:
+        return None, None
+    tenant = decoded(parts["tenant"])
+    if "namespace" not in parts:
+        return Namespace(tenant, tenant).tenant, None
+    return tenant, Namespace(tenant, decoded(parts["namespace"]))

@@ -1,0 +1,108 @@
+"""Clusters, brokers and lookup: there is one cluster, and this node is its one broker."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, TopicPath
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["brokers"])
+
+
+def _base(request: Request) -> str:
+    """The address that the caller used, which is one where it can reach us."""
+    return str(request.base_url).rstrip("/")
+
+
+def _urls(request: Request, broker: BrokerHere) -> dict[str, str]:
+    base = _base(request)
+    secure = base.startswith("https:")
+    return {
+        "brokerUrl": broker.service_url,
+        "brokerUrlTls": broker.service_url_tls,
+        "httpUrl": "" if secure else base,
+        "httpUrlTls": base if secure else "",
+        "nativeUrl": broker.service_url,
+    }
+
+
+def _check_cluster(request: Request, cluster: str) -> None:
+    if cluster != request.app.state.cluster:
+        raise Refused(HTTPStatus.NOT_FOUND, f"cluster {cluster} does not exist")
+
+
+@router.get("/admin/v2/clusters")
+async def clusters(request: Request) -> list[str]:
+    """The one cluster."""
+    return [request.app.state.cluster]
+
+
+@router.get("/admin/v2/clusters/{cluster}")
+async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> dict[str, Any]:
+    """Where it is."""
+    _check_cluster(request, cluster)
+    urls = _urls(request, broker)
+    return {
+        "serviceUrl": urls["httpUrl"],
+        "serviceUrlTls": urls["httpUrlTls"],
+        "brokerServiceUrl": urls["brokerUrl"],
+        "brokerServiceUrlTls": urls["brokerUrlTls"],
+    }
+
+
+@router.get("/admin/v2/brokers/health", response_class=PlainTextResponse)
+async def health() -> str:
+    """The event loop turns: that is what this answer shows."""
+    return "ok"
+
+
+@router.get("/admin/v2/brokers/ready", response_class=PlainTextResponse)
+async def ready(broker: BrokerHere) -> str:
+    """Clients can be served."""
+    if not (broker.service_url or broker.service_url_tls):
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
+    return "ok"
+
+
+@router.get("/admin/v2/brokers/version", response_class=PlainTextResponse)
+async def version(broker: BrokerHere) -> str:
+    """What this is."""
+    return broker.server_version
+
+
+@router.get("/admin/v2/brokers/leaderBroker")
+async def leader(request: Request) -> dict[str, str]:
+    """Always this node."""
+    return {"brokerId": request.url.netloc, "serviceUrl": _base(request)}
+
+
+@router.get("/admin/v2/brokers")
+async def brokers(request: Request) -> list[str]:
+    """The one broker."""
+    return [request.url.netloc]
+
+
+@router.get("/admin/v2/brokers/{cluster}")
+async def brokers_of(request: Request, cluster: str) -> list[str]:
+    """The one broker."""
+    _check_cluster(request, cluster)
+    return [request.url.netloc]
+
+
+@router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}", tags=["lookup"])
+async def lookup(request: Request, name: TopicPath, broker: BrokerHere) -> dict[str, str]:
+    """Where clients of a topic connect, whether it exists or not."""
+    broker.topics.definitions.current.namespace(name.namespace)
+    return {"brokerId": request.url.netloc, **_urls(request, broker)}
+
+
+@router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle", tags=["lookup"])
+async def bundle(name: TopicPath, broker: BrokerHere) -> str:
+    """The range of hashes that the topic's broker serves: all of them."""
+    broker.topics.definitions.current.namespace(name.namespace)
+    return "0x00000000_0xffffffff"

@@ -1,0 +1,99 @@
+"""Every refusal over HTTP: the status that Pulsar's tools expect, and {"reason": …} as body."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from lithify.errors import InvalidInput, LithifyError
+from lithify.topics.access import NotAuthenticated, NotAuthorized
+from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
+from lithify.topics.schemas import IncompatibleSchema
+from lithify.topics.store import TopicNotFound
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["Refused", "add_error_handlers", "status_of"]
+
+log = structlog.get_logger("lithify.http")
+
+
+class Refused(LithifyError):
+    """A request that is answered with a status of its own."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
+
+
+_STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
+    (NotAuthenticated, HTTPStatus.UNAUTHORIZED),
+    (NotAuthorized, HTTPStatus.FORBIDDEN),
+    (TopicNotFound, HTTPStatus.NOT_FOUND),
+    (NotDefined, HTTPStatus.NOT_FOUND),
+    (AlreadyDefined, HTTPStatus.CONFLICT),
+    (NotEmpty, HTTPStatus.CONFLICT),
+    (IncompatibleSchema, HTTPStatus.CONFLICT),
+    (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
+)
+
+
+def status_of(error: LithifyError) -> HTTPStatus:
+    """The first that fits; what is not the caller's fault is ours."""
+    if isinstance(error, Refused):
+        return error.status
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return status
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error in the same form."""
+    app.add_exception_handler(LithifyError, _lithify_error)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _defect)
+
+
+def _reason(status: int, reason: str) -> JSONResponse:
+    return JSONResponse({"reason": reason}, status)
+
+
+async def _lithify_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LithifyError)
+    status = status_of(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("request failed", path=request.url.path, reason=str(error))
+    answer = _reason(status, str(error))
+    if status is HTTPStatus.UNAUTHORIZED:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+async def _bad_request(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return _reason(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    assert isinstance(error, HTTPException)
+    answer = _reason(error.status_code, str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    # What went wrong is for the log, not for whoever asked.
+    log.error("request failed", path=request.url.path, exc_info=error)
+    return _reason(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")

@@ -1,0 +1,61 @@
+"""Message ids as they stand in JSON.
+
+    {"ledgerId": 3, "entryId": 17, "partitionIndex": -1, "batchIndex": 2, "isExcluded": false}
+
+Ledger and entry -1 are the earliest message, 2^63 - 1 the latest.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from lithify.errors import InvalidInput
+from lithify.positions import PACKED_ENTRY_BITS, pack, unpack
+
+if TYPE_CHECKING:
+    from lithify.topics.message import MessageId
+    from lithify.topics.topic import Topic
+
+__all__ = ["MessageIdBody", "from_id", "from_position"]
+
+LATEST = 2**63 - 1
+LEDGERS_MAX = 2**31
+
+
+class MessageIdBody(BaseModel):
+    """Where to go; batches are not split, so their index does not count."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    ledger_id: int = Field(ge=-1, le=LATEST)
+    entry_id: int = Field(ge=-1, le=LATEST)
+    is_excluded: bool = False
+
+    def position(self, topic: "Topic") -> int:
+        """The first position that is not acknowledged when a cursor stands here."""
+        if self.ledger_id == LATEST:
+            return topic.log.next_position
+        if self.ledger_id < 0:
+            return 0
+        if self.ledger_id >= LEDGERS_MAX or self.entry_id >= 2**PACKED_ENTRY_BITS:
+            raise InvalidInput(f"there is no position {self.ledger_id}:{self.entry_id}")
+        position = pack(self.ledger_id, max(self.entry_id, 0)) + self.is_excluded
+        return topic.following(min(position, topic.log.next_position))
+
+
+def from_id(message_id: "MessageId") -> dict[str, Any]:
+    """A message id for JSON."""
+    value = {
+        "ledgerId": message_id.ledger,
+        "entryId": message_id.entry,
+        "partitionIndex": message_id.partition,
+    }
+    if message_id.batch_index >= 0:
+        value["batchIndex"] = message_id.batch_index
+    return value
+
+
+def from_position(position: int, partition: int) -> dict[str, Any]:
+    """The id of an entry for JSON."""
+    ledger, entry = unpack(position)
+    return {"ledgerId": ledger, "entryId": entry, "partitionIndex": partition}

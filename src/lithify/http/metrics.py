@@ -1,0 +1,118 @@
+"""Metrics in Prometheus' text form, under the names of Pulsar's, so that its dashboards work.
+
+Made anew at each request from what the open topics say; a topic that nobody has used since the
+start is counted, but not opened for this.
+"""
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from lithify.http.paths import BrokerHere
+from lithify.pulsar.broker import Broker
+from lithify.topics.names import TopicName
+from lithify.topics.stats import backlog, storage_bytes
+from lithify.topics.topic import Topic
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["metrics"])
+
+_TOPIC = ("cluster", "namespace", "topic")
+_SUBSCRIPTION = (*_TOPIC, "subscription")
+
+
+class _Node(Collector):
+    """The metrics of a node as they are now."""
+
+    def __init__(self, broker: Broker, cluster: str) -> None:
+        self._broker = broker
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        topics = self._broker.topics
+        defined = GaugeMetricFamily(
+            "pulsar_topics_count", "Topics and partitions.", labels=("cluster", "namespace")
+        )
+        counts = dict.fromkeys(topics.definitions.current.namespaces, 0)
+        for name, definition in topics.definitions.current.topics.items():
+            counts[_namespace_of(name)] += definition.partitions or 1
+        for namespace, count in counts.items():
+            defined.add_metric((self._cluster, namespace), count)
+        yield defined
+        opened = list(topics.opened().values())
+        yield from self._topics(opened)
+        yield from self._subscriptions(opened)
+
+    def _topics(self, opened: list[Topic]) -> Iterator[Metric]:
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        families = (
+            (gauge, "pulsar_producers_count", "Connected producers."),
+            (gauge, "pulsar_consumers_count", "Connected consumers."),
+            (gauge, "pulsar_subscriptions_count", "Subscriptions."),
+            (counter, "pulsar_in_messages", "Messages written since the start."),
+            (counter, "pulsar_in_bytes", "Their bytes."),
+            (counter, "pulsar_out_messages", "Messages delivered since the start."),
+            (counter, "pulsar_out_bytes", "Their bytes."),
+            (gauge, "pulsar_storage_size", "Bytes that the log's files take."),
+            (gauge, "pulsar_storage_segments", "Segments of the log."),
+        )
+        made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
+        for topic in opened:
+            subscriptions = topic.subscriptions.values()
+            values = (
+                len(topic.producers.joined),
+                sum(len(each.consumers) for each in subscriptions),
+                len(subscriptions),
+                topic.messages_in,
+                topic.bytes_in,
+                sum(each.delivered_messages for each in subscriptions),
+                sum(each.delivered_bytes for each in subscriptions),
+                storage_bytes(topic),
+                len(topic.log.manifest.segments),
+            )
+            for family, value in zip(made, values, strict=True):
+                family.add_metric(self._labels(topic), value)
+        yield from made
+
+    def _subscriptions(self, opened: list[Topic]) -> Iterator[Metric]:
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        families = (
+            (gauge, "pulsar_subscription_back_log", "Entries that are not acknowledged."),
+            (gauge, "pulsar_subscription_unacked_messages", "Messages that consumers hold."),
+            (gauge, "pulsar_subscription_consumers_count", "Connected consumers."),
+            (counter, "pulsar_subscription_out_messages", "Messages delivered since the start."),
+        )
+        made = [kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families]
+        for topic in opened:
+            for each in topic.subscriptions.values():
+                values = (
+                    backlog(topic, each.cursor)[0],
+                    sum(consumer.unacked_messages for consumer in each.consumers),
+                    len(each.consumers),
+                    each.delivered_messages,
+                )
+                for family, value in zip(made, values, strict=True):
+                    family.add_metric((*self._labels(topic), each.name), value)
+        yield from made
+
+    def _labels(self, topic: Topic) -> tuple[str, ...]:
+        return self._cluster, str(topic.name.namespace), str(topic.name)
+
+
+def _namespace_of(topic: str) -> str:
+    return str(TopicName.parse(topic).namespace)
+
+
+@router.get("/metrics/", include_in_schema=False)
+@router.get("/metrics")
+async def metrics(request: Request, broker: BrokerHere) -> Response:
+    """What Prometheus collects."""
+    registry = CollectorRegistry()
+    registry.register(_Node(broker, request.app.state.cluster))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,111 @@
+"""What stands in a path: checked names, and what they name.
+
+Paths are matched as they were sent, percent signs and all (`RawPaths`); each part is decoded after
+that, here. So a topic's name may have an encoded slash, and no encoded slash or dot makes one part
+into two. Every name goes through `Namespace` and `TopicName`, which say what a name may be.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
+
+from fastapi import Depends, Request
+
+from lithify.errors import InvalidInput
+from lithify.http.errors import Refused
+from lithify.pulsar.broker import Broker
+from lithify.topics.names import NAME_CHARACTERS_MAX, Namespace, TopicName
+from lithify.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = [
+    "BrokerHere",
+    "NamespacePath",
+    "RawPaths",
+    "SubscriptionPath",
+    "TenantPath",
+    "TopicPath",
+    "decoded",
+    "parts_of",
+    "topic_at",
+    "topics_at",
+]
+
+
+class RawPaths:
+    """Lets routes match the path as it was sent."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self._app = app
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Pass the request on, its path not decoded."""
+        raw = scope.get("raw_path")
+        if scope["type"] == "http" and raw is not None:
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+def decoded(part: str) -> str:
+    """A part of a path, without percent signs."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{part!r} is not UTF-8") from error
+
+
+async def _broker(request: Request) -> Broker:
+    broker = request.app.state.broker
+    assert isinstance(broker, Broker)
+    return broker
+
+
+async def _tenant(tenant: str) -> str:
+    name = decoded(tenant)
+    return Namespace(name, name).tenant
+
+
+async def _namespace(tenant: str, namespace: str) -> Namespace:
+    return Namespace(decoded(tenant), decoded(namespace))
+
+
+async def _topic(tenant: str, namespace: str, topic: str) -> TopicName:
+    return TopicName(Namespace(decoded(tenant), decoded(namespace)), decoded(topic))
+
+
+async def _subscription(subscription: str) -> str:
+    name = decoded(subscription)
+    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        raise InvalidInput(
+            f"subscription {name!r} must have 1 to {NAME_CHARACTERS_MAX} printable characters"
+        )
+    return name
+
+
+BrokerHere = Annotated[Broker, Depends(_broker)]
+TenantPath = Annotated[str, Depends(_tenant)]
+NamespacePath = Annotated[Namespace, Depends(_namespace)]
+TopicPath = Annotated[TopicName, Depends(_topic)]
+SubscriptionPath = Annotated[str, Depends(_subscription)]
+
+
+def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
+    """The partitions of a topic, or the topic itself if it has none."""
+    count = broker.topics.partitions(name)
+    return [name.partition_name(number) for number in range(count)] if count else [name]
+
+
+def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
+    """The same, open."""
+    return [broker.topics.get(part) for part in parts_of(broker, name)]
+
+
+def topic_at(broker: Broker, name: TopicName, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> Topic:
+    """The topic, which must not be partitioned: `status` if it is."""
+    if broker.topics.partitions(name):
+        raise Refused(status, f"topic {name} is partitioned: name a partition of it")
+    return broker.topics.get(name)

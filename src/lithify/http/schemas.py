@@ -1,0 +1,93 @@
+"""The schemas of topics: read, add, check, delete."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from lithify.errors import InvalidInput
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, TopicPath
+from lithify.topics.names import TopicName
+from lithify.topics.schemas import IncompatibleSchema, Schema, SchemaType, SchemaVersion
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
+
+
+class SchemaBody(BaseModel):
+    """A schema as it is sent: its type by name, its definition as text."""
+
+    type: str
+    definition: str = Field(alias="schema")
+    properties: dict[str, str] = {}
+
+    def value(self) -> Schema:
+        """As topics know it."""
+        try:
+            kind = SchemaType[self.type.upper()]
+        except KeyError:
+            raise InvalidInput(f"there is no schema type {self.type!r}") from None
+        return Schema(kind, self.definition.encode(), properties=self.properties)
+
+
+def _json(found: SchemaVersion) -> dict[str, Any]:
+    schema = found.schema
+    assert schema is not None
+    return {
+        "version": found.version,
+        "type": schema.type.name,
+        "timestamp": found.created_ms,
+        "data": schema.definition.decode(errors="replace"),
+        "properties": dict(schema.properties),
+    }
+
+
+def _there(name: TopicName, found: SchemaVersion | None) -> SchemaVersion:
+    if found is None:
+        raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no such schema")
+    return found
+
+
+@router.get("/schema")
+async def latest(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """The newest version."""
+    return _json(_there(name, broker.topics.schemas(name).latest()))
+
+
+@router.get("/schema/{version}")
+async def by_version(name: TopicPath, broker: BrokerHere, version: int) -> dict[str, Any]:
+    """One version."""
+    return _json(_there(name, broker.topics.schemas(name).get(version)))
+
+
+@router.get("/schemas")
+async def versions(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """All versions."""
+    return {"getSchemaResponses": [_json(each) for each in broker.topics.schemas(name).all()]}
+
+
+@router.post("/schema")
+async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, int]:
+    """Add a version, unless the topic has that schema; it must be compatible with the newest."""
+    return {"version": broker.topics.schemas(name).register(body.value()).version}
+
+
+@router.post("/compatibility")
+async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, Any]:
+    """Could it be added?"""
+    try:
+        broker.topics.schemas(name).check(body.value())
+    except IncompatibleSchema:
+        compatible = False
+    else:
+        compatible = True
+    return {"compatibility": compatible, "schemaCompatibilityStrategy": "BACKWARD"}
+
+
+@router.delete("/schema")
+async def delete(name: TopicPath, broker: BrokerHere) -> dict[str, int]:
+    """Let the next schema be any."""
+    return {"version": broker.topics.schemas(name).delete()}

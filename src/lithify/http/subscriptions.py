@@ -1,0 +1,179 @@
+"""Subscriptions: list, create, delete, move, skip, expire, peek.
+
+For a partitioned topic each does the same in all partitions; positions are those of one partition.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from lithify.http.clients import put_out_consumers
+from lithify.http.errors import Refused
+from lithify.http.ids import LATEST, MessageIdBody
+from lithify.http.messages import peek_response
+from lithify.http.paths import BrokerHere, SubscriptionPath, TopicPath, topic_at, topics_at
+from lithify.pulsar.broker import Broker
+from lithify.topics.cursor_changes import AckedUpTo
+from lithify.topics.definitions import AlreadyDefined
+from lithify.topics.names import TopicName
+from lithify.topics.subscription import Subscription, SubscriptionType
+from lithify.topics.topic import Topic
+
+__all__ = ["router"]
+
+router = APIRouter(
+    prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["subscriptions"]
+)
+
+_Found = list[tuple[Topic, Subscription]]
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
+    """The subscription in each partition that has it; 404 if none has."""
+    rows = [
+        (topic, topic.subscriptions[subscription])
+        for topic in topics_at(broker, name)
+        if subscription in topic.subscriptions
+    ]
+    if not rows:
+        reason = f"topic {name} has no subscription {subscription}"
+        raise Refused(HTTPStatus.NOT_FOUND, reason)
+    return rows
+
+
+def _move(broker: Broker, found: _Found, position_in: Callable[[Topic], int]) -> None:
+    """Let the subscription begin again at a position of each topic."""
+    for topic, subscription in found:
+        position = position_in(topic)
+        put_out_consumers(broker, subscription)
+        topic.seek(subscription, position)
+
+
+def _skip_below(broker: Broker, found: _Found, position_in: Callable[[Topic], int]) -> None:
+    """Acknowledge what is below a position of each topic."""
+    for topic, subscription in found:
+        last = min(position_in(topic) - 1, topic.last_position)
+        if last > subscription.cursor.mark_delete:
+            topic.acknowledge(subscription, AckedUpTo(last))
+            broker.dispatch(topic, subscription)
+
+
+def _expired(broker: Broker, seconds: int) -> Callable[[Topic], int]:
+    if seconds < 0:
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
+    time_ms = broker.topics.now_ms() - seconds * 1000
+    return lambda topic: topic.find_time(time_ms)
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+@router.get("/subscriptions")
+async def subscriptions(name: TopicPath, broker: BrokerHere) -> list[str]:
+    """Their names."""
+    found = {each for topic in topics_at(broker, name) for each in topic.subscriptions}
+    return sorted(found)
+
+
+@router.put("/subscription/{subscription}", status_code=204)
+async def create_subscription(
+    name: TopicPath,
+    subscription: SubscriptionPath,
+    broker: BrokerHere,
+    start: Annotated[MessageIdBody | None, Body()] = None,
+) -> Response:
+    """Create a durable subscription; without a message id it begins after the last message."""
+    topics = topics_at(broker, name)
+    if any(subscription in topic.subscriptions for topic in topics):
+        raise AlreadyDefined(f"topic {name} has a subscription {subscription} already")
+    start = start or MessageIdBody(ledger_id=LATEST, entry_id=LATEST)
+    begin = [start.position(topic) for topic in topics]
+    for topic, position in zip(topics, begin, strict=True):
+        kind = SubscriptionType.EXCLUSIVE
+        topic.subscription(subscription, kind, durable=True, start=position)
+    return _done()
+
+
+@router.delete("/subscription/{subscription}", status_code=204)
+async def delete_subscription(
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, *, force: bool = False
+) -> Response:
+    """Forget a subscription; `force` sends its consumers away first."""
+    found = _found(broker, name, subscription)
+    if not force and any(each.consumers for _, each in found):
+        reason = f"subscription {subscription} of {name} has consumers"
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+    for topic, each in found:
+        put_out_consumers(broker, each)
+        topic.unsubscribe(each)
+    return _done()
+
+
+@router.post("/subscription/{subscription}/resetcursor", status_code=204)
+async def reset_to_id(
+    name: TopicPath,
+    subscription: SubscriptionPath,
+    broker: BrokerHere,
+    target: Annotated[MessageIdBody, Body()],
+) -> Response:
+    """Begin again at a message."""
+    found = _found(broker, name, subscription)
+    if len(found) > 1 and target.ledger_id not in {-1, LATEST}:
+        reason = f"topic {name} is partitioned: name a partition of it"
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, reason)
+    _move(broker, found, target.position)
+    return _done()
+
+
+@router.post("/subscription/{subscription}/resetcursor/{timestamp}", status_code=204)
+async def reset_to_time(
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, timestamp: int
+) -> Response:
+    """Begin again at the first message published at or after a time in milliseconds."""
+    _move(broker, _found(broker, name, subscription), lambda topic: topic.find_time(timestamp))
+    return _done()
+
+
+@router.post("/subscription/{subscription}/skip_all", status_code=204)
+async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere) -> Response:
+    """Acknowledge all there is."""
+    found = _found(broker, name, subscription)
+    _skip_below(broker, found, lambda topic: topic.log.next_position)
+    return _done()
+
+
+@router.post("/subscription/{subscription}/expireMessages/{seconds}", status_code=204)
+async def expire(
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, seconds: int
+) -> Response:
+    """Acknowledge what was published longer ago than this."""
+    _skip_below(broker, _found(broker, name, subscription), _expired(broker, seconds))
+    return _done()
+
+
+@router.post("/all_subscription/expireMessages/{seconds}", status_code=204)
+async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Response:
+    """The same for every subscription."""
+    found = [
+        (topic, each)
+        for topic in topics_at(broker, name)
+        for each in list(topic.subscriptions.values())
+    ]
+    _skip_below(broker, found, _expired(broker, seconds))
+    return _done()
+
+
+@router.get("/subscription/{subscription}/position/{number}")
+async def peek(
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
+) -> Response:
+    """Look at a message that is not acknowledged, the first is 1; nothing changes by it."""
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    [(_, found)] = _found(broker, topic.name, subscription)
+    return peek_response(topic, found.cursor, number)

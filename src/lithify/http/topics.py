@@ -1,0 +1,227 @@
+"""Topics: list, create, delete, partitions, statistics and single messages."""
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+
+from lithify.http.clients import put_out_all
+from lithify.http.errors import Refused
+from lithify.http.ids import from_id, from_position
+from lithify.http.messages import message_response
+from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, parts_of, topic_at, topics_at
+from lithify.pulsar.broker import Broker
+from lithify.topics.definitions import AlreadyDefined, Definitions, TopicDefinition
+from lithify.topics.names import TopicName
+from lithify.topics.stats import internal_stats, sum_stats, topic_stats
+from lithify.topics.store import TopicNotFound
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/persistent/{tenant}/{namespace}", tags=["topics"])
+
+PARTITIONS_MAX = 10_000
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+def _definition(broker: Broker, name: TopicName) -> TopicDefinition:
+    found = broker.topics.definitions.current.topics.get(str(name))
+    if found is None:
+        raise TopicNotFound(f"topic {name} does not exist")
+    return found
+
+
+def _partitioned(broker: Broker, name: TopicName) -> TopicDefinition:
+    found = _definition(broker, name)
+    if not found.partitions:
+        raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} is not partitioned")
+    return found
+
+
+def _check_partitions(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Refused(
+            HTTPStatus.NOT_ACCEPTABLE, f"{count} partitions: must be 1 to {PARTITIONS_MAX}"
+        )
+
+
+def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
+    broker.topics.definitions.current.namespace(name.namespace)
+    if broker.topics.exists(name):
+        raise AlreadyDefined(f"topic {name} exists already")
+    broker.topics.create(name, partitions)
+    return _done()
+
+
+def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
+    if force:
+        put_out_all(broker, parts_of(broker, name))
+    broker.topics.delete(name)
+    return _done()
+
+
+# --- the namespace's topics -------------------------------------------------------------------
+
+
+@router.get("")
+async def topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+    """Each partition by itself."""
+    broker.topics.definitions.current.namespace(name)
+    return [str(each) for each in broker.topics.list(name)]
+
+
+@router.get("/partitioned")
+async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+    """Those that have partitions."""
+    definitions = broker.topics.definitions.current
+    definitions.namespace(name)
+    return [str(each) for each in definitions.topics_of(name) if broker.topics.partitions(each)]
+
+
+# --- one topic --------------------------------------------------------------------------------
+
+
+@router.put("/{topic}", status_code=204)
+async def create_topic(name: TopicPath, broker: BrokerHere) -> Response:
+    """Create a topic without partitions."""
+    return _create(broker, name, 0)
+
+
+@router.delete("/{topic}", status_code=204)
+async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = False) -> Response:
+    """Delete a topic with all that is in it; `force` sends its clients away first."""
+    if broker.topics.partitions(name):
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, f"topic {name} is partitioned")
+    if broker.topics.exists(name) and name.partition >= 0:
+        whole = broker.topics.partitions(name.whole)
+        if name.partition < whole:
+            reason = f"topic {name} is a partition: delete {name.whole}"
+            raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+    return _delete(broker, name, force=force)
+
+
+@router.put("/{topic}/partitions", status_code=204)
+async def create_partitioned(
+    name: TopicPath, broker: BrokerHere, partitions: Annotated[int, Body()]
+) -> Response:
+    """Create a topic with partitions."""
+    _check_partitions(partitions)
+    return _create(broker, name, partitions)
+
+
+@router.get("/{topic}/partitions")
+async def partitions_of(
+    name: TopicPath,
+    broker: BrokerHere,
+    checkAllowAutoCreation: bool = False,  # noqa: FBT001, FBT002, N803  (as clients write it)
+) -> dict[str, Any]:
+    """How many partitions it has; none if it is not partitioned, or would be created by use."""
+    topics = broker.topics
+    topics.definitions.current.namespace(name.namespace)
+    created_by_use = checkAllowAutoCreation and topics.settings.auto_create
+    if not topics.exists(name) and not created_by_use:
+        raise TopicNotFound(f"topic {name} does not exist")
+    return {"partitions": topics.partitions(name), "deleted": False}
+
+
+@router.post("/{topic}/partitions", status_code=204)
+async def add_partitions(
+    name: TopicPath, broker: BrokerHere, partitions: Annotated[int, Body()]
+) -> Response:
+    """Give a partitioned topic more partitions."""
+    _check_partitions(partitions)
+    found = _partitioned(broker, name)
+    if partitions < found.partitions:
+        raise Refused(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"topic {name} has {found.partitions} partitions and cannot have fewer: {partitions}",
+        )
+
+    def edit(definitions: Definitions) -> Definitions:
+        return definitions.with_topic(name, replace(found, partitions=partitions))
+
+    broker.topics.definitions.change(edit)
+    return _done()
+
+
+@router.delete("/{topic}/partitions", status_code=204)
+async def delete_partitioned(
+    name: TopicPath, broker: BrokerHere, *, force: bool = False
+) -> Response:
+    """Delete a partitioned topic with all that is in it."""
+    _partitioned(broker, name)
+    return _delete(broker, name, force=force)
+
+
+@router.put("/{topic}/unload", status_code=204)
+async def unload(name: TopicPath, broker: BrokerHere) -> Response:
+    """Send its clients away; they connect again."""
+    if not broker.topics.exists(name):
+        raise TopicNotFound(f"topic {name} does not exist")
+    put_out_all(broker, parts_of(broker, name))
+    return _done()
+
+
+@router.post("/{topic}/terminate", status_code=501)
+async def terminate(name: TopicPath) -> None:
+    """Topics cannot be terminated."""
+    raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"topic {name} cannot be terminated")
+
+
+# --- statistics -------------------------------------------------------------------------------
+
+
+@router.get("/{topic}/stats")
+async def stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """What goes in and out, who is connected, what is not acknowledged."""
+    return topic_stats(topic_at(broker, name))
+
+
+@router.get("/{topic}/internalStats")
+async def internal(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """Its ledgers and cursors."""
+    return internal_stats(topic_at(broker, name))
+
+
+@router.get("/{topic}/partitioned-stats")
+async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """The same of all partitions together, and of each."""
+    _partitioned(broker, name)
+    return sum_stats({str(each.name): topic_stats(each) for each in topics_at(broker, name)})
+
+
+@router.get("/{topic}/partitioned-internalStats")
+async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """Ledgers and cursors of each partition."""
+    found = _partitioned(broker, name)
+    return {
+        "metadata": {"partitions": found.partitions, "deleted": False},
+        "partitions": {str(each.name): internal_stats(each) for each in topics_at(broker, name)},
+    }
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+@router.get("/{topic}/lastMessageId")
+async def last_message_id(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """Of the last message; -1 and -1 if there is none."""
+    return from_id(topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED).last_message_id())
+
+
+@router.get("/{topic}/messageid/{timestamp}")
+async def message_id_at(name: TopicPath, broker: BrokerHere, timestamp: int) -> dict[str, Any]:
+    """The first message published at or after a time in milliseconds, or the next one to come."""
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    return from_position(topic.find_time(timestamp), name.partition)
+
+
+@router.get("/{topic}/ledger/{ledger}/entry/{entry}")
+async def message_at(name: TopicPath, broker: BrokerHere, ledger: int, entry: int) -> Response:
+    """The message of an entry, or its batch."""
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    return message_response(topic, ledger, entry)

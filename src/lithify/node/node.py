@@ -1,0 +1,101 @@
+"""A node: a data directory, open in this process.
+
+    import lithify
+
+    with lithify.open("data") as node:
+        topic = node.topics.create("persistent://public/default/orders")
+        topic.append(key="4711", value=b"paid")
+        for message in topic.read():
+            ...
+
+    DIRECTORY/LOCK          who has it open; a second process is refused
+    DIRECTORY/definitions   tenants, namespaces, topics
+    DIRECTORY/topics/       see `topics/store.py`
+
+As a library a node has no thread, no socket and no task: what is asked of it happens before the
+call returns, on the caller's thread. `serve` puts a broker in front of the same topics and runs in
+an event loop until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from lithify.clock import SystemClock
+from lithify.events import ignore_events
+from lithify.fs import LocalFileSystem
+from lithify.topics.store import Topics
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from lithify.clock import Clock
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.node.serving import Addresses, MakeApp
+    from lithify.node.settings import NodeSettings
+
+__all__ = ["Node"]
+
+
+class Node:
+    """A data directory and what is in it; one thread at a time."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        events: EventSink = ignore_events,
+        what: str = "library",
+    ) -> None:
+        """Open the data directory; `LogLocked` names the process that has it already.
+
+        `what` tells others, beside the process id, who holds it.
+        """
+        self.settings = settings
+        self.fs = fs or LocalFileSystem()
+        self.clock = clock or SystemClock()
+        self.topics = Topics(
+            self.fs,
+            settings.data.rstrip("/") or "/",
+            settings=settings.topics,
+            clock=self.clock,
+            events=events,
+            owner=f"{what}, pid {os.getpid()}",
+        )
+        self._closed = False
+
+    async def serve(
+        self,
+        *,
+        stop: asyncio.Event,
+        ready: Callable[[Addresses], None],
+        make_app: MakeApp | None = None,
+    ) -> None:
+        """Serve clients until `stop` is set; see `serving.py`. The node stays open."""
+        # Whoever uses the library needs no sockets.
+        from lithify.node.serving import serve  # noqa: PLC0415
+
+        await serve(self, stop=stop, ready=ready, make_app=make_app)
+
+    def close(self) -> None:
+        """Make everything durable and let go of the directory; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.topics.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

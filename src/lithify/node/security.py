@@ -1,0 +1,128 @@
+"""The security of a node: from settings to what its ports use.
+
+Off by default. A node without it lets everybody do everything, so it may be reached from its own
+machine only, unless the settings say that this is meant (`allow_open`).
+
+- Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/access.py`.
+- TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate and those above it,
+  and one with its private key.
+
+Reads the files it is told; the certificate's are read by the TLS library itself.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidSetting
+from lithify.fs import read_file
+from lithify.topics.access import Access, TokenKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.topics.definitions import Definitions
+
+__all__ = ["SecuritySettings", "check_host", "make_access", "make_tls"]
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Who may come in, and how."""
+
+    token_secret_file: str = ""
+    """The bytes of the file are the secret; if they are text, the line's end does not count."""
+    token_public_key_file: str = ""
+    superusers: tuple[str, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    allow_open: bool = False
+    """May a node that asks for no token be reached from other machines?"""
+
+    def __post_init__(self) -> None:
+        if self.token_secret_file and self.token_public_key_file:
+            limit = "not given together with token_secret_file"
+            raise InvalidSetting("token_public_key_file", self.token_public_key_file, limit)
+        if self.superusers and not self.asks_for_token:
+            limit = "empty, because no token is asked for"
+            raise InvalidSetting("superusers", ", ".join(self.superusers), limit)
+        if "" in self.superusers:
+            raise InvalidSetting("superusers", self.superusers, "names")
+        if self.tls_certificate_file and not self.tls_key_file:
+            raise InvalidSetting("tls_key_file", "", "the key of tls_certificate_file")
+        if self.tls_key_file and not self.tls_certificate_file:
+            raise InvalidSetting("tls_certificate_file", "", "the certificate of tls_key_file")
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Must clients say who they are?"""
+        return bool(self.token_secret_file or self.token_public_key_file)
+
+
+def check_host(setting: str, host: str, security: SecuritySettings) -> None:
+    """Refuse an address that other machines reach, if everybody there could do everything."""
+    if not (security.asks_for_token or security.allow_open or _is_loopback(host)):
+        limit = "an address of this machine alone, unless tokens are asked for or allow_open is set"
+        raise InvalidSetting(setting, host, limit)
+
+
+def _is_loopback(host: str) -> bool:
+    # A name may mean anything, on the next day something else: only the one that is defined counts.
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def make_access(
+    security: SecuritySettings,
+    fs: FileSystem,
+    *,
+    definitions: Callable[[], Definitions],
+    clock: Clock,
+) -> Access | None:
+    """The one who decides who may do what; None if everybody may do everything."""
+    if security.token_secret_file:
+        key = TokenKey.secret(_secret(_read(fs, "token_secret_file", security.token_secret_file)))
+    elif security.token_public_key_file:
+        path = security.token_public_key_file
+        key = TokenKey.public(_read(fs, "token_public_key_file", path))
+    else:
+        return None
+    return Access(key, superusers=security.superusers, definitions=definitions, clock=clock)
+
+
+def _secret(data: bytes) -> bytes:
+    # An editor ends a text with a newline that nobody means; in random bytes it is one of them.
+    text = data.rstrip(b"\r\n")
+    return text if text.isascii() and text.decode().isprintable() else data
+
+
+def _read(fs: FileSystem, setting: str, path: str) -> bytes:
+    try:
+        return read_file(fs, path)
+    except OSError as error:
+        raise InvalidSetting(setting, path, f"readable: {error.strerror or error}") from error
+
+
+def make_tls(security: SecuritySettings) -> ssl.SSLContext | None:
+    """What all ports speak; None if they speak in the clear."""
+    if not security.tls_certificate_file:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key that is locked with a password must not stop the start to ask for it.
+        context.load_cert_chain(security.tls_certificate_file, security.tls_key_file, password="")
+    except (OSError, ValueError) as error:
+        # What is no certificate is an OSError, too.
+        why = f"a certificate and its key, PEM: {error}"
+        raise InvalidSetting("tls_certificate_file", security.tls_certificate_file, why) from error
+    return context

@@ -1,0 +1,219 @@
+"""A node that serves: the broker, HTTP and the upkeep of the topics, in one event loop.
+
+1. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
+2. Tell the caller the addresses.
+3. Until told to stop: serve, and once an interval let the topics do what only time brings about.
+   What of it waits for the disk is done in a thread, one round at a time.
+4. Stop listening; let each connection send what was answered and close it, and those hard that
+   do not take it in time. What was not answered was not acknowledged: clients send it again.
+
+The caller closes the node afterwards, which makes the rest durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from lithify import __version__
+from lithify.errors import LithifyError, LogClosed
+from lithify.node.security import make_access, make_tls
+from lithify.pulsar.broker import Broker
+from lithify.pulsar.listener import listen
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from lithify.node.node import Node
+    from lithify.pulsar.listener import Connection
+    from lithify.topics.topic import Topic
+
+    MakeApp = Callable[[Broker], Any]
+    """Makes the ASGI application that answers over HTTP."""
+
+__all__ = ["Addresses", "CannotListen", "serve"]
+
+GOODBYE_S = 2.0
+"""How long a connection may take to send what is left when the node stops."""
+
+log = structlog.get_logger("lithify.node")
+
+
+class CannotListen(LithifyError):
+    """The operating system refuses an address."""
+
+    def __init__(self, setting: str, host: str, port: int, why: str) -> None:
+        self.setting = setting
+        self.host = host
+        self.port = port
+        super().__init__(f"cannot listen at {authority(host, port)} ({setting}): {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node can be reached; `http` is None if it answers no HTTP."""
+
+    pulsar: str
+    http: str | None
+
+
+def authority(host: str, port: int) -> str:
+    """`host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def serve(
+    node: Node,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[Addresses], None],
+    make_app: MakeApp | None,
+) -> None:
+    """Serve clients until `stop` is set."""
+    settings = node.settings
+    security = settings.security
+    access = make_access(
+        security,
+        node.fs,
+        definitions=lambda: node.topics.definitions.current,
+        clock=node.clock,
+    )
+    tls = make_tls(security)
+    # Producers that come back bring the name that a broker gave them before a restart: so that
+    # no other one gets it, each start has names of its own.
+    broker = Broker(
+        node.topics,
+        name=f"lithify-{secrets.token_hex(4)}",
+        version=f"Lithify {__version__}",
+        access=access,
+    )
+    broker.max_message_bytes = settings.message_bytes_max
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(
+            _pulsar(broker, settings.pulsar_host, settings.pulsar_port, tls)
+        )
+        address = authority(settings.advertised_host or settings.pulsar_host, port)
+        if tls is None:
+            url = broker.service_url = f"pulsar://{address}"
+        else:
+            url = broker.service_url_tls = f"pulsar+ssl://{address}"
+        http = None
+        if make_app is not None:
+            app = make_app(broker)
+            http_port = await stack.enter_async_context(
+                _http(app, settings.http_host, settings.http_port, tls, stop)
+            )
+            scheme = "http" if tls is None else "https"
+            http = f"{scheme}://{authority(settings.http_host, http_port)}"
+        await stack.enter_async_context(_upkeep(node))
+        ready(Addresses(url, http))
+        await stop.wait()
+
+
+@asynccontextmanager
+async def _pulsar(
+    broker: Broker, host: str, port: int, tls: ssl.SSLContext | None
+) -> AsyncIterator[int]:
+    """Listen for clients; the port."""
+    connections: set[Connection] = set()
+    with _refusals("pulsar_port", host, port):
+        server = await listen(broker, host, port, connections, tls)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for connection in set(connections):
+            connection.close()
+        deadline_s = asyncio.get_running_loop().time() + GOODBYE_S
+        while connections and asyncio.get_running_loop().time() < deadline_s:
+            await asyncio.sleep(0.01)
+        for connection in set(connections):
+            connection.abort()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def _http(
+    app: Any, host: str, port: int, tls: ssl.SSLContext | None, stop: asyncio.Event
+) -> AsyncIterator[int]:
+    """Answer HTTP; the port. If that ends by itself, the node stops with it."""
+    import uvicorn  # noqa: PLC0415  (only a node that answers HTTP needs it)
+
+    with _refusals("http_port", host, port):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=int(GOODBYE_S)
+    )
+    config.load()
+    config.ssl = tls
+    server = uvicorn.Server(config)
+    # Signals are the business of the process, not of one of its parts: so not `server.serve`.
+    task = asyncio.create_task(server._serve([listening]))  # noqa: SLF001
+    task.add_done_callback(lambda _: stop.set())
+    try:
+        yield int(listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+@contextmanager
+def _refusals(setting: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # Python puts sentences of its own around the system's; a name that is not found has a
+        # negative number.
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise CannotListen(setting, host, port, why) from error
+
+
+@asynccontextmanager
+async def _upkeep(node: Node) -> AsyncIterator[None]:
+    """Look after the open topics while the block runs."""
+    ended = asyncio.Event()
+
+    async def rounds() -> None:
+        interval_s = node.settings.sync_interval_ms / 1000
+        while not ended.is_set():
+            try:
+                await asyncio.to_thread(maintain_files, node.topics.opened().values())
+                for topic in node.topics.opened().values():
+                    topic.maintain_memory()
+            except Exception:
+                log.exception("upkeep failed")
+            try:
+                await asyncio.wait_for(ended.wait(), interval_s)
+            except TimeoutError:
+                continue
+
+    task = asyncio.create_task(rounds())
+    try:
+        yield
+    finally:
+        # Not cancelled: its thread would go on while the topics are closed.
+        ended.set()
+        await task
+
+
+def maintain_files(topics: Iterable[Topic]) -> None:
+    """Do what waits for the disk; the logs may be used by other threads meanwhile."""
+    for topic in topics:
+        try:
+            topic.maintain_files()
+        except LogClosed:
+            # It was deleted meanwhile.
+            continue
+        except LithifyError as error:
+            log.warning("upkeep failed", topic=str(topic.name), reason=str(error))

@@ -1,0 +1,239 @@
+"""The settings of a node, and where each of them comes from.
+
+A setting has one name everywhere: `pulsar_port` is a field of `NodeSettings`, a key of the TOML
+file, `LITHIFY_PULSAR_PORT` in the environment and the flag `--pulsar-port`. From weak to strong:
+
+1. the default
+2. the TOML file, if one is named; its keys stand at the top level
+3. the environment; an empty variable counts as not set
+4. the flags of the command
+
+A name that is none, in the file or after `LITHIFY_`, is an error that suggests the nearest one. An
+optional number is switched off by the word "off"; a list has commas in the environment.
+
+`read_settings` reads one file and nothing else; everything else here is pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, fields
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, InvalidSetting
+from lithify.fs import read_file
+from lithify.node.security import SecuritySettings, check_host
+from lithify.settings import Durability, LogSettings, check_range
+from lithify.topics.store import TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.fs import FileSystem
+
+__all__ = ["LOG_LEVELS", "NodeSettings", "SettingsWithOrigins", "read_settings"]
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_PREFIX = "LITHIFY_"
+_OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN")
+_DEFAULT = "default"
+_OFF = "off"
+_LOG = LogSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How a node behaves; every value is checked when the object is made."""
+
+    data: str = "data"
+    """The data directory; a relative one is relative to where the process was started."""
+    pulsar_host: str = "127.0.0.1"
+    pulsar_port: int = 6650
+    """0 takes a free port; so it does for HTTP."""
+    http_host: str = "127.0.0.1"
+    http_port: int = 8080
+    advertised_host: str = ""
+    """What clients are told to connect to; if empty, the host that is listened at."""
+    durability: Durability = Durability.ALWAYS
+    sync_interval_ms: int = _LOG.sync_interval_ms
+    segment_bytes_max: int = _LOG.segment_bytes_max
+    segment_age_ms_max: int | None = None
+    message_bytes_max: int = 5 * 2**20
+    """What clients expect of every broker; some of them fail below it."""
+    auto_create: bool = True
+    """Is a topic created by using it?"""
+    token_secret_file: str = ""
+    token_public_key_file: str = ""
+    superusers: tuple[str, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    allow_open: bool = False
+    """These six are explained by `SecuritySettings`."""
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "pulsar_host", "http_host"):
+            if not getattr(self, name):
+                raise InvalidSetting(name, "", "named")
+        check_range("pulsar_port", self.pulsar_port, 0, 65_535)
+        check_range("http_port", self.http_port, 0, 65_535)
+        check_range("message_bytes_max", self.message_bytes_max, 2**20, 32 * 2**20)
+        if self.log_level not in LOG_LEVELS:
+            raise InvalidSetting("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
+        check_host("pulsar_host", self.pulsar_host, self.security)
+        check_host("http_host", self.http_host, self.security)
+        if not self.advertised_host and _is_wildcard(self.pulsar_host):
+            limit = f"the node's name or address, because it listens at {self.pulsar_host}"
+            raise InvalidSetting("advertised_host", "", limit)
+        _ = self.topics  # A log checks its own.
+
+    @property
+    def topics(self) -> TopicSettings:
+        """Those of the topics."""
+        log = LogSettings(
+            durability=self.durability,
+            sync_interval_ms=self.sync_interval_ms,
+            segment_bytes_max=self.segment_bytes_max,
+            segment_age_ms_max=self.segment_age_ms_max,
+        )
+        return TopicSettings(log=log, auto_create=self.auto_create)
+
+    @property
+    def security(self) -> SecuritySettings:
+        """Who may come in."""
+        return SecuritySettings(
+            token_secret_file=self.token_secret_file,
+            token_public_key_file=self.token_public_key_file,
+            superusers=self.superusers,
+            tls_certificate_file=self.tls_certificate_file,
+            tls_key_file=self.tls_key_file,
+            allow_open=self.allow_open,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsWithOrigins:
+    """Settings, and for each name "default", the path of the file, the variable or the flag."""
+
+    settings: NodeSettings
+    origins: Mapping[str, str]
+
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """(name, value, origin) of each."""
+        for name, origin in self.origins.items():
+            yield name, getattr(self.settings, name), origin
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(NodeSettings)}
+
+
+def read_settings(
+    fs: FileSystem,
+    *,
+    config: str | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str | int | None],
+) -> SettingsWithOrigins:
+    """The settings from all their places; a flag that is None was not given."""
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(_DEFAULTS, _DEFAULT)
+    for origin, name, value in (
+        *_from_file(fs, config),
+        *_from_environment(environ),
+        *((_flag(name), name, value) for name, value in flags.items() if value is not None),
+    ):
+        values[name] = value
+        origins[name] = origin
+    try:
+        return SettingsWithOrigins(NodeSettings(**values), origins)
+    except InvalidSetting as error:
+        origin = origins.get(error.name, _DEFAULT)
+        if origin == _DEFAULT:
+            raise
+        raise InvalidSetting(f"{error.name} ({origin})", error.value, error.limit) from error
+
+
+def _from_file(fs: FileSystem, path: str | None) -> Iterator[tuple[str, str, Any]]:
+    if path is None:
+        return
+    try:
+        table = tomllib.loads(read_file(fs, path).decode())
+    except ValueError as error:
+        # Both what is no UTF-8 and what is no TOML.
+        raise InvalidInput(f"{path} is not TOML: {error}") from error
+    for name, value in table.items():
+        if name not in _DEFAULTS:
+            raise _unknown(name, value, path, _DEFAULTS)
+        yield path, name, _typed(name, value, path)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, Any]]:
+    names = {_PREFIX + name.upper(): name for name in _DEFAULTS}
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(_PREFIX) or variable in _OF_CLIENTS or not text:
+            continue
+        if variable not in names:
+            raise _unknown(variable, text, "the environment", [*names, *_OF_CLIENTS])
+        name = names[variable]
+        yield variable, name, _typed(name, _parsed(name, text), variable)
+
+
+def _unknown(
+    name: str, value: object, where: str, known: Mapping[str, Any] | list[str]
+) -> InvalidSetting:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+    return InvalidSetting(f"{name} ({where})", value, f"a setting that exists: {hint}")
+
+
+def _parsed(name: str, text: str) -> str | int | bool | list[str]:
+    """What a variable's text stands for; text that stands for nothing better stays as it is."""
+    default = _DEFAULTS[name]
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if isinstance(default, str):
+        return text
+    if isinstance(default, tuple):
+        return [part.strip() for part in text.split(",")]
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _typed(name: str, value: object, origin: str) -> object:
+    """The value, if it is of the setting's type."""
+    default = _DEFAULTS[name]
+    named = f"{name} ({origin})"
+    if default is None and value == _OFF:
+        return None
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidSetting(named, value, "true or false")
+    elif isinstance(default, str):
+        if not isinstance(value, str):
+            raise InvalidSetting(named, value, "text")
+        if isinstance(default, Durability) and value in tuple(Durability):
+            return Durability(value)
+    elif isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InvalidSetting(named, value, "a list of texts")
+        return tuple(value)
+    elif isinstance(value, bool) or not isinstance(value, int):
+        off = f' or "{_OFF}"' if default is None else ""
+        raise InvalidSetting(named, value, f"a whole number{off}")
+    return value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,0 +1,217 @@
+"""The gate of a session: which commands of a client are carried out.
+
+The C++ client does not understand a refusal before CONNECTED, and tries again until it times out.
+So everybody is connected, and a client that nobody knows is refused in the answers to its first
+requests, each in the form that the client turns into an exception at once.
+
+1. CONNECT brings a token, which makes the session's principal, or the reason why there is none.
+2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). Commands
+   about a producer or a consumer of the session need nothing (`FREE`): whoever joined was allowed
+   to. A command in neither table is refused: what nobody thought about is not allowed.
+3. When the token has expired, the client is asked for a new one, once. Until it answers, commands
+   of step 2 wait. A good answer carries them out; a bad one, another principal's, or none within
+   `REFRESH_MS`, refuses them, lets the session's producers and consumers go and leaves the session
+   without a principal.
+
+Permissions are looked up when a producer or consumer joins, not for each message.
+
+Sans-I/O, as the session is, which is the only one to call it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.errors import LithifyError, ProtocolError
+from lithify.pulsar import replies
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.errors import error_code
+from lithify.pulsar.framing import encode_command
+from lithify.topics.access import Action, NotAuthenticated
+from lithify.topics.names import Namespace, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.pulsar.session import Session
+    from lithify.topics.access import Access, Principal
+
+__all__ = ["FREE", "NEEDS", "Gate"]
+
+REFRESH_MS = 30_000
+HELD_COMMANDS_MAX = 1000
+
+_Type = wire.BaseCommand
+_ANY = tuple(Action)
+
+NEEDS: dict[int, tuple[str, tuple[Action, ...]]] = {
+    _Type.PARTITIONED_METADATA: ("partitionMetadata", _ANY),
+    _Type.LOOKUP: ("lookupTopic", _ANY),
+    _Type.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", _ANY),
+    _Type.GET_SCHEMA: ("getSchema", _ANY),
+    _Type.GET_OR_CREATE_SCHEMA: ("getOrCreateSchema", (Action.PRODUCE,)),
+    _Type.PRODUCER: ("producer", (Action.PRODUCE,)),
+    _Type.SUBSCRIBE: ("subscribe", (Action.CONSUME,)),
+}
+"""The part of the command that names a topic or a namespace; the actions, one of which will do."""
+
+FREE = frozenset(
+    (
+        _Type.ACK,
+        _Type.AUTH_RESPONSE,
+        _Type.CLOSE_CONSUMER,
+        _Type.CLOSE_PRODUCER,
+        _Type.CONSUMER_STATS,
+        _Type.FLOW,
+        _Type.GET_LAST_MESSAGE_ID,
+        _Type.PING,
+        _Type.PONG,
+        _Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        _Type.SEEK,
+        _Type.SEND,
+        _Type.UNSUBSCRIBE,
+    )
+)
+
+
+class Gate:
+    """Who the client of one session is, and which of its commands get through."""
+
+    def __init__(self, session: Session, access: Access | None) -> None:
+        """`access` is None where everybody may do everything."""
+        self._session = session
+        self._access = access
+        self._principal: Principal | None = None
+        self._why_nobody = NotAuthenticated("the session has not begun")
+        self._can_refresh = False
+        self._challenged_ms: int | None = None
+        self._held: list[wire.BaseCommand] = []
+
+    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+        """The commands that this takes."""
+        return {_Type.AUTH_RESPONSE: self._response}
+
+    def connect(self, connect: wire.CommandConnect) -> None:
+        """Take a client's word, and its token, for who it is."""
+        if self._access is not None:
+            self._can_refresh = connect.feature_flags.supports_auth_refresh
+            self._authenticate(self._access, connect.auth_method_name, connect.auth_data)
+
+    def _authenticate(self, access: Access, method: str, token: bytes) -> None:
+        self._principal = None
+        if method != "token":
+            why = f"authentication method must be 'token', is {method or 'none'!r}"
+            self._why_nobody = NotAuthenticated(why)
+            return
+        try:
+            self._principal = access.authenticate(token)
+        except NotAuthenticated as error:
+            self._why_nobody = error
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def admits(self, command: wire.BaseCommand) -> bool:
+        """May it be carried out now? If not, it was answered, or waits for the client's token."""
+        access = self._access
+        if access is None or command.type in FREE:
+            return True
+        if command.type not in NEEDS:
+            raise ProtocolError(f"command {command.type} is not one that can be permitted")
+        if self._challenged_ms is not None and len(self._held) < HELD_COMMANDS_MAX:
+            self._held.append(command)
+            return False
+        try:
+            self._check(access, command)
+        except LithifyError as error:
+            self._session.send(_refusal(command, error))
+            return False
+        return True
+
+    def _check(self, access: Access, command: wire.BaseCommand) -> None:
+        if self._principal is None or self._challenged_ms is not None:
+            raise self._why_nobody
+        part, actions = NEEDS[command.type]
+        request = getattr(command, part)
+        if command.type == _Type.GET_TOPICS_OF_NAMESPACE:
+            namespace = Namespace.parse(request.namespace)
+        else:
+            namespace = TopicName.parse(request.topic).namespace
+        access.check(self._principal, namespace, *actions)
+
+    # --- expiry -----------------------------------------------------------------------------
+
+    def look_at_clock(self) -> None:
+        """Ask for a new token if this one has expired; give up if none has come."""
+        access, principal = self._access, self._principal
+        if access is None or principal is None or principal.expires_ms is None:
+            return
+        now_ms = access.now_ms()
+        if self._challenged_ms is not None:
+            if now_ms >= self._challenged_ms + REFRESH_MS:
+                self._give_up()
+        elif now_ms >= principal.expires_ms:
+            self._why_nobody = NotAuthenticated(f"token of {principal.name!r} has expired")
+            self._challenged_ms = now_ms
+            if self._can_refresh:
+                self._session.send(_challenge(self._session.host.server_version))
+            else:
+                self._give_up()
+
+    def _response(self, command: wire.BaseCommand) -> None:
+        access, before = self._access, self._principal
+        if access is None or before is None or self._challenged_ms is None:
+            raise ProtocolError("AUTH_RESPONSE to no AUTH_CHALLENGE")
+        answer = command.authResponse.response
+        self._authenticate(access, answer.auth_method_name, answer.auth_data)
+        if self._principal is not None and self._principal.name != before.name:
+            self._why_nobody = NotAuthenticated(
+                f"token of {before.name!r} cannot be followed by one of {self._principal.name!r}"
+            )
+            self._principal = None
+        if self._principal is None:
+            self._give_up()
+        else:
+            self._release()
+
+    def _give_up(self) -> None:
+        self._principal = None
+        # Refusals first: a client whose producer is closed looks the topic up again.
+        self._release()
+        self._session.let_go()
+
+    def _release(self) -> None:
+        self._challenged_ms = None
+        held, self._held = self._held, []
+        for command in held:
+            self._session.handle(command)
+
+
+def _challenge(server_version: str) -> bytes:
+    command = wire.BaseCommand(type=_Type.AUTH_CHALLENGE)
+    command.authChallenge.server_version = server_version
+    command.authChallenge.challenge.auth_method_name = "token"
+    command.authChallenge.challenge.auth_data = b""
+    return encode_command(command)
+
+
+def _refusal(command: wire.BaseCommand, error: LithifyError) -> bytes:
+    """The answer that the client takes for the end of this request."""
+    code, why = error_code(error), str(error)
+    request_id = getattr(command, NEEDS[command.type][0]).request_id
+    if command.type == _Type.PARTITIONED_METADATA:
+        return replies.partitions_response(request_id, 0, code, why)
+    if command.type == _Type.LOOKUP:
+        return replies.lookup_response(request_id, "", "", code, why)
+    reply = wire.BaseCommand()
+    if command.type == _Type.GET_SCHEMA:
+        reply.type = _Type.GET_SCHEMA_RESPONSE
+        answer = reply.getSchemaResponse
+    elif command.type == _Type.GET_OR_CREATE_SCHEMA:
+        reply.type = _Type.GET_OR_CREATE_SCHEMA_RESPONSE
+        answer = reply.getOrCreateSchemaResponse
+    else:
+        return replies.error(request_id, code, why)
+    answer.request_id = request_id
+    answer.error_code = wire.ServerError.ValueType(code)
+    answer.error_message = why
+    return encode_command(reply)

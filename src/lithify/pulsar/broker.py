@@ -1,0 +1,217 @@
+"""The broker: what all sessions share, in one event loop.
+
+It knows which session each producer and consumer belongs to, wakes subscriptions when there is
+something to deliver, and keeps answers in the order of the appends. It does no I/O itself: sessions
+are given bytes by the listener, and what has to wait for the disk is awaited in a task per topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lithify.clock import SystemClock
+from lithify.errors import LithifyError
+from lithify.pulsar.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.checksum import Buffer
+    from lithify.clock import Clock
+    from lithify.log.commit import Pending
+    from lithify.pulsar.consuming import Consuming
+    from lithify.pulsar.producing import Producing
+    from lithify.topics.access import Access
+    from lithify.topics.producers import Producer
+    from lithify.topics.store import Topics
+    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.topics.topic import Topic
+
+__all__ = ["MESSAGE_BYTES_MAX", "Broker"]
+
+MESSAGE_BYTES_MAX = 5 * 2**20
+SEEK_SECONDS_MAX = 60
+"""How long a reader that was put out for a seek has to come back before it is forgotten."""
+
+log = structlog.get_logger("lithify.pulsar")
+
+_Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
+
+
+class Broker:
+    """Sessions and the topics they use; everything happens in one event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        *,
+        name: str,
+        version: str,
+        access: Access | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.topics = topics
+        self.access = access
+        self.server_version = version
+        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.service_url = ""
+        self.service_url_tls = ""
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._producers: dict[Producer, tuple[Producing, int]] = {}
+        self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
+        self._answers: dict[Topic, deque[_Answer]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._due: dict[Topic, set[Subscription]] = {}
+        self._clock = clock or SystemClock()
+        self._alarms: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
+
+    def session(self, send: Callable[[Buffer], None]) -> Session:
+        """A session for a new connection."""
+        return Session(self, send)
+
+    def new_name(self) -> str:
+        """A name that nobody has."""
+        return f"{self._name}-{next(self._numbers)}"
+
+    # --- answers in order -------------------------------------------------------------------
+
+    def when_durable(
+        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
+    ) -> None:
+        """Call `then` once an append is durable or has failed; in the order of the calls."""
+        self._enqueue(topic, (pending, then))
+
+    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+        """Call `then` once everything before it has been called."""
+        self._enqueue(topic, (None, lambda _: then()))
+
+    def _enqueue(self, topic: Topic, answer: _Answer) -> None:
+        waiting = self._answers.get(topic)
+        if waiting is not None:
+            waiting.append(answer)
+            return
+        self._answers[topic] = deque([answer])
+        task = asyncio.get_running_loop().create_task(self._answer(topic))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, topic: Topic) -> None:
+        waiting = self._answers[topic]
+        while waiting:
+            pending, then = waiting.popleft()
+            problem: LithifyError | None = None
+            if pending is not None:
+                try:
+                    await pending
+                except LithifyError as error:
+                    problem = error
+            try:
+                then(problem)
+            except Exception:
+                # The answers behind it must not wait for ever.
+                log.exception("an answer failed", topic=str(topic.name))
+        del self._answers[topic]
+
+    # --- delivery ---------------------------------------------------------------------------
+
+    def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
+        """Deliver at the end of the loop's round, once for all reasons that come up in it."""
+        due = self._due.get(topic)
+        if due is None:
+            due = self._due[topic] = set()
+            asyncio.get_running_loop().call_soon(self._dispatch, topic)
+        if subscription is None:
+            due.update(topic.subscriptions.values())
+        else:
+            due.add(subscription)
+
+    def _dispatch(self, topic: Topic) -> None:
+        for subscription in self._due.pop(topic):
+            try:
+                deliveries = topic.dispatch(subscription)
+                for delivery in deliveries:
+                    consuming, consumer_id = self._consumers[delivery.consumer]
+                    consuming.deliver(consumer_id, delivery)
+            except Exception:
+                # One that cannot be read must not keep the other subscriptions waiting.
+                log.exception(
+                    "dispatch failed", topic=str(topic.name), subscription=subscription.name
+                )
+                continue
+            if deliveries:
+                self.dispatch(topic, subscription)
+            elif subscription.due_ms is not None and subscription.consumers:
+                self._wake_at(subscription.due_ms, topic, subscription)
+
+    def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
+        """Dispatch again at a time; the earliest one that was asked for."""
+        known = self._alarms.get(subscription)
+        if known is not None:
+            if known[0] <= due_ms:
+                return
+            known[1].cancel()
+        seconds = max(0, due_ms - self._clock.now_ms()) / 1000
+        alarm = asyncio.get_running_loop().call_later(seconds, self._wake, topic, subscription)
+        self._alarms[subscription] = due_ms, alarm
+
+    def _wake(self, topic: Topic, subscription: Subscription) -> None:
+        del self._alarms[subscription]
+        self.dispatch(topic, subscription)
+
+    # --- who is where -----------------------------------------------------------------------
+
+    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
+        """Remember whose producer it is."""
+        self._producers[producer] = of, producer_id
+
+    def producer_left(self, producer: Producer) -> None:
+        """Forget it."""
+        self._producers.pop(producer, None)
+
+    def producer_ready(self, producer: Producer) -> None:
+        """It waited for the topic and has it now."""
+        of, producer_id = self._producers[producer]
+        of.is_ready(producer_id)
+
+    def producer_put_out(self, producer: Producer) -> None:
+        """Another one has taken its place."""
+        found = self._producers.pop(producer, None)
+        if found is not None:
+            found[0].put_out(found[1])
+
+    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
+        """Remember whose consumer it is."""
+        self._consumers[consumer] = of, consumer_id
+
+    def consumer_left(self, consumer: Consumer) -> None:
+        """Forget it."""
+        self._consumers.pop(consumer, None)
+
+    def consumer_put_out(self, consumer: Consumer) -> None:
+        """Its subscription was moved or removed."""
+        found = self._consumers.get(consumer)
+        if found is not None:
+            found[0].put_out(found[1])
+
+    def sought(self, topic: Topic, subscription: Subscription, by: Consumer) -> None:
+        """Its consumers were put out for a seek; forget it if it is a reader's and none returns."""
+
+        def forget() -> None:
+            if topic.subscriptions.get(subscription.name) is subscription:
+                topic.leave(subscription, by)
+
+        asyncio.get_running_loop().call_later(SEEK_SECONDS_MAX, forget)
+
+    def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
+        """Tell the consumers of a failover subscription which of them is active."""
+        changed = subscription.active is not before
+        for consumer in subscription.consumers:
+            if changed or consumer is subscription.consumers[-1]:
+                of, consumer_id = self._consumers[consumer]
+                of.is_active(consumer_id, active=consumer is subscription.active)

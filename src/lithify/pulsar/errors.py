@@ -1,0 +1,32 @@
+"""Our errors as the numbers of the protocol, chosen so that the client raises at once."""
+
+from __future__ import annotations
+
+from lithify.errors import InvalidInput, LithifyError
+from lithify.pulsar import wire_pb2 as wire
+from lithify.topics.access import NotAuthenticated, NotAuthorized
+from lithify.topics.producers import ProducerBusy, ProducerFenced
+from lithify.topics.schemas import IncompatibleSchema
+from lithify.topics.store import TopicNotFound
+from lithify.topics.subscription import ConsumerRefused
+
+__all__ = ["error_code"]
+
+_CODES: tuple[tuple[type[LithifyError], int], ...] = (
+    (NotAuthenticated, wire.ServerError.AuthenticationError),
+    (NotAuthorized, wire.ServerError.AuthorizationError),
+    (ProducerBusy, wire.ServerError.ProducerBusy),
+    (ProducerFenced, wire.ServerError.ProducerFenced),
+    (ConsumerRefused, wire.ServerError.ConsumerBusy),
+    (TopicNotFound, wire.ServerError.TopicNotFound),
+    (IncompatibleSchema, wire.ServerError.IncompatibleSchema),
+    (InvalidInput, wire.ServerError.NotAllowedError),
+)
+
+
+def error_code(error: LithifyError) -> int:
+    """The first that fits; what is not the client's fault is a failure to persist."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return int(wire.ServerError.PersistenceError)

@@ -1,0 +1,250 @@
+"""Avro definitions, and who can read whose data: the rules of Avro's schema resolution.
+
+A definition is JSON: the name of a type, an object, or a list of alternatives (a union). Parsed,
+it is a graph of `AvroType`: a named type that is used again is the same object again, so a record
+may hold itself.
+
+`unreadable(reader, writer)` says why a reader with one definition could not read what a writer
+wrote with another one, or None if it can. The rules:
+
+1. A writer's union is readable if each of its branches is; for any other type a reader's union
+   must have a branch that can read it.
+2. The same primitive; or a wider one: int as long, float or double, long as float or double, float
+   as double, string and bytes as each other.
+3. Arrays and maps: if their items and values are.
+4. Fixed: the same name and size. Enum: the same name, and every symbol of the writer is one of the
+   reader's, or the reader has a default.
+5. Record: the same name; each field of the reader is in the writer's record and readable, or has
+   a default. Fields that only the writer has are passed over.
+
+Names are compared without their namespace; a reader's aliases count. Logical types are not looked
+at: they say what bytes mean, not how to read them.
+
+Pure. For `schemas.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["AvroField", "AvroType", "parse_avro", "unreadable"]
+
+_PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_NAMED = frozenset(("record", "error", "enum", "fixed"))
+_WIDER = frozenset(
+    (
+        ("int", "long"),
+        ("int", "float"),
+        ("int", "double"),
+        ("long", "float"),
+        ("long", "double"),
+        ("float", "double"),
+        ("string", "bytes"),
+        ("bytes", "string"),
+    )
+)
+
+_STEPS_MAX = 100_000
+"""Pairs of types compared, which is below a second: unions of thousands are somebody's bad joke."""
+
+
+@dataclass(slots=True, eq=False)
+class AvroType:
+    """One type of a definition; only what its kind has is filled in."""
+
+    kind: str
+    name: str = ""
+    """Without the namespace."""
+    aliases: frozenset[str] = frozenset()
+    fields: dict[str, AvroField] = field(default_factory=dict)
+    symbols: frozenset[str] = frozenset()
+    has_default: bool = False
+    size: int = 0
+    inner: list[AvroType] = field(default_factory=list)
+    """The items of an array, the values of a map, the branches of a union."""
+
+
+@dataclass(slots=True, eq=False)
+class AvroField:
+    """A field of a record."""
+
+    name: str
+    type: AvroType
+    has_default: bool
+    aliases: tuple[str, ...] = ()
+
+
+def parse_avro(definition: bytes) -> AvroType:
+    """Read a definition; raises `InvalidInput` if it is none."""
+    try:
+        return _Parser().parse(json.loads(definition), "")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"schema definition is not JSON: {error}") from error
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+
+    def parse(self, value: Any, namespace: str) -> AvroType:
+        if isinstance(value, list):
+            return AvroType("union", inner=[self.parse(each, namespace) for each in value])
+        if isinstance(value, str):
+            return self._reference(value, namespace)
+        if not isinstance(value, dict):
+            raise InvalidInput(f"schema definition has {value!r} where a type should be")
+        kind = value.get("type")
+        if kind == "array":
+            return AvroType("array", inner=[self.parse(value.get("items"), namespace)])
+        if kind == "map":
+            return AvroType("map", inner=[self.parse(value.get("values"), namespace)])
+        if isinstance(kind, str) and kind in _NAMED:
+            return self._define(value, kind, namespace)
+        return self.parse(kind, namespace)
+
+    def _reference(self, name: str, namespace: str) -> AvroType:
+        if name in _PRIMITIVES:
+            return AvroType(name)
+        found = self._named.get(_full(name, namespace)) or self._named.get(name)
+        if found is None:
+            raise InvalidInput(f"schema definition has a type {name!r} that it does not define")
+        return found
+
+    def _define(self, value: dict[str, Any], kind: str, namespace: str) -> AvroType:
+        name = value.get("name")
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"schema definition has a type {kind} without a name")
+        full = _full(name, value.get("namespace", namespace) or "")
+        if full in self._named:
+            raise InvalidInput(f"schema definition defines {full} twice")
+        aliases = frozenset(_short(alias) for alias in _texts(value, "aliases"))
+        found = AvroType("record" if kind == "error" else kind, _short(name), aliases)
+        # Known before its fields are read: one of them may be of this type.
+        self._named[full] = found
+        if kind == "enum":
+            found.symbols = frozenset(_texts(value, "symbols"))
+            found.has_default = "default" in value
+        elif kind == "fixed":
+            if not isinstance(value.get("size"), int):
+                raise InvalidInput(f"schema definition has a fixed type {full} without a size")
+            found.size = value["size"]
+        else:
+            fields = value.get("fields")
+            if not isinstance(fields, list):
+                raise InvalidInput(f"schema definition has a record {full} without fields")
+            for each in fields:
+                self._add_field(found, each, full.rpartition(".")[0])
+        return found
+
+    def _add_field(self, record: AvroType, value: Any, namespace: str) -> None:
+        name = value.get("name") if isinstance(value, dict) else None
+        if not isinstance(name, str) or "type" not in value:
+            raise InvalidInput(f"record {record.name} has a field without a name or a type")
+        if name in record.fields:
+            raise InvalidInput(f"record {record.name} has two fields {name}")
+        record.fields[name] = AvroField(
+            name,
+            self.parse(value["type"], namespace),
+            "default" in value,
+            tuple(_texts(value, "aliases")),
+        )
+
+
+def _texts(value: dict[str, Any], key: str) -> list[str]:
+    found = value.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidInput(f"schema definition has {key} that are no list of names")
+    return found
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def unreadable(reader: AvroType, writer: AvroType) -> str | None:
+    """Why data of `writer` could not be read with `reader`; None if it can."""
+    try:
+        return _Comparison().why(reader, writer)
+    except RecursionError:
+        return "the definition is nested too deeply"
+
+
+class _Comparison:
+    """Pairs of types that were compared, each once, though types may hold themselves."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[int, int], str | None] = {}
+        self._steps = 0
+
+    def why(self, reader: AvroType, writer: AvroType) -> str | None:
+        pair = id(reader), id(writer)
+        if pair in self._reasons:
+            # One that is being compared further up is readable if everything else is.
+            return self._reasons[pair]
+        self._steps += 1
+        if self._steps > _STEPS_MAX:
+            return f"comparing the definitions takes more than {_STEPS_MAX} steps"
+        known = len(self._reasons)
+        self._reasons[pair] = None
+        reason = self._compare(reader, writer)
+        if reason is not None:
+            # What was found readable since may have counted on this pair.
+            for each in list(self._reasons)[known:]:
+                if self._reasons[each] is None:
+                    del self._reasons[each]
+            self._reasons[pair] = reason
+        return reason
+
+    def _compare(self, reader: AvroType, writer: AvroType) -> str | None:
+        if writer.kind == "union":
+            return _first(self.why(reader, branch) for branch in writer.inner)
+        if reader.kind == "union":
+            readable = any(self.why(branch, writer) is None for branch in reader.inner)
+            return None if readable else f"no alternative can read {_text(writer)}"
+        if reader.kind != writer.kind:
+            wider = (writer.kind, reader.kind) in _WIDER
+            return None if wider else f"{_text(writer)} cannot be read as {_text(reader)}"
+        if reader.name != writer.name and writer.name not in reader.aliases:
+            return f"{_text(writer)} cannot be read as {_text(reader)}: the names differ"
+        return self._compare_inside(reader, writer)
+
+    def _compare_inside(self, reader: AvroType, writer: AvroType) -> str | None:
+        """Of the same kind and name."""
+        if reader.kind in {"array", "map"}:
+            return self.why(reader.inner[0], writer.inner[0])
+        if reader.kind == "fixed" and reader.size != writer.size:
+            return f"{_text(writer)} has {writer.size} bytes, the reader expects {reader.size}"
+        if reader.kind == "enum" and not reader.has_default:
+            missing = sorted(writer.symbols - reader.symbols)
+            return f"{_text(reader)} has no symbol {missing[0]}" if missing else None
+        return _first(self._field(each, reader, writer) for each in reader.fields.values())
+
+    def _field(self, wanted: AvroField, reader: AvroType, writer: AvroType) -> str | None:
+        for name in (wanted.name, *wanted.aliases):
+            if name in writer.fields:
+                reason = self.why(wanted.type, writer.fields[name].type)
+                return None if reason is None else f"field {wanted.name} of {reader.name}: {reason}"
+        if wanted.has_default:
+            return None
+        return f"field {wanted.name} of {reader.name} is new and has no default"
+
+
+def _first(reasons: Iterator[str | None]) -> str | None:
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _text(of: AvroType) -> str:
+    return f"{of.kind} {of.name}".rstrip()

@@ -1,0 +1,351 @@
+"""Deduplication: what each producer of a topic has written already.
+
+A producer numbers its messages with ascending sequence ids and sends again what was not
+acknowledged. Of each producer the `Progress` is kept, which is the highest sequence id that is in
+the log. An entry is a duplicate if all of it is at or below that. An entry of a batch ends with its
+highest sequence id; where the metadata does not say it, as that of C++ clients, it is taken from
+the number of messages, which ascend by one or more.
+
+All chunks of a large message have the same sequence id. They are told apart by their number; the
+message counts as written with its last chunk.
+
+Progress is kept twice: as *appended*, which decides what is a duplicate, and as *durable*, which
+decides whether a duplicate may be acknowledged, and which goes to disk. An append that fails takes
+the first back to the second.
+
+On disk there is a snapshot, one checked line (`compaction/lines.py`), replaced atomically:
+
+    {"version":1,"position":…,"producers":[["name",17],["other",4,[5,"uuid",publish_time_ms,1]],…]}
+
+It says what the log says up to `position`, which is durable before the snapshot is written. Opening:
+
+1. Read the snapshot. One that is damaged, or of positions that the log does not have, is as none.
+2. Read the log behind its position, or all of it, and take every entry into account.
+
+So after a crash at any time the progress is that of the entries that are in the log. A snapshot is
+written every `snapshot_entries`, which bounds step 2, and by `close`. One that cannot be written is
+reported and tried again later: it only saves time, unless the log's head has been dropped since.
+
+At most `producers_max` producers are remembered, those that wrote last.
+
+Owned by the topic, one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lithify.compaction.lines import encode_line, read_lines
+from lithify.errors import Corrupt, LithifyError
+from lithify.events import WriteRefused
+from lithify.fs import write_atomic
+from lithify.positions import NO_POSITION
+from lithify.settings import Durability, check_range
+from lithify.topics.message_pb2 import MessageMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from lithify.checksum import Buffer
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+
+__all__ = ["Chunk", "Deduplication", "DeduplicationSettings", "Progress", "Sent", "Stretch"]
+
+_VERSION = 1
+_BROKER_MAGIC = b"\x0e\x02"
+_CRC_MAGIC = b"\x0e\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationSettings:
+    """How much is remembered; any may change between two opens."""
+
+    producers_max: int = 10_000
+    snapshot_entries: int = 100_000
+    """Reading so many entries back takes about half a second."""
+
+    def __post_init__(self) -> None:
+        check_range("producers_max", self.producers_max, 1, 1_000_000)
+        check_range("snapshot_entries", self.snapshot_entries, 1, 2**40)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of a large message; the publish time tells a new message from one sent again."""
+
+    sequence_id: int
+    uuid: str
+    publish_time_ms: int
+    number: int
+    is_last: bool = False
+
+    def repeats(self, other: Chunk) -> bool:
+        """Is it of the same message, and not later in it?"""
+        mine = self.sequence_id, self.uuid, self.publish_time_ms
+        return (
+            mine == (other.sequence_id, other.uuid, other.publish_time_ms)
+            and self.number <= other.number
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What an entry brings: sequence ids up to `highest`, or a chunk."""
+
+    highest: int
+    chunk: Chunk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a producer has come: the last whole message, and the last chunk of one after it."""
+
+    last: int = -1
+    chunk: Chunk | None = None
+
+    def covers(self, sent: Sent) -> bool:
+        """Is it written already?"""
+        if sent.highest <= self.last:
+            return True
+        chunk = sent.chunk
+        return chunk is not None and self.chunk is not None and chunk.repeats(self.chunk)
+
+    def after(self, sent: Sent) -> Progress:
+        """With an entry more."""
+        if sent.chunk is None or sent.chunk.is_last:
+            return Progress(max(self.last, sent.highest))
+        return Progress(self.last, sent.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries `start` to `stop` of a run, all new or all duplicates.
+
+    `progress` is where the producer is after them; for duplicates, where it has to be for them to
+    be acknowledged.
+    """
+
+    start: int
+    stop: int
+    is_new: bool
+    progress: Progress
+
+
+@dataclass(slots=True)
+class _Producer:
+    appended: Progress
+    durable: Progress
+
+
+class Deduplication:
+    """The producers of one topic; see the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        log: Log,
+        *,
+        events: EventSink,
+        settings: DeduplicationSettings | None = None,
+    ) -> None:
+        """Open what is kept in the file `path` about the producers of `log`."""
+        self._fs = fs
+        self._path = path
+        self._log = log
+        self._events = events
+        self._settings = settings or DeduplicationSettings()
+        self._producers: dict[str, _Producer] = {}
+        """The one that was used last is last."""
+        self._position = NO_POSITION
+        self._unsaved_entries = 0
+        self._load()
+        self._replay()
+
+    # --- what is new ------------------------------------------------------------------------
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The highest that is durable, -1 while nothing is known of the producer."""
+        found = self._producers.get(producer)
+        return -1 if found is None else found.durable.last
+
+    def split(
+        self, producer: str, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
+    ) -> list[Stretch]:
+        """Tell new entries from duplicates. `highest` may be lower, then there is one id each."""
+        tops = np.maximum(sequence_ids, highest)
+        last = self._of(producer).appended.last
+        if tops[0] > last and bool((tops[1:] > tops[:-1]).all()):
+            return [Stretch(0, len(tops), True, Progress(int(tops[-1])))]
+        # An entry is new if it ends above everything before it.
+        before = np.maximum.accumulate(np.concatenate(([last], tops[:-1])))
+        new = tops > before
+        edges = [0, *(np.flatnonzero(new[1:] != new[:-1]) + 1).tolist(), len(tops)]
+        return [
+            Stretch(start, stop, bool(new[start]), Progress(int(tops[start:stop].max())))
+            for start, stop in zip(edges, edges[1:], strict=False)
+        ]
+
+    def split_chunks(self, producer: str, bodies: Iterable[Buffer]) -> list[Stretch]:
+        """The same where chunks are among the entries: one by one."""
+        progress = self._of(producer).appended
+        found = []
+        for number, body in enumerate(bodies):
+            sent = _sent(_metadata_of(body))
+            is_new = not progress.covers(sent)
+            if is_new:
+                progress = progress.after(sent)
+            found.append(Stretch(number, number + 1, is_new, progress))
+        return found
+
+    # --- what became of it ------------------------------------------------------------------
+
+    def appended(self, producer: str, progress: Progress) -> None:
+        """New entries are in the log, not yet durable."""
+        self._use(producer).appended = progress
+        self._forget_oldest()
+
+    def durable(self, producer: str, progress: Progress, position: int, entries: int) -> None:
+        """They are durable as configured; `position` is the last. In the order of the appends."""
+        found = self._producers.get(producer)
+        if found is not None and found.appended.last >= progress.last:
+            found.durable = progress
+        self._position = position
+        self._unsaved_entries += entries
+        if self._unsaved_entries >= self._settings.snapshot_entries:
+            self.save()
+
+    def is_durable(self, producer: str, progress: Progress) -> bool:
+        """May duplicates be acknowledged?"""
+        found = self._producers.get(producer)
+        if found is None:
+            return False
+        durable = found.durable
+        if progress.last > durable.last:
+            return False
+        chunk = progress.chunk
+        return chunk is None or durable.covers(Sent(chunk.sequence_id, chunk))
+
+    def failed(self, producer: str) -> None:
+        """An append was refused: what of it is in the log all the same, the log itself says."""
+        self._of(producer).appended = self._of(producer).durable
+        self._replay(only=producer)
+
+    # --- memory and disk --------------------------------------------------------------------
+
+    def _of(self, producer: str) -> _Producer:
+        return self._producers.get(producer) or _Producer(Progress(), Progress())
+
+    def _use(self, producer: str) -> _Producer:
+        found = self._producers.pop(producer, None) or _Producer(Progress(), Progress())
+        self._producers[producer] = found
+        return found
+
+    def _forget_oldest(self) -> None:
+        excess = len(self._producers) - self._settings.producers_max
+        if excess <= 0:
+            return
+        # One with an append on its way stays: the answer to that depends on it.
+        idle = (n for n, each in self._producers.items() if each.appended == each.durable)
+        for name in [name for name, _ in zip(idle, range(excess), strict=False)]:
+            del self._producers[name]
+
+    def _load(self) -> None:
+        if not self._fs.exists(self._path):
+            return
+        try:
+            lines, _ = read_lines(self._fs, self._path)
+        except Corrupt:
+            return
+        row = json.loads(lines[0][1]) if len(lines) == 1 else {}
+        if row.get("version") != _VERSION or row["position"] > self._log.last_position:
+            return
+        self._position = row["position"]
+        for name, *fields in row["producers"]:
+            progress = _progress_from(fields)
+            self._producers[name] = _Producer(progress, progress)
+        self._forget_oldest()
+
+    def _replay(self, only: str | None = None) -> None:
+        """Take the entries behind the last known position into account."""
+        last = self._position
+        with self._log.snapshot("deduplication") as snapshot:
+            for entry in snapshot.read(self._position + 1):
+                metadata = _metadata_of(entry.body)
+                name = metadata.producer_name
+                last = entry.position
+                if only is None or name == only:
+                    producer = self._use(name)
+                    producer.durable = producer.appended = producer.durable.after(_sent(metadata))
+                    self._unsaved_entries += only is None
+                    self._forget_oldest()
+        if only is None:
+            self._position = last
+
+    def save(self) -> None:
+        """Write a snapshot, if anything has happened since the last one."""
+        if not self._unsaved_entries:
+            return
+        self._unsaved_entries = 0
+        producers = [[name, *_fields_of(each.durable)] for name, each in self._producers.items()]
+        row = {"version": _VERSION, "position": self._position, "producers": producers}
+        try:
+            if self._log.settings.durability is not Durability.ALWAYS:
+                # A snapshot of entries that a power cut takes away would call the same messages,
+                # sent again, duplicates of nothing.
+                self._log.sync()
+            line = encode_line(json.dumps(row, separators=(",", ":")))
+            write_atomic(self._fs, self._path, line)
+        except (OSError, LithifyError) as error:
+            self._events(WriteRefused(self._log.directory, self._path, str(error)))
+
+    def close(self) -> None:
+        """Write the last snapshot; before the log is closed."""
+        self.save()
+
+
+def _metadata_of(body: Buffer) -> MessageMetadata:
+    """Of an entry from the log or from a checked SEND, so its CRC is not looked at again."""
+    view = memoryview(body)
+    at = 0
+    if view[:2] == _BROKER_MAGIC:
+        at = 6 + int.from_bytes(view[2:6], "big")
+    if view[at : at + 2] == _CRC_MAGIC:
+        at += 6
+    size = int.from_bytes(view[at : at + 4], "big")
+    return MessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
+
+
+def _sent(metadata: MessageMetadata) -> Sent:
+    first = _signed(metadata.sequence_id)
+    if metadata.HasField("chunk_id"):
+        number = metadata.chunk_id
+        is_last = number + 1 >= metadata.num_chunks_from_msg
+        chunk = Chunk(first, metadata.uuid, metadata.publish_time, number, is_last)
+        return Sent(first, chunk)
+    count = max(metadata.num_messages_in_batch, 1)
+    return Sent(max(first + count - 1, _signed(metadata.highest_sequence_id)))
+
+
+def _signed(number: int) -> int:
+    """What the hot path reads from the same bytes."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _fields_of(progress: Progress) -> list[Any]:
+    chunk = progress.chunk
+    if chunk is None:
+        return [progress.last]
+    return [progress.last, [chunk.sequence_id, chunk.uuid, chunk.publish_time_ms, chunk.number]]
+
+
+def _progress_from(fields: list[Any]) -> Progress:
+    return Progress(fields[0], Chunk(*fields[1]) if fields[1:] else None)

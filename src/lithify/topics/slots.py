@@ -1,0 +1,101 @@
+"""Which consumer of a key_shared subscription has which slots (see `hashing.py`).
+
+Dealt out (auto-split), as Pulsar's brokers do: the first consumer has all. One that joins takes the
+lower half of the longest stretch; one that leaves gives its stretch to the next above it, or to the
+one below if there is none above. So only the slots of two consumers change hands at a time.
+
+Sticky: each consumer says which ranges it wants; they must not overlap, and slots that nobody
+asked for have no consumer.
+
+Either way it is one row of stretches: ends (exclusive), ascending, with an owner each. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from lithify.errors import InvalidInput
+from lithify.topics.hashing import HASH_SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Slots"]
+
+T = TypeVar("T")
+
+
+class Slots(Generic[T]):
+    """The slots of one subscription; owners are compared by identity."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self._owners: list[T | None] = []
+        self._ranges: list[tuple[int, int, T]] = []
+        self._members = 0
+
+    def owner(self, slot: int) -> T | None:
+        """Who has a slot."""
+        at = bisect_right(self._ends, slot)
+        return self._owners[at] if at < len(self._owners) else None
+
+    def stretches(self, owner: T) -> list[tuple[int, int]]:
+        """What it has: half-open ranges, ascending."""
+        starts = [0, *self._ends]
+        rows = zip(starts, self._ends, self._owners, strict=False)
+        return [(start, end) for start, end, whose in rows if whose is owner]
+
+    def add(self, owner: T, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        """Let a consumer in, with the ranges (both ends inclusive) it asks for if it is sticky."""
+        if self._members and bool(self._ranges) is not bool(ranges):
+            raise InvalidInput("all consumers must be sticky or none of them")
+        taken = list(self._ranges)
+        for low, high in ranges:
+            if not 0 <= low <= high < HASH_SLOTS:
+                raise InvalidInput(f"hash range {low}…{high} is not within 0…{HASH_SLOTS - 1}")
+            if any(low < end and start <= high for start, end, _ in taken):
+                raise InvalidInput(f"hash range {low}…{high} overlaps one that is taken")
+            taken.append((low, high + 1, owner))
+        if ranges:
+            self._ranges = sorted(taken, key=lambda row: row[0])
+            self._lay_out()
+        else:
+            self._deal(owner)
+        self._members += 1
+
+    def remove(self, owner: T) -> None:
+        """A consumer left."""
+        self._members -= 1
+        if self._ranges:
+            self._ranges = [row for row in self._ranges if row[2] is not owner]
+            self._lay_out()
+            return
+        at = next(i for i, whose in enumerate(self._owners) if whose is owner)
+        last = at == len(self._owners) - 1
+        del self._owners[at]
+        del self._ends[at - 1 if last and at else at]
+
+    def _deal(self, owner: T) -> None:
+        if not self._owners:
+            self._ends, self._owners = [HASH_SLOTS], [owner]
+            return
+        starts = [0, *self._ends[:-1]]
+        sizes = [end - start for start, end in zip(starts, self._ends, strict=True)]
+        size = max(sizes)
+        if size < 2:
+            raise InvalidInput(f"more than {HASH_SLOTS} consumers")
+        at = sizes.index(size)
+        self._ends.insert(at, starts[at] + size // 2)
+        self._owners.insert(at, owner)
+
+    def _lay_out(self) -> None:
+        self._ends, self._owners = [], []
+        at = 0
+        for start, end, owner in self._ranges:
+            if start > at:
+                self._ends.append(start)
+                self._owners.append(None)
+            self._ends.append(end)
+            self._owners.append(owner)
+            at = end

@@ -1,0 +1,285 @@
+"""What a topic can say of itself, under the names of Pulsar's statistics.
+
+Counted are entries where Pulsar counts entries (a backlog, a ledger's size) and messages where it
+counts messages (what came in and went out). Nothing is read from disk: counts come from the
+manifest and the cursors, so the cost follows the number of segments and of ranges shown.
+
+    backlog = entries above mark-delete - entries above it that are acknowledged
+
+Rates are left out: two readings of a counter are a rate, and over the time the reader wants.
+
+Pure functions of an open topic, called on the thread that owns it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from lithify.positions import PACKED, unpack
+from lithify.topics.producers import AccessMode
+from lithify.topics.subscription import SubscriptionType
+
+if TYPE_CHECKING:
+    from lithify.log.manifest import SegmentRef
+    from lithify.topics.cursor import Cursor
+    from lithify.topics.producers import Producer
+    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.topics.topic import Topic
+
+__all__ = ["backlog", "internal_stats", "storage_bytes", "sum_stats", "topic_stats"]
+
+RANGES_SHOWN_MAX = 1000
+
+_TYPES = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+_ACCESS_MODES = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+_SUMS = (
+    "msgInCounter",
+    "bytesInCounter",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "storageSize",
+    "backlogSize",
+    "waitingPublishers",
+    "nonContiguousDeletedMessagesRanges",
+)
+_SUBSCRIPTION_SUMS = (
+    "msgBacklog",
+    "backlogSize",
+    "unackedMessages",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+)
+
+
+# --- sizes ------------------------------------------------------------------------------------
+
+
+def _ledgers(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
+    """(segment, last position, entries, bytes) of each ledger, the active one as it is now."""
+    *sealed, active = topic.log.manifest.segments
+    rows = [(ref, ref.last_position, ref.live_entries, ref.live_bytes) for ref in sealed]
+    last = min(topic.log.last_position, PACKED.last(active.id))
+    entries = max(0, last - active.first_position + 1)
+    return [*rows, (active, last, entries, topic.log.active_bytes if entries else 0)]
+
+
+def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
+    """(entries, bytes) that are not acknowledged; the bytes of a part are in proportion."""
+    above, size_bytes = _above(topic, cursor.mark_delete)
+    acked = min(cursor.acked_entries, above)
+    return above - acked, size_bytes * (above - acked) // above if above else 0
+
+
+def _above(topic: Topic, position: int) -> tuple[int, int]:
+    """(entries, bytes) above a position."""
+    above = 0
+    size_bytes = 0
+    for _, last, entries, length in _ledgers(topic):
+        # Of the ledger that the position is in, only what is above it; gaps make it fewer.
+        left = min(entries, max(0, last - position))
+        if left:
+            above += left
+            size_bytes += length * left // entries
+    return above, size_bytes
+
+
+def storage_bytes(topic: Topic) -> int:
+    """What the files of its log take on disk."""
+    manifest = topic.log.manifest
+    sizes = sum(manifest.sizes().values()) + sum(r.file_bytes for r in manifest.retired)
+    return sizes + topic.log.active_bytes
+
+
+# --- stats ------------------------------------------------------------------------------------
+
+
+def topic_stats(topic: Topic) -> dict[str, Any]:
+    """The statistics of a topic that is not partitioned, or of a partition."""
+    subscriptions = {
+        name: _subscription_stats(topic, subscription)
+        for name, subscription in sorted(topic.subscriptions.items())
+    }
+    shown = subscriptions.values()
+    messages, size_bytes = topic.messages_in, topic.bytes_in
+    return {
+        "msgInCounter": messages,
+        "bytesInCounter": size_bytes,
+        "msgOutCounter": sum(row["msgOutCounter"] for row in shown),
+        "bytesOutCounter": sum(row["bytesOutCounter"] for row in shown),
+        "averageMsgSize": size_bytes / messages if messages else 0.0,
+        "storageSize": storage_bytes(topic),
+        "backlogSize": max((row["backlogSize"] for row in shown), default=0),
+        "publishers": [_publisher_stats(each) for each in topic.producers.joined.values()],
+        "waitingPublishers": len(topic.producers.waiting),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "topicEpoch": topic.producers.topic_epoch,
+        "nonContiguousDeletedMessagesRanges": sum(
+            row["nonContiguousDeletedMessagesRanges"] for row in shown
+        ),
+    }
+
+
+def _publisher_stats(producer: Producer) -> dict[str, Any]:
+    return {
+        "producerName": producer.name,
+        "accessMode": _ACCESS_MODES[producer.mode],
+        "msgInCounter": producer.messages,
+        "bytesInCounter": producer.bytes,
+    }
+
+
+def _subscription_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    entries, size_bytes = backlog(topic, subscription.cursor)
+    active = subscription.active
+    durable = topic.is_durable(subscription)
+    return {
+        "type": _TYPES[subscription.kind],
+        "isDurable": durable,
+        "msgBacklog": entries,
+        "backlogSize": size_bytes,
+        "unackedMessages": sum(each.unacked_messages for each in subscription.consumers),
+        "msgOutCounter": subscription.delivered_messages,
+        "bytesOutCounter": subscription.delivered_bytes,
+        "activeConsumerName": "" if active is None else active.name,
+        "consumers": [_consumer_stats(each) for each in subscription.consumers],
+        "nonContiguousDeletedMessagesRanges": sum(1 for _ in subscription.cursor.acked_ranges()),
+        "isReplicated": False,
+        "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
+    }
+
+
+def _consumer_stats(consumer: Consumer) -> dict[str, Any]:
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "msgOutCounter": consumer.delivered_messages,
+        "bytesOutCounter": consumer.delivered_bytes,
+        "keyHashRanges": [f"[{low}, {high}]" for low, high in consumer.slots],
+    }
+
+
+def sum_stats(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The statistics of a partitioned topic, from those of its partitions by their names."""
+    total: dict[str, Any] = {name: sum(part[name] for part in parts.values()) for name in _SUMS}
+    messages = total["msgInCounter"]
+    total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
+    total["publishers"] = [each for part in parts.values() for each in part["publishers"]]
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for part in parts.values():
+        for name, row in part["subscriptions"].items():
+            into = subscriptions.setdefault(name, {**row, "consumers": []} | _zeros())
+            for field in _SUBSCRIPTION_SUMS:
+                into[field] += row[field]
+            into["consumers"] += row["consumers"]
+    return total | {
+        "subscriptions": subscriptions,
+        "replication": {},
+        "metadata": {"partitions": len(parts), "deleted": False},
+        "partitions": parts,
+    }
+
+
+def _zeros() -> dict[str, int]:
+    return dict.fromkeys(_SUBSCRIPTION_SUMS, 0)
+
+
+# --- internal stats ---------------------------------------------------------------------------
+
+
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    """How the log and the cursors of a topic stand."""
+    ledgers = _ledgers(topic)
+    active, last, active_entries, active_bytes = ledgers[-1]
+    confirmed = last if active_entries else active.first_position - 1
+    view = topic.log.manifest.view
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": sum(entries for _, _, entries, _ in ledgers),
+        "totalSize": sum(size_bytes for _, _, _, size_bytes in ledgers),
+        "currentLedgerEntries": active_entries,
+        "currentLedgerSize": active_bytes,
+        "waitingCursorsCount": sum(_waits(topic, each) for each in topic.subscriptions.values()),
+        "pendingAddEntriesCount": topic.log.next_position - 1 - confirmed,
+        "lastConfirmedEntry": _text(confirmed),
+        "state": "LedgerOpened",
+        "ledgers": [_ledger(ref.id, entries, size) for ref, _, entries, size in ledgers],
+        "cursors": {
+            name: _cursor_stats(topic, subscription)
+            for name, subscription in sorted(topic.subscriptions.items())
+        },
+        "properties": {},
+        "schemaLedgers": [],
+        "compactedLedger": _ledger(-1, -1, -1)
+        if view is None
+        else _ledger(
+            unpack(topic.log.manifest.horizon)[0],
+            sum(ref.live_entries for ref in view),
+            sum(ref.live_bytes for ref in view),
+        ),
+    }
+
+
+def _ledger(number: int, entries: int, size_bytes: int) -> dict[str, Any]:
+    return {
+        "ledgerId": number,
+        "entries": entries,
+        "size": size_bytes,
+        "offloaded": False,
+        "underReplicated": False,
+    }
+
+
+def _waits(topic: Topic, subscription: Subscription) -> bool:
+    """Has it somebody to deliver to, and nothing left to deliver?"""
+    return bool(subscription.consumers) and subscription.read_position > topic.log.last_position
+
+
+def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    cursor = subscription.cursor
+    waits = _waits(topic, subscription)
+    above, _ = _above(topic, cursor.mark_delete)
+    behind, _ = _above(topic, subscription.read_position - 1)
+    ranges = sum(1 for _ in cursor.acked_ranges())
+    shown = [
+        f"({_text(start - 1)}..{_text(stop - 1)}]"
+        for start, stop in islice(cursor.acked_ranges(), RANGES_SHOWN_MAX)
+    ]
+    if ranges > len(shown):
+        shown.append("…")
+    return {
+        "markDeletePosition": _text(cursor.mark_delete),
+        "readPosition": ":".join(map(str, unpack(subscription.read_position))),
+        "waitingReadOp": waits,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": subscription.delivered_messages,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": f"[{','.join(shown)}]",
+        "state": "Open",
+        "active": bool(subscription.consumers),
+        "numberOfEntriesSinceFirstNotAckedMessage": max(0, above - behind),
+        "totalNonContiguousDeletedMessagesRange": ranges,
+        "subscriptionHavePendingRead": waits,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {},
+    }
+
+
+def _text(position: int) -> str:
+    """A position that may be just before a ledger's first entry, which is written L:-1."""
+    ledger, entry = unpack(position + 1)
+    return f"{ledger}:{entry - 1}"

@@ -1,0 +1,51 @@
+"""Nodes in processes of their own, started by the command as users do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
+
+COMMAND = Path(sys.executable).parent / "lithify"
+
+
+class Served:
+    """A `lithify serve` in a process of its own, on free ports."""
+
+    def __init__(self, data: Path, *options: str, **environ: str) -> None:
+        ports = ("--pulsar-port", "0", "--http-port", "0")
+        self.process = subprocess.Popen(
+            [COMMAND, "serve", "--data", data, *ports, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environ,
+        )
+        assert self.process.stdout is not None
+        self.pulsar = self.process.stdout.readline().removeprefix("pulsar").strip()
+        self.http = self.process.stdout.readline().removeprefix("http").strip()
+        assert self.http, self.process.communicate()
+
+    def end(self, number: signal.Signals) -> tuple[int, str, str]:
+        """Send a signal; (exit code, what else was on stdout, all of stderr)."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
+    """A node that is gone when the block ends."""
+    node = Served(data, *options, **environ)
+    with node.process:
+        try:
+            yield node
+        finally:
+            node.process.kill()

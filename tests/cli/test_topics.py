@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+import lithify
+from lithify.cli.main import app
+from lithify.topics.subscription import SubscriptionType
+from tests.cli.nodes import served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = "persistent://public/default/orders"
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITHIFY_URL", raising=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def succeed(*arguments: str, stdin: bytes = b"") -> str:
+    result = CliRunner().invoke(app, ["topics", *arguments], input=stdin)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def fail(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["topics", *arguments])
+    assert (result.exit_code, result.stdout) == (1, "")
+    return result.stderr.removeprefix("lithify: error: ").rstrip("\n")
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- create, list, stats, delete: the same at a node and on its directory -----------------------
+
+
+def the_life_of_a_topic(*where: str) -> None:
+    assert succeed("create", "orders", *where) == f"created {ORDERS}\n"
+    created = succeed("create", "parts", "--partitions", "2", "--json", *where)
+    assert json.loads(created) == {"topic": "persistent://public/default/parts", "partitions": 2}
+    assert "exists" in fail("create", "orders", *where)
+    names = [ORDERS, *(f"persistent://public/default/parts-partition-{n}" for n in range(2))]
+    assert succeed("list", *where).splitlines() == names
+    assert json.loads(succeed("list", "--json", *where)) == names
+    stats = json.loads(succeed("stats", "parts", "--json", *where))
+    assert sorted(stats["partitions"]) == names[1:]
+    assert succeed("stats", "orders", *where).startswith(f"{ORDERS}\n  storage    ")
+    assert succeed("delete", "parts", *where) == "deleted persistent://public/default/parts\n"
+    assert json.loads(succeed("delete", "orders", "--json", *where)) == {"topic": ORDERS}
+    assert json.loads(succeed("list", "--json", *where)) == []
+    assert fail("delete", "orders", *where) == f"topic {ORDERS} does not exist"
+    assert fail("stats", "orders", *where) == f"topic {ORDERS} does not exist"
+
+
+def test_topics_of_a_data_directory(data: str) -> None:
+    the_life_of_a_topic("--data", data)
+
+
+def test_topics_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path / "data") as node:
+        the_life_of_a_topic("--url", node.http)
+        monkeypatch.setenv("LITHIFY_URL", node.http)
+        assert succeed("list") == ""
+        name = "persistent://public/default/with/slash and ünïcode"
+        succeed("create", name)
+        assert succeed("list") == f"{name}\n"
+        assert fail("list", "--namespace", "no/where")
+        assert f"pid {node.process.pid}" in fail("list", "--data", str(tmp_path / "data"))
+
+
+def test_stats_show_subscriptions(data: str) -> None:
+    with lithify.open(data) as node:
+        topic = node.topics.get("orders", create=True)
+        topic.subscription("billing", SubscriptionType.SHARED, durable=True, start=0)
+        for _ in range(3):
+            topic.append(value=b"x")
+    lines = succeed("stats", "orders", "--data", data).splitlines()
+    assert lines[-3:] == [
+        "Subscriptions",
+        "  name     type       backlog  unacked  consumers",
+        "  billing  Exclusive        3        0          0",
+    ]
+
+
+# --- produce and tail ---------------------------------------------------------------------------
+
+
+def test_what_is_produced_is_seen_by_tail(data: str) -> None:
+    options = ("--key", "k", "--property", "by=card", "--data", data)
+    assert succeed("produce", "orders", "new", "paid", *options) == "1:0\n1:1\n"
+    assert rows(succeed("produce", "orders", "--json", "--data", data, stdin=b"a\n\xff\n")) == [
+        {"id": "1:2"},
+        {"id": "1:3"},
+    ]
+    found = rows(succeed("tail", "orders", "--json", "--data", data))
+    assert [(row["id"], row["key"], row.get("value")) for row in found] == [
+        ("1:0", "k", "new"),
+        ("1:1", "k", "paid"),
+        ("1:2", None, "a"),
+        ("1:3", None, None),
+    ]
+    assert found[0]["properties"] == {"by": "card"}
+    assert found[3]["value_base64"] == "/w=="
+    first, *_, last = succeed("tail", "orders", "--data", data).splitlines()
+    assert first.startswith("1:0 ")
+    assert first.endswith("Z  k  new")
+    assert last.endswith(r"Z  -  \xff")
+
+
+def test_tail_shows_the_last_ones_wherever_segments_end(data: str) -> None:
+    with lithify.open(data) as node:
+        topic = node.topics.get("orders", create=True)
+        for number in range(12):
+            topic.append(value=b"%d" % number)
+            if number % 5 == 4:
+                topic.log.roll()
+
+    def values(*options: str) -> list[int]:
+        shown = rows(succeed("tail", "orders", "--json", "--data", data, *options))
+        return [int(row["value"]) for row in shown]
+
+    assert values() == list(range(2, 12))
+    for limit in range(15):
+        assert values("--limit", str(limit)) == list(range(12))[max(0, 12 - limit) :]
+    assert values("--from", "2:3") == list(range(8, 12))
+    assert values("--from", "2:3", "--limit", "2") == [8, 9]
+
+
+def test_an_empty_topic_has_no_tail(data: str) -> None:
+    succeed("create", "orders", "--data", data)
+    assert succeed("tail", "orders", "--data", data) == ""
+
+
+# --- wrong use ----------------------------------------------------------------------------------
+
+
+def test_looking_creates_nothing(tmp_path: Path, data: str) -> None:
+    assert fail("list", "--data", data) == f"{data} is not a data directory"
+    assert fail("tail", "orders", "--data", data) == f"{data} is not a data directory"
+    assert list(tmp_path.iterdir()) == []
+    with lithify.open(data):
+        pass
+    assert fail("tail", "orders", "--data", data) == f"topic {ORDERS} does not exist"
+
+
+def test_a_node_that_is_not_there_is_named_with_what_to_do() -> None:
+    told = fail("list", "--url", "http://127.0.0.1:1")
+    assert told.startswith("no node answers at http://127.0.0.1:1 (")
+    assert told.endswith("--data a data directory that no node serves")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("list", "--url", "file:///etc"), "must begin with http:// or https://"),
+        (("list", "--data", "d", "--url", "http://x"), "give one of them"),
+        (("create", "../../etc", "--data", "d"), "tenant '..' of '../..' must have"),
+        (("tail", "t", "--data", "d", "--from", "5"), "is not a data directory"),
+        (("produce", "t", "v", "--data", "d", "--property", "x"), "must be NAME=VALUE"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    arguments: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert text in fail(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_is_no_message_id_is_refused(data: str) -> None:
+    succeed("create", "orders", "--data", data)
+    for start in ("5", "1:-1", "a:b", "1:2:3", "¹:1"):
+        told = fail("tail", "orders", "--data", data, "--from", start)
+        assert told == f"message id {start!r} must be LEDGER:ENTRY"

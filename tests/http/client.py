@@ -1,0 +1,70 @@
+"""The real client with an HTTP address: it looks topics up there, and then speaks its protocol."""
+
+from __future__ import annotations
+
+import sys
+
+import httpx
+import pulsar  # type: ignore[import-untyped]
+
+
+def send(client: pulsar.Client, topic: str, count: int) -> None:
+    producer = client.create_producer(topic)
+    for number in range(count):
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
+    received = []
+    for _ in range(count):
+        message = consumer.receive(10_000)
+        consumer.acknowledge(message)
+        received.append(bytes(message.data()))
+    return received
+
+
+def main(url: str) -> None:
+    admin = httpx.Client(base_url=f"{url}/admin/v2/persistent/public/default")
+    client = pulsar.Client(url, operation_timeout_seconds=10)
+    start, latest = pulsar.InitialPosition.Earliest, pulsar.InitialPosition.Latest
+
+    # Plain, with a name that has to be encoded, and partitioned.
+    for topic in ("plain", "with space "persistent://public/default/a/b c" ü"):
+        send(client, topic, 3)
+        consumer = client.subscribe(topic, "s", initial_position=start)
+        assert receive(consumer, 3) == [b"0", b"1", b"2"]
+        consumer.close()
+    assert admin.put("/parted/partitions", json=3).status_code == 204
+    assert client.get_topic_partitions("parted") == [
+        f"persistent://public/default/parted-partition-{number}" for number in range(3)
+    ]
+    send(client, "parted", 9)
+    consumer = client.subscribe("parted", "s", initial_position=start)
+    assert sorted(receive(consumer, 9)) == [b"%d" % number for number in range(9)]
+    consumer.close()
+
+    # Moving a subscription sends its consumer back, without its help.
+    consumer = client.subscribe("plain", "s", initial_position=latest)
+    assert admin.post("/plain/subscription/s/resetcursor/0").status_code == 204
+    assert receive(consumer, 3) == [b"0", b"1", b"2"]
+    refused = admin.delete("/plain/subscription/s")
+    assert (refused.status_code, list(refused.json())) == (412, ["reason"])
+    assert admin.delete("/plain").status_code == 412
+    stats = admin.get("/plain/stats").json()["subscriptions"]["s"]
+    assert [each["availablePermits"] for each in stats["consumers"]] == [1000 - 3]
+    consumer.close()
+    assert admin.delete("/plain").status_code == 204
+
+    # Unloading: producers and consumers come back by themselves.
+    producer = client.create_producer("moved")
+    consumer = client.subscribe("moved", "s", initial_position=start)
+    producer.send(b"before")
+    assert admin.put("/moved/unload").status_code == 204
+    producer.send(b"after")
+    assert [bytes(consumer.receive(10_000).data()) for _ in range(2)][-1] == b"after"
+    client.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,193 @@
+"""Requests are answered to those who may send them, on every route there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx
+import jwt
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.http.app import create_app
+from lithify.pulsar.broker import Broker
+from lithify.topics.access import Access, TokenKey, with_grant
+from lithify.topics.definitions import Definitions, NamespaceDefinition
+from lithify.topics.names import Namespace
+from lithify.topics.store import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+SECRET = b"a secret of more than thirty-two bytes"
+SHOP = Namespace("shop", "eu")
+EVERYBODY = ("stranger", "writer", "reader", "clerk", "boss", "root")
+
+OPEN = {f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version")}
+ABOUT_THE_NODE = ("/admin/v2/brokers", "/admin/v2/clusters")
+
+
+def shop(definitions: Definitions) -> Definitions:
+    definitions = definitions.with_tenant("shop", {"adminRoles": ["boss"]})
+    definitions = definitions.with_namespace(SHOP, NamespaceDefinition())
+    definitions = with_grant(definitions, SHOP, "writer", ["produce"])
+    definitions = with_grant(definitions, SHOP, "reader", ["consume"])
+    return with_grant(definitions, SHOP, "clerk", ["admin"])
+
+
+class Site:
+    """An application with one shop, and requests to it."""
+
+    def __init__(self, *, secure: bool = True) -> None:
+        self.clock = ManualClock()
+        topics = Topics(
+            MemoryFileSystem(),
+            "data",
+            settings=TopicSettings(),
+            clock=self.clock,
+            events=ignore_events,
+            owner="test",
+        )
+        topics.definitions.change(shop)
+        topics.create("persistent://shop/eu/orders")
+        access = Access(
+            TokenKey.secret(SECRET),
+            superusers=["root"],
+            definitions=lambda: topics.definitions.current,
+            clock=self.clock,
+        )
+        broker = Broker(topics, name="n", version="v", access=access if secure else None)
+        broker.service_url = "pulsar://127.0.0.1:6650"
+        self.app: FastAPI = create_app(broker)
+
+    def token(self, name: str) -> str:
+        expires_s = self.clock.now_ms() // 1000 + 60
+        return jwt.encode({"sub": name, "exp": expires_s}, SECRET)
+
+    def ask(self, method: str, path: str, authorization: str | None = None) -> httpx.Response:
+        headers = {} if authorization is None else {"Authorization": authorization}
+
+        async def answer() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+                return await client.request(method, path, headers=headers)
+
+        return asyncio.run(answer())
+
+    def allowed(self, method: str, path: str) -> set[str]:
+        """Those who are not refused. What they get is not the point: the first may leave nothing."""
+        statuses = {
+            name: self.ask(method, path, f"Bearer {self.token(name)}").status_code
+            for name in EVERYBODY
+        }
+        assert 401 not in statuses.values()
+        return {name for name, status in statuses.items() if status != 403}
+
+    def routes(self) -> list[tuple[str, str]]:
+        paths = self.app.openapi()["paths"]
+        return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+def test_no_route_is_open_but_those_that_say_how_the_node_is() -> None:
+    site = Site()
+    routes = site.routes()
+    assert len(routes) > 30
+    stranger = f"Bearer {site.token('stranger')}"
+    for method, route in routes:
+        path = route.format_map(Filled())
+        nobody = site.ask(method, path).status_code
+        somebody = site.ask(method, path, stranger).status_code
+        if route in OPEN:
+            assert nobody == somebody == 200, (method, path)
+        elif route.startswith(ABOUT_THE_NODE):
+            assert (nobody, somebody in {401, 403}) == (401, False), (method, path)
+        else:
+            assert (nobody, somebody) == (401, 403), (method, path)
+
+
+class Filled(dict[str, str]):
+    """Something for each part of a path."""
+
+    def __missing__(self, part: str) -> str:
+        known = {"tenant": "shop", "namespace": "eu", "topic": "orders"}
+        return known.get(part, "1")
+
+
+TOPIC = "/admin/v2/persistent/shop/eu/orders"
+ADMINS = {"clerk", "boss", "root"}
+MEMBERS = ADMINS | {"writer", "reader"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "who"),
+    [
+        ("GET", "/lookup/v2/topic/persistent/shop/eu/orders", MEMBERS),
+        ("GET", f"{TOPIC}/partitions", MEMBERS),
+        ("GET", f"{TOPIC}/stats", MEMBERS),
+        ("GET", f"{TOPIC}/subscription/s/position/1", {"reader", "boss", "root"}),
+        ("GET", f"{TOPIC}/ledger/0/entry/0", {"reader", "boss", "root"}),
+        ("POST", f"{TOPIC}/subscription/s/skip_all", ADMINS | {"reader"}),
+        ("DELETE", TOPIC, ADMINS),
+        ("PUT", "/admin/v2/persistent/shop/eu/new", ADMINS),
+        ("DELETE", "/admin/v2/namespaces/shop/eu/retention", ADMINS),
+        ("DELETE", "/admin/v2/namespaces/shop/eu", {"boss", "root"}),
+        ("PUT", "/admin/v2/namespaces/shop/us", {"boss", "root"}),
+        ("GET", "/admin/v2/namespaces/shop/eu/permissions", {"boss", "root"}),
+        ("POST", "/admin/v2/namespaces/shop/eu/permissions/clerk", {"boss", "root"}),
+        ("GET", "/admin/v2/namespaces/shop", {"boss", "root"}),
+        ("GET", "/admin/v2/tenants/shop", {"boss", "root"}),
+        ("POST", "/admin/v2/tenants/shop", {"root"}),
+        ("DELETE", "/admin/v2/tenants/shop", {"root"}),
+        ("PUT", "/admin/v2/tenants/new", {"root"}),
+        ("GET", "/admin/v2/tenants", {"root"}),
+        ("GET", "/admin/v2/persistent/public/default", {"root"}),
+        ("GET", "/admin/v2/clusters", set(EVERYBODY)),
+        ("GET", "/metrics", {"root"}),
+    ],
+)
+def test_each_may_send_what_was_granted(method: str, path: str, who: set[str]) -> None:
+    assert Site().allowed(method, path) == who
+
+
+def test_a_name_written_otherwise_is_the_same_name() -> None:
+    site = Site()
+    boss = f"Bearer {site.token('boss')}"
+    assert site.ask("GET", "/admin/v2/tenants/sho%70", boss).status_code == 200
+    assert site.ask("GET", "/admin/v2/persistent/pu%62lic/default", boss).status_code == 403
+    # One part with a slash in it is no name of a tenant: not "shop" and something below it.
+    assert site.ask("GET", "/admin/v2/persistent/shop%2Feu/x", boss).status_code == 412
+
+
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer", "Bearer ", "Bearer a.b.c", "Basic cm9vdDo=", "Bearer \xff\xfe"]
+)
+def test_what_is_no_token_is_answered_with_401(authorization: str) -> None:
+    headers = [(b"authorization", authorization.encode("latin-1"))]
+    site = Site()
+
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(site.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            return await client.get("/admin/v2/tenants", headers=headers)
+
+    refused = asyncio.run(answer())
+    assert refused.status_code == 401
+    assert refused.headers["WWW-Authenticate"] == "Bearer"
+    assert refused.json()["reason"]
+
+
+def test_an_expired_token_is_answered_with_401() -> None:
+    site = Site()
+    root = f"bearer {site.token('root')}"
+    assert site.ask("GET", "/admin/v2/tenants", root).status_code == 200
+    site.clock.advance(60)
+    assert site.ask("GET", "/admin/v2/tenants", root).status_code == 401
+
+
+def test_without_security_nobody_is_asked() -> None:
+    site = Site(secure=False)
+    assert site.ask("GET", "/admin/v2/tenants").status_code == 200
+    assert site.ask("DELETE", TOPIC).status_code == 204

@@ -1,0 +1,250 @@
+"""Brokers and clients in processes of their own.
+
+The real client is C++ underneath and can take its process down, so every case runs in a fresh one:
+
+1. A test file marks a function of a `Case` with `@in_client`. What pytest sees is a test that
+   takes the session's `broker` and the function's other parameters.
+2. The test starts this file with the broker's port, the file and the name of the function, and
+   the parameters as JSON. The new process imports the test file and calls the function.
+3. A failure is reported with everything that the client's process has printed.
+
+A `Server` may also be killed and started again on the same port and directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CASE_SECONDS_MAX = 100
+RECEIVE_MS = 10_000
+
+PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "failover", "pattern")}
+
+
+class Server:
+    """A broker's process."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.port = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._log = directory.with_suffix(".log")
+
+    def start(self) -> None:
+        """Start it, on the port that it had before if it had one; it listens when this returns."""
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("server.py")),
+                    str(self.directory),
+                    str(self.port),
+                    json.dumps(self.settings),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.strip(), f"the broker did not start:\n{self.log}"
+        self.port = int(line)
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it keeps in memory now."""
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def start_case(self, function: Callable[..., None], **values: Any) -> subprocess.Popen[str]:
+        """Begin a case in a client's process; `finish` waits for it."""
+        return subprocess.Popen(
+            [
+                sys.executable,
+                __file__,
+                str(self.port),
+                inspect.getfile(function),
+                function.__name__,
+                json.dumps(values),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    def run_case(self, function: Callable[..., None], **values: Any) -> str:
+        """Run a case to its end; what it printed."""
+        return self.finish(self.start_case(function, **values))
+
+    def finish(self, process: subprocess.Popen[str], seconds: float = CASE_SECONDS_MAX) -> str:
+        """Wait for a case; fails with its output if it failed."""
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            pytest.fail(f"still running after {seconds} s:\n{output}", pytrace=False)
+        if process.returncode != 0:
+            pytest.fail(
+                f"client ended with {process.returncode}:\n{output}\nbroker:\n{self.log[-4000:]}",
+                pytrace=False,
+            )
+        return output
+
+
+def in_client(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a test of a case: it runs in a process of its own against the session's broker."""
+    first, *others = inspect.signature(function).parameters.values()
+    broker = first.replace(name="broker", annotation=Server)
+
+    def test(broker: Server, **values: Any) -> None:
+        broker.run_case(function, **values)
+
+    test.__name__ = function.__name__
+    test.__doc__ = function.__doc__
+    test.__module__ = function.__module__
+    test.__signature__ = inspect.Signature([broker, *others])  # type: ignore[attr-defined]
+    test.case = function  # type: ignore[attr-defined]
+    return test
+
+
+@dataclasses.dataclass
+class Case:
+    """What a case has to work with in the client's process."""
+
+    url: str
+    topic: str
+    """A topic that nobody else uses."""
+    client: Any
+
+    def connect(self, **options: Any) -> Any:
+        """Another client."""
+        import pulsar  # noqa: PLC0415  (the tests' own process does not load it)
+
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
+        return pulsar.Client(self.url, operation_timeout_seconds=10, logger=logger, **options)
+
+    def fill(self, count: int, topic: str | None = None, **options: Any) -> list[Any]:
+        """Send b"0", b"1", … and return their ids."""
+        producer = self.client.create_producer(topic or self.topic, **options)
+        ids = send_all(producer, numbers(count))
+        producer.close()
+        return ids
+
+    def earliest(self, name: str = "s", topic: Any = None, **options: Any) -> Any:
+        """A subscription that begins with the first message."""
+        import pulsar  # noqa: PLC0415
+
+        return self.client.subscribe(
+            topic or self.topic, name, initial_position=pulsar.InitialPosition.Earliest, **options
+        )
+
+
+def numbers(*limits: int) -> list[bytes]:
+    """b"0", b"1", … of a range."""
+    return [b"%d" % number for number in range(*limits)]
+
+
+def send_all(producer: Any, values: Iterable[bytes], **options: Any) -> list[Any]:
+    """Send without waiting in between; the ids in order."""
+    import pulsar  # noqa: PLC0415
+
+    values = list(values)
+    ids: list[Any] = [None] * len(values)
+
+    def taken(at: int) -> Callable[[Any, Any], None]:
+        def callback(result: Any, message_id: Any) -> None:
+            assert result == pulsar.Result.Ok, result
+            ids[at] = message_id
+
+        return callback
+
+    for at, value in enumerate(values):
+        producer.send_async(value, taken(at), **options)
+    producer.flush()
+    assert all(each is not None for each in ids)
+    return ids
+
+
+def receive_all(consumer: Any, count: int, *, ack: bool = True) -> list[bytes]:
+    """The next so many values."""
+    values = []
+    for _ in range(count):
+        message = consumer.receive(RECEIVE_MS)
+        values.append(bytes(message.data()))
+        if ack:
+            consumer.acknowledge(message)
+    return values
+
+
+def nothing_comes(consumer: Any, within_ms: int = 300) -> bool:
+    """Is there no message to receive?"""
+    import pulsar  # noqa: PLC0415
+
+    try:
+        message = consumer.receive(within_ms)
+    except pulsar.Timeout:
+        return True
+    print("came:", message.message_id(), message.data())
+    return False
+
+
+def _main(port: str, path: str, name: str, values: str) -> None:
+    import importlib.util  # noqa: PLC0415
+
+    spec = importlib.util.spec_from_file_location("case", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+    function = getattr(function, "case", function)
+    url = f"pulsar://127.0.0.1:{port}"
+    topic = f"{name}-{os.getpid()}"
+    case = Case(url, topic, None)
+    case.client = case.connect()
+    function(case, **json.loads(values))
+    case.client.close()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+"""What is refused reaches the client as a typed exception, at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.protocol.harness import Case, Server, in_client
+
+
+def raises_at_once(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], object]) -> None:
+    began = time.monotonic()
+    with pytest.raises(kind):
+        call()
+    assert time.monotonic() - began < 2
+
+
+@in_client
+def test_topic_names_that_are_none(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    for name in (
+        "persistent://public/default/../x",
+        "persistent://public/default/a/../b",
+        "persistent://public/default/" + "x" * 300,
+        "persistent://pub lic/default/x",
+    ):
+        raises_at_once(pulsar.PulsarException, lambda: case.client.create_producer(name))
+        raises_at_once(pulsar.PulsarException, lambda: case.client.subscribe(name, "s"))
+
+
+@in_client
+def test_a_namespace_that_does_not_exist(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    name = "persistent://nobody/nowhere/x"
+    raises_at_once(pulsar.PulsarException, lambda: case.client.create_producer(name))
+    raises_at_once(pulsar.PulsarException, lambda: case.client.subscribe(name, "s"))
+
+
+@in_client
+def test_an_exclusive_subscription_is_busy(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    case.client.subscribe(case.topic, "s")
+    raises_at_once(pulsar.ConsumerBusy, lambda: case.client.subscribe(case.topic, "s"))
+    shared = pulsar.ConsumerType.Shared
+    raises_at_once(pulsar.ConsumerBusy, lambda: case.connect().subscribe(case.topic, "s", shared))
+
+
+def refused(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    raises_at_once(pulsar.TopicNotFound, lambda: case.client.create_producer("absent"))
+    raises_at_once(pulsar.TopicNotFound, lambda: case.client.subscribe("absent", "s"))
+    earliest = pulsar.MessageId.earliest
+    raises_at_once(pulsar.TopicNotFound, lambda: case.client.create_reader("absent", earliest))
+    case.client.create_producer("present").send(b"x")
+    case.client.create_producer("divided").send(b"x")
+
+
+def test_topics_are_not_created_where_that_is_off(own_broker: Callable[..., Server]) -> None:
+    broker = own_broker(auto_create=False, topics={"present": 0, "divided": 2})
+    broker.run_case(refused)

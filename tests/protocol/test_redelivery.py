@@ -1,0 +1,150 @@
+"""Messages that come again: refused, not acknowledged in time, sought, or delayed."""
+
+from __future__ import annotations
+
+import time
+
+from tests.protocol.harness import RECEIVE_MS, Case, in_client, nothing_comes, numbers, receive_all
+
+
+@in_client
+def test_refused_messages_come_again_and_are_counted(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    case.fill(5)
+    consumer = case.earliest(
+        consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
+    )
+    for round_ in range(3):
+        messages = [consumer.receive(RECEIVE_MS) for _ in range(5)]
+        assert [m.data() for m in messages] == numbers(5)
+        assert {m.redelivery_count() for m in messages} == {round_}
+        for message in messages:
+            consumer.negative_acknowledge(message)
+    assert receive_all(consumer, 5) == numbers(5)
+    assert nothing_comes(consumer)
+
+
+@in_client
+def test_refusing_on_an_exclusive_subscription(case: Case) -> None:
+    case.fill(5)
+    consumer = case.earliest(negative_ack_redelivery_delay_ms=100)
+    messages = [consumer.receive(RECEIVE_MS) for _ in range(5)]
+    consumer.negative_acknowledge(messages[2])
+    for message in messages[:2] + messages[3:]:
+        consumer.acknowledge(message)
+    assert consumer.receive(RECEIVE_MS).data() == b"2"
+
+
+@in_client
+def test_all_unacknowledged_again(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    case.fill(10)
+    for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared):
+        consumer = case.earliest(str(kind), consumer_type=kind)
+        assert receive_all(consumer, 4) == numbers(4)
+        receive_all(consumer, 3, ack=False)
+        time.sleep(0.2)  # the client groups acknowledgements for 100 ms
+        consumer.redeliver_unacknowledged_messages()
+        assert sorted(receive_all(consumer, 6)) == numbers(4, 10)
+        consumer.close()
+
+
+@in_client
+def test_not_acknowledged_in_time(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    case.fill(3)
+    consumer = case.earliest(
+        consumer_type=pulsar.ConsumerType.Shared, unacked_messages_timeout_ms=10_000
+    )
+    first = consumer.receive(RECEIVE_MS)
+    receive_all(consumer, 2)
+    again = consumer.receive(25_000)
+    assert again.message_id() == first.message_id()
+    assert again.redelivery_count() == 1
+
+
+@in_client
+def test_the_dead_letter_topic(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    consumer = case.earliest(
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(
+            2, f"{case.topic}-dead", initial_subscription_name="undertaker"
+        ),
+    )
+    case.fill(3)
+    for _ in range(7):  # 0 and 2 three times each, 1 once
+        message = consumer.receive(RECEIVE_MS)
+        if message.data() == b"1":
+            consumer.acknowledge(message)
+        else:
+            consumer.negative_acknowledge(message)
+    assert nothing_comes(consumer)
+    dead = case.client.subscribe(f"{case.topic}-dead", "undertaker")
+    assert sorted(receive_all(dead, 2)) == [b"0", b"2"]
+
+
+@in_client
+def test_seeking_by_id_and_time(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    ids = case.fill(10)
+    time.sleep(0.02)
+    now_ms = round(time.time() * 1000)
+    time.sleep(0.02)
+    producer = case.client.create_producer(case.topic)
+    for value in numbers(10, 20):
+        producer.send(value)
+    for kind in ("Exclusive", "Shared", "Failover", "KeyShared"):
+        consumer = case.earliest(kind, consumer_type=getattr(pulsar.ConsumerType, kind))
+        receive_all(consumer, 15)
+        consumer.seek(ids[5])
+        # Exclusive of the given one, as the client asks for it.
+        assert receive_all(consumer, 3) == numbers(6, 9)
+        consumer.seek(now_ms)
+        assert receive_all(consumer, 10) == numbers(10, 20)
+        consumer.seek(pulsar.MessageId.earliest)
+        assert receive_all(consumer, 20) == numbers(20)
+        consumer.seek(pulsar.MessageId.latest)
+        assert nothing_comes(consumer)
+        consumer.close()
+
+
+@in_client
+def test_a_seek_is_remembered(case: Case) -> None:
+    import pulsar  # noqa: PLC0415
+
+    case.fill(10)
+    consumer = case.earliest()
+    receive_all(consumer, 10)
+    consumer.seek(pulsar.MessageId.earliest)
+    consumer.close()
+    assert receive_all(case.earliest(), 10) == numbers(10)
+
+
+@in_client
+def test_delayed_messages(case: Case) -> None:
+    from datetime import timedelta  # noqa: PLC0415
+
+    import pulsar  # noqa: PLC0415
+
+    shared = case.earliest("shared", consumer_type=pulsar.ConsumerType.Shared)
+    exclusive = case.earliest("exclusive")
+    producer = case.client.create_producer(case.topic)
+    began = time.monotonic()
+    producer.send(b"late", deliver_after=timedelta(milliseconds=1000))
+    producer.send(b"later", deliver_after=timedelta(milliseconds=1500))
+    producer.send(b"now")
+    assert receive_all(exclusive, 3) == [b"late", b"later", b"now"]
+    assert time.monotonic() - began < 0.9
+    assert receive_all(shared, 1) == [b"now"]
+    assert time.monotonic() - began < 0.9
+    assert receive_all(shared, 1) == [b"late"]
+    assert 0.95 < time.monotonic() - began < 1.4
+    assert receive_all(shared, 1) == [b"later"]
+    assert 1.45 < time.monotonic() - began < 2.5

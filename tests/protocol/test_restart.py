@@ -1,0 +1,161 @@
+"""The broker is killed and started again while the real client goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.protocol.harness import RECEIVE_MS, Case, Server, numbers, receive_all
+
+
+def leave_some(case: Case) -> None:
+    """Acknowledge up to 9, then 12 and 14, and some of a batch."""
+    case.fill(20, topic="kept")
+    case.fill(20, topic="kept", batching_enabled=True, batching_max_publish_delay_ms=1000)
+    consumer = case.earliest("cursor", topic="kept", batch_index_ack_enabled=True)
+    for number in range(40):
+        message = consumer.receive(RECEIVE_MS)
+        if number < 10 or number in {12, 14} or (number >= 20 and number % 2):
+            consumer.acknowledge(message)
+    consumer.close()
+    untouched = case.earliest("untouched", topic="kept")
+    untouched.receive(RECEIVE_MS)
+    gone = case.earliest("gone", topic="kept")
+    gone.unsubscribe()
+
+
+def find_the_rest(case: Case) -> None:
+    left = [10, 11, 13, 15, 16, 17, 18, 19]
+    expected = [b"%d" % number for number in left] + [b"%d" % number for number in range(0, 20, 2)]
+    consumer = case.earliest("cursor", topic="kept", batch_index_ack_enabled=True)
+    assert receive_all(consumer, len(expected)) == expected
+    untouched = case.client.subscribe("kept", "untouched")
+    assert receive_all(untouched, 40) == numbers(20) * 2
+    gone = case.client.subscribe("kept", "gone")
+    case.client.create_producer("kept").send(b"new")
+    assert gone.receive(RECEIVE_MS).data() == b"new"
+
+
+def test_cursors_are_where_they_were(own_broker: Callable[..., Server]) -> None:
+    broker = own_broker()
+    broker.run_case(leave_some)
+    broker.kill()
+    broker.start()
+    broker.run_case(find_the_rest)
+
+
+def produce_and_consume(case: Case, kills: int, batched: bool) -> None:
+    """Goes on until it was told of every kill, and 2000 messages more; prints what it saw."""
+    import sys  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    import pulsar  # noqa: PLC0415
+
+    producer = case.client.create_producer(
+        "under-fire", batching_enabled=batched, block_if_queue_full=True, max_pending_messages=200
+    )
+    consumer = case.earliest("mixed", topic="under-fire", receiver_queue_size=50)
+    taken: dict[int, tuple[int, int, int]] = {}
+    sent = 0
+    stop = threading.Event()
+
+    def listen() -> None:
+        for _ in range(kills + 1):
+            sys.stdin.readline()
+        stop.set()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+
+    def taken_note(number: int) -> Callable[[Any, Any], None]:
+        def note(result: Any, found: Any) -> None:
+            assert result == pulsar.Result.Ok, result
+            taken[number] = found.ledger_id(), found.entry_id(), found.batch_index()
+
+        return note
+
+    seen: list[int] = []
+
+    def consume() -> None:
+        while not stop.is_set() or len(seen) < 100:
+            try:
+                message = consumer.receive(200)
+            except pulsar.Timeout:
+                continue
+            seen.append(int(message.data()))
+            consumer.acknowledge(message)
+
+    consuming = threading.Thread(target=consume)
+    consuming.start()
+    print("running", flush=True)
+    while not stop.is_set():
+        producer.send_async(b"%d" % sent, taken_note(sent))
+        sent += 1
+        if sent % 50 == 0:
+            time.sleep(0.002)
+    producer.flush()
+    consuming.join()
+    consumer.close()
+    assert sorted(taken) == list(range(sent))
+    assert len(set(taken.values())) == sent
+    check(case, taken, seen, sent)
+
+
+def check(case: Case, taken: dict[int, tuple[int, int, int]], seen: list[int], sent: int) -> None:
+    import pulsar  # noqa: PLC0415
+
+    reader = case.client.create_reader("under-fire", pulsar.MessageId.earliest)
+    places: dict[tuple[int, int, int], int] = {}
+    order = []
+    while reader.has_message_available():
+        message = reader.read_next(RECEIVE_MS)
+        found = message.message_id()
+        place = found.ledger_id(), found.entry_id(), found.batch_index()
+        assert place not in places
+        places[place] = int(message.data())
+        order.append(place)
+    assert order == sorted(order)
+    # What was acknowledged is where the receipt says. In order: a resent message may be there
+    # twice, but the places of the receipts ascend as the numbers do.
+    assert all(places[place] == number for number, place in taken.items())
+    assert [taken[number] for number in range(sent)] == sorted(taken.values())
+    # The subscription saw everything up to where it stopped, and goes on there.
+    rest = case.client.subscribe("under-fire", "mixed")
+    left = []
+    while True:
+        try:
+            message = rest.receive(1000)
+        except pulsar.Timeout:
+            break
+        rest.acknowledge(message)
+        left.append(int(message.data()))
+    assert set(seen) | set(left) == set(range(sent))
+    assert len(left) < sent
+    repeated = len(seen) + len(left) - len(order)
+    print("sent", sent, "entries read", len(order), "seen again", repeated)
+
+
+def under_fire(broker: Server, kills: int, *, batched: bool) -> None:
+    process = broker.start_case(produce_and_consume, kills=kills, batched=batched)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    while (line := process.stdout.readline()).strip() != "running":
+        assert line, "the client ended"
+    for _ in range(kills):
+        time.sleep(0.5)
+        broker.kill()
+        broker.start()
+        process.stdin.write("\n")
+        process.stdin.flush()
+    time.sleep(1)
+    process.stdin.write("\n")
+    print(broker.finish(process))
+
+
+def test_killed_while_producing_and_consuming(own_broker: Callable[..., Server]) -> None:
+    under_fire(own_broker(segment_bytes_max=200_000), 2, batched=False)
+
+
+def test_killed_while_producing_batches(own_broker: Callable[..., Server]) -> None:
+    under_fire(own_broker(segment_bytes_max=200_000), 2, batched=True)

@@ -1,0 +1,325 @@
+"""The real client meets a node that asks who it is.
+
+The broker runs in a thread, with a clock that the tests move: a token expires when they say so. The
+client runs in a process of its own. What is refused must be refused at once: every answer is asked
+for with a limit far below the client's own timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jwt
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from lithify.clock import ManualClock, SystemClock
+from lithify.events import ignore_events
+from lithify.fs import LocalFileSystem
+from lithify.node.security import SecuritySettings, make_access, make_tls
+from lithify.pulsar.broker import Broker
+from lithify.pulsar.listener import Connection, listen
+from lithify.topics.access import with_grant
+from lithify.topics.definitions import Definitions, NamespaceDefinition
+from lithify.topics.names import Namespace
+from lithify.topics.store import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CLIENT = Path(__file__).with_name("secure_client.py")
+SECRET = b"a secret of more than thirty-two bytes"
+AT_ONCE_S = 8.0
+
+PATTERN_REFUSED = "LookupError"
+"""What the client makes of any error when it asks for the topics of a namespace."""
+
+ORDERS = "persistent://shop/eu/orders"
+ELSEWHERE = "persistent://public/default/orders"
+
+
+class Client:
+    """A process of `secure_client.py`."""
+
+    def __init__(self, url: str, *tokens: str, trusted: str = "") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CLIENT), url, trusted, *tokens],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._pool = ThreadPoolExecutor(1)
+
+    def does(self, operation: str, topic: str) -> str:
+        """What came of it."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{operation} {topic}\n")
+        process.stdin.flush()
+        return self._pool.submit(self._answer, process.stdout).result(AT_ONCE_S)
+
+    def _answer(self, output: Iterable[str]) -> str:
+        for line in output:
+            if line.startswith("answer: "):
+                return line.removeprefix("answer: ").strip()
+        return "the client's process has ended"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._pool.shutdown()
+
+
+class Site:
+    """A node with two tenants, and what its operator has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.url = ""
+        self._clients: list[Client] = []
+
+    def token(self, name: str, *, valid_s: int = 3600, secret: bytes = SECRET) -> str:
+        expires_s = self.clock.now_ms() // 1000 + valid_s
+        return jwt.encode({"sub": name, "exp": expires_s}, secret, algorithm="HS256")
+
+    def client(self, *tokens: str, trusted: str = "") -> Client:
+        client = Client(self.url, *tokens, trusted=trusted)
+        self._clients.append(client)
+        return client
+
+    @contextmanager
+    def open(self, security: SecuritySettings) -> Iterator[None]:
+        """Serve in a thread while the block runs."""
+        topics = Topics(
+            LocalFileSystem(),
+            str(self.directory / "data"),
+            settings=TopicSettings(),
+            clock=SystemClock(),
+            events=ignore_events,
+            owner="test",
+        )
+        topics.definitions.change(_with_shop)
+        access = make_access(
+            security,
+            LocalFileSystem(),
+            definitions=lambda: topics.definitions.current,
+            clock=self.clock,
+        )
+        broker = Broker(topics, name="test", version="Lithify test", access=access)
+        ready, stop = threading.Event(), asyncio.Event()
+        loop = asyncio.new_event_loop()
+
+        async def serve() -> None:
+            connections: set[Connection] = set()
+            tls = make_tls(security)
+            server = await listen(broker, "127.0.0.1", 0, connections, tls)
+            port = server.sockets[0].getsockname()[1]
+            if tls is None:
+                self.url = broker.service_url = f"pulsar://127.0.0.1:{port}"
+            else:
+                self.url = broker.service_url_tls = f"pulsar+ssl://127.0.0.1:{port}"
+            ready.set()
+            await stop.wait()
+            server.close()
+            for connection in list(connections):
+                connection.abort()
+            while connections:
+                await asyncio.sleep(0)
+            await server.wait_closed()
+
+        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield
+        finally:
+            for client in self._clients:
+                client.end()
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
+            loop.close()
+            topics.close()
+
+
+def _with_shop(definitions: Definitions) -> Definitions:
+    shop = Namespace.parse("shop/eu")
+    definitions = replace(
+        definitions,
+        tenants=definitions.tenants | {"shop": {"adminRoles": ["boss"]}},
+        namespaces=definitions.namespaces | {str(shop): NamespaceDefinition()},
+    )
+    definitions = with_grant(definitions, shop, "writer", ["produce"])
+    return with_grant(definitions, shop, "reader", ["consume"])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def security(tmp_path: Path) -> SecuritySettings:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET + b"\n")
+    return SecuritySettings(token_secret_file=str(secret), superusers=("root",))
+
+
+def test_whoever_is_not_known_is_told_so_at_once(site: Site, security: SecuritySettings) -> None:
+    with site.open(security):
+        for tokens in (
+            (),
+            ("no.to.ken",),
+            (site.token("writer", secret=b"another secret of more than 32 bytes"),),
+            (site.token("writer", valid_s=-1),),
+        ):
+            client = site.client(*tokens)
+            for operation in ("produce", "consume", "read"):
+                assert client.does(operation, ORDERS) == "AuthenticationError", tokens
+            assert client.does("pattern", ORDERS) == PATTERN_REFUSED, tokens
+
+
+def test_everybody_may_do_what_was_granted_and_no_more(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        writer = site.client(site.token("writer"))
+        reader = site.client(site.token("reader"))
+        assert writer.does("produce", ORDERS) == "ok"
+        assert writer.does("consume", ORDERS) == "AuthorizationError"
+        assert writer.does("read", ORDERS) == "AuthorizationError"
+        assert writer.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert reader.does("consume", ORDERS) == "ok"
+        assert reader.does("read", ORDERS) == "ok"
+        assert reader.does("pattern", ORDERS) == "ok"
+        assert reader.does("produce", ORDERS) == "AuthorizationError"
+        assert reader.does("pattern", ELSEWHERE) == PATTERN_REFUSED
+
+
+def test_admins_rule_their_tenant_and_superusers_all(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        boss = site.client(site.token("boss"))
+        root = site.client(site.token("root"))
+        stranger = site.client(site.token("stranger"))
+        assert boss.does("produce", ORDERS) == "ok"
+        assert boss.does("consume", ORDERS) == "ok"
+        assert boss.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert root.does("produce", ORDERS) == "ok"
+        assert root.does("produce", ELSEWHERE) == "ok"
+        assert stranger.does("produce", ORDERS) == "AuthorizationError"
+        assert stranger.does("consume", ORDERS) == "AuthorizationError"
+
+
+def test_a_client_with_a_new_token_goes_on_when_the_old_one_expires(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        client = site.client(site.token("boss", valid_s=60), site.token("boss", valid_s=600))
+        assert client.does("produce", ORDERS) == "ok"
+        site.clock.advance(61)
+        assert client.does("consume", ORDERS) == "ok"
+        assert client.does("produce-again", ORDERS) == "ok"
+
+
+def test_a_client_without_a_new_token_is_refused_when_the_old_one_expires(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        client = site.client(site.token("boss", valid_s=60))
+        assert client.does("produce", ORDERS) == "ok"
+        site.clock.advance(61)
+        assert client.does("consume", ORDERS) == "AuthenticationError"
+
+
+def test_a_refresh_does_not_make_somebody_else(site: Site, security: SecuritySettings) -> None:
+    with site.open(security):
+        client = site.client(site.token("reader", valid_s=60), site.token("boss"))
+        assert client.does("produce", ORDERS) == "AuthorizationError"
+        site.clock.advance(61)
+        assert client.does("produce", ORDERS) == "AuthenticationError"
+
+
+def test_tls_and_tokens_of_a_key_pair_go_together(site: Site) -> None:
+    certificate, key = _self_signed(site.directory)
+    signer = rsa.generate_private_key(65537, 2048)
+    public = site.directory / "public.pem"
+    public.write_bytes(
+        signer.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    security = SecuritySettings(
+        token_public_key_file=str(public),
+        tls_certificate_file=certificate,
+        tls_key_file=key,
+    )
+    with site.open(security):
+        good = jwt.encode({"sub": "boss"}, signer, algorithm="RS256")
+        client = site.client(good, trusted=certificate)
+        assert client.does("produce", ORDERS) == "ok"
+        assert client.does("consume", ORDERS) == "ok"
+        bad = site.client(site.token("boss"), trusted=certificate)
+        assert bad.does("produce", ORDERS) == "AuthenticationError"
+
+
+def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
+    certificate, key = _self_signed(site.directory)
+    security = SecuritySettings(tls_certificate_file=certificate, tls_key_file=key)
+    context = make_tls(security)
+    assert context is not None
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_without_security_everybody_may_do_everything(site: Site) -> None:
+    with site.open(SecuritySettings()):
+        for tokens in ((), ("no.to.ken",)):
+            client = site.client(*tokens)
+            assert client.does("produce", ORDERS) == "ok"
+            assert client.does("read", ORDERS) == "ok"
+
+
+def _self_signed(directory: Path) -> tuple[str, str]:
+    """The paths of a certificate for this machine and of its key."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    names: list[Any] = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "node.pem", directory / "node.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return str(paths[0]), str(paths[1])

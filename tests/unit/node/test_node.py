@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lithify
+from lithify.errors import InvalidSetting, LogClosed, LogLocked
+from lithify.settings import Durability
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = "persistent://public/default/orders"
+
+
+def test_a_library_appends_reads_and_finds_everything_again(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with lithify.open(data) as node:
+        topic = node.topics.create(ORDERS)
+        assert topic is not None
+        topic.append(key="4711", value=b"new")
+        paid = topic.append(key="4711", value=b"paid", properties={"by": "card"})
+        topic.append(key="4711", value=None)
+    with lithify.open(data) as node:
+        topic = node.topics.get(ORDERS)
+        messages = list(topic.read())
+        assert [(m.key, m.value) for m in messages] == [
+            (b"4711", b"new"),
+            (b"4711", b"paid"),
+            (b"4711", None),
+        ]
+        assert messages[1].properties == {"by": "card"}
+        assert [m.value for m in topic.read(start=paid)] == [b"paid", None]
+
+
+def test_a_data_directory_belongs_to_one_node_at_a_time(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with lithify.open(data):
+        with pytest.raises(LogLocked) as caught:
+            lithify.open(data)
+        assert caught.value.owner == f"library, pid {os.getpid()}"
+    lithify.open(data).close()
+
+
+def test_a_closed_node_is_closed_once_and_for_all(tmp_path: Path) -> None:
+    node = lithify.open(str(tmp_path / "data"))
+    topic = node.topics.create(ORDERS)
+    assert topic is not None
+    node.close()
+    node.close()
+    with pytest.raises(LogClosed):
+        topic.append(value=b"too late")
+
+
+def test_settings_are_given_as_arguments_and_the_environment_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITHIFY_DURABILITY", "none")
+    with lithify.open(str(tmp_path / "a")) as node:
+        assert node.topics.settings.log.durability is Durability.ALWAYS
+    with lithify.open(str(tmp_path / "b"), durability=Durability.INTERVAL) as node:
+        assert node.topics.settings.log.durability is Durability.INTERVAL
+    with pytest.raises(InvalidSetting):
+        lithify.open(str(tmp_path / "c"), segment_bytes_max=1)
+    assert not (tmp_path / "c").exists()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from lithify.errors import InvalidInput, InvalidSetting
+from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
+from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
+from lithify.settings import Durability
+
+
+def read(
+    toml: str | None = None,
+    environ: dict[str, str] | None = None,
+    flags: dict[str, str | int | None] | None = None,
+) -> SettingsWithOrigins:
+    fs = MemoryFileSystem()
+    if toml is not None:
+        write_atomic(fs, "node.toml", toml.encode())
+    config = None if toml is None else "node.toml"
+    return read_settings(fs, config=config, environ=environ or {}, flags=flags or {})
+
+
+def test_without_any_configuration_everything_is_a_default() -> None:
+    found = read(
+        environ={"HOME": "/root", "LITHIFY_URL": "http://elsewhere:8080", "LITHIFY_TOKEN": "x"}
+    )
+    assert found.settings == NodeSettings()
+    assert set(found.origins.values()) == {"default"}
+    assert found.settings.pulsar_host == "127.0.0.1", "nobody else reaches an open node"
+
+
+def test_each_place_is_stronger_than_the_one_before_and_is_told_as_the_origin() -> None:
+    toml = 'data = "a"\npulsar_port = 1\nhttp_port = 1\ndurability = "interval"\n'
+    environ = {"LITHIFY_PULSAR_PORT": "2", "LITHIFY_HTTP_PORT": "2", "LITHIFY_AUTO_CREATE": "false"}
+    found = read(toml, environ, {"http_port": 3, "pulsar_port": None})
+    rows = {name: (value, origin) for name, value, origin in found.rows()}
+    assert rows["data"] == ("a", "node.toml")
+    assert rows["durability"] == (Durability.INTERVAL, "node.toml")
+    assert rows["pulsar_port"] == (2, "LITHIFY_PULSAR_PORT")
+    assert rows["auto_create"] == (False, "LITHIFY_AUTO_CREATE")
+    assert rows["http_port"] == (3, "--http-port")
+    assert rows["log_level"] == ("info", "default")
+    topics = found.settings.topics
+    assert (topics.log.durability, topics.auto_create) == (Durability.INTERVAL, False)
+
+
+def test_an_optional_number_can_be_switched_off_again() -> None:
+    toml = "segment_age_ms_max = 5000"
+    assert read(toml).settings.segment_age_ms_max == 5000
+    assert read('segment_age_ms_max = "off"').settings.segment_age_ms_max is None
+    off = {"LITHIFY_SEGMENT_AGE_MS_MAX": "off"}
+    assert read(toml, off).settings.segment_age_ms_max is None
+
+
+def test_a_list_has_commas_in_the_environment() -> None:
+    environ = {"LITHIFY_SUPERUSERS": "ann, bob", "LITHIFY_TOKEN_SECRET_FILE": "secret"}
+    found = read('superusers = ["eve"]', environ).settings
+    assert found.security.superusers == ("ann", "bob")
+    assert found.security.asks_for_token
+    assert read('token_secret_file = "s"\nsuperusers = ["eve"]').settings.superusers == ("eve",)
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert read(environ={"LITHIFY_PULSAR_PORT": ""}).settings.pulsar_port == 6650
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "text"),
+    [
+        (
+            "pulsar_prot = 6651",
+            {},
+            "(node.toml) is 6651, must be a setting that exists: did you mean pulsar_port?",
+        ),
+        ("[pulsar]\nport = 1", {}, "did you mean pulsar_port?"),
+        ("zzz = 1", {}, "must be a setting that exists: one of data, pulsar_host, "),
+        ("", {"LITHIFY_HTTP_PROT": "1"}, "did you mean LITHIFY_HTTP_PORT?"),
+        ("", {"LITHIFY_ULR": "1"}, "did you mean LITHIFY_URL?"),
+        ('pulsar_port = "6650"', {}, "pulsar_port (node.toml) is '6650', must be a whole number"),
+        ("pulsar_port = 6650.5", {}, "must be a whole number"),
+        ("pulsar_port = true", {}, "must be a whole number"),
+        ("", {"LITHIFY_PULSAR_PORT": "many"}, "(LITHIFY_PULSAR_PORT) is 'many'"),
+        ("auto_create = 1", {}, "must be true or false"),
+        ("", {"LITHIFY_AUTO_CREATE": "yes"}, "is 'yes', must be true or false"),
+        ("data = 5", {}, "must be text"),
+        ("pulsar_port = 65536", {}, "pulsar_port (node.toml) is 65536, must be from 0 to 65535"),
+        ('durability = "sometimes"', {}, "must be one of always, interval, none"),
+        ("segment_bytes_max = 3", {}, "segment_bytes_max (node.toml) is 3, must be from 1024"),
+        ('segment_age_ms_max = "never"', {}, 'must be a whole number or "off"'),
+        ('log_level = "loud"', {}, "must be one of debug, info, warning, error"),
+        ('pulsar_host = "0.0.0.0"', {}, "must be an address of this machine alone"),
+        ('http_host = "10.0.0.1"', {}, "http_host (node.toml) is '10.0.0.1', must be an address"),
+        (
+            'pulsar_host = "0.0.0.0"\nallow_open = true',
+            {},
+            "advertised_host is '', must be the node's name or address",
+        ),
+        ('superusers = "ann"', {}, "must be a list of texts"),
+        ('superusers = ["ann"]', {}, "superusers (node.toml) is 'ann', must be empty"),
+        ('tls_key_file = "key.pem"', {}, "must be the certificate of tls_key_file"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_place_and_what_it_must_be(
+    toml: str, environ: dict[str, str], text: str
+) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        read(toml, environ)
+    assert text in str(caught.value)
+
+
+def test_a_host_that_is_no_address_needs_another_to_be_told_to_clients() -> None:
+    found = read('pulsar_host = "::"\nadvertised_host = "node1"\nallow_open = true')
+    assert found.settings.advertised_host == "node1"
+
+
+@pytest.mark.parametrize("data", [b"data = ", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_is_named(data: bytes) -> None:
+    fs = MemoryFileSystem()
+    write_atomic(fs, "node.toml", data)
+    with pytest.raises(InvalidInput, match=r"^node\.toml is not TOML: "):
+        read_settings(fs, config="node.toml", environ={}, flags={})
+
+
+def test_a_file_that_is_not_there_is_no_empty_one() -> None:
+    with pytest.raises(FileNotFoundError):
+        read_settings(LocalFileSystem(), config="/nowhere/node.toml", environ={}, flags={})

@@ -1,0 +1,261 @@
+"""The gate of a session, without a socket: what it answers, holds back and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import jwt
+import numpy as np
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.errors import ProtocolError
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.auth import FREE, HELD_COMMANDS_MAX, NEEDS, REFRESH_MS
+from lithify.pulsar.broker import Broker
+from lithify.pulsar.framing import encode_command, split_frames
+from lithify.pulsar.session import Session
+from lithify.topics.access import Access, TokenKey, with_grant
+from lithify.topics.names import Namespace
+from lithify.topics.store import Topics, TopicSettings
+
+SECRET = b"a secret of more than thirty-two bytes"
+TOPIC = "persistent://public/default/orders"
+HIDDEN = "persistent://secret/plans/next"
+
+Command = wire.BaseCommand
+
+
+class Visit:
+    """A session, its answers, and the clock it looks at."""
+
+    def __init__(self, *, secure: bool = True) -> None:
+        self.clock = ManualClock()
+        topics = Topics(
+            MemoryFileSystem(),
+            "data",
+            settings=TopicSettings(),
+            clock=self.clock,
+            events=ignore_events,
+            owner="test",
+        )
+        public = Namespace("public", "default")
+        topics.definitions.change(lambda d: with_grant(d, public, "ann", ["produce", "consume"]))
+        access = Access(
+            TokenKey.secret(SECRET),
+            superusers=[],
+            definitions=lambda: topics.definitions.current,
+            clock=self.clock,
+        )
+        self.broker = Broker(topics, name="n", version="v", access=access if secure else None)
+        self._out = bytearray()
+        self.session = Session(self.broker, self._out.extend)
+
+    def token(self, name: str = "ann", valid_s: int = 60) -> bytes:
+        expires_s = self.clock.now_ms() // 1000 + valid_s
+        return jwt.encode({"sub": name, "exp": expires_s}, SECRET).encode()
+
+    def sends(self, command: Any) -> list[Any]:
+        """What is answered."""
+        data = np.frombuffer(encode_command(command), dtype=np.uint8)
+        assert self.session.receive(data, 0, len(data)) == len(data)
+        return self.answers()
+
+    def answers(self) -> list[Any]:
+        frames, _ = split_frames(memoryview(bytes(self._out)), 2**20)
+        self._out.clear()
+        return [Command.FromString(bytes(frame.command)) for frame in frames]
+
+    def connects(self, token: bytes, method: str = "token", *, refresh: bool = True) -> None:
+        command = Command(type=Command.CONNECT)
+        command.connect.client_version = "test"
+        command.connect.auth_method_name = method
+        command.connect.auth_data = token
+        command.connect.feature_flags.supports_auth_refresh = refresh
+        assert [each.type for each in self.sends(command)] == [Command.CONNECTED]
+
+    def answers_challenge(self, token: bytes) -> list[Any]:
+        command = Command(type=Command.AUTH_RESPONSE)
+        command.authResponse.response.auth_method_name = "token"
+        command.authResponse.response.auth_data = token
+        return self.sends(command)
+
+
+def request(kind: int, topic: str = TOPIC, request_id: int = 7) -> Any:
+    command = Command(type=kind)
+    part = getattr(command, NEEDS[kind][0])
+    part.request_id = request_id
+    if kind == Command.GET_TOPICS_OF_NAMESPACE:
+        part.namespace = topic.removeprefix("persistent://").rpartition("/")[0]
+        return command
+    part.topic = topic
+    if kind == Command.PRODUCER:
+        part.producer_id = 1
+    elif kind == Command.SUBSCRIBE:
+        part.consumer_id = 1
+        part.subscription = "s"
+        part.subType = 0
+    elif kind == Command.GET_OR_CREATE_SCHEMA:
+        part.schema.name = ""
+        part.schema.schema_data = b""
+        part.schema.type = 1
+    return command
+
+
+def ping() -> Any:
+    command = Command(type=Command.PING)
+    command.ping.SetInParent()
+    return command
+
+
+def refusal(answer: Any) -> tuple[str, str]:
+    """The kind of the answer and the error in it."""
+    (part,) = [value for field, value in answer.ListFields() if field.name != "type"]
+    assert part.request_id == 7
+    code = getattr(part, "error_code", None) or part.error
+    return Command.Type.Name(answer.type), wire.ServerError.Name(code)
+
+
+ANSWERS = {
+    Command.PARTITIONED_METADATA: "PARTITIONED_METADATA_RESPONSE",
+    Command.LOOKUP: "LOOKUP_RESPONSE",
+    Command.GET_TOPICS_OF_NAMESPACE: "ERROR",
+    Command.PRODUCER: "ERROR",
+    Command.SUBSCRIBE: "ERROR",
+}
+
+
+def test_every_command_of_a_session_is_free_or_needs_something() -> None:
+    handled = set(Visit().session._handlers)
+    assert handled <= FREE | set(NEEDS)
+    assert not FREE & set(NEEDS)
+    assert set(ANSWERS) <= handled
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_strangers_and_the_unentitled_are_refused_in_the_form_of_the_request(kind: int) -> None:
+    stranger = Visit()
+    stranger.connects(b"", method="none")
+    (answer,) = stranger.sends(request(kind))
+    assert refusal(answer) == (ANSWERS[kind], "AuthenticationError")
+    known = Visit()
+    known.connects(known.token())
+    (answer,) = known.sends(request(kind, HIDDEN))
+    assert refusal(answer) == (ANSWERS[kind], "AuthorizationError")
+    assert list(known.broker.topics.opened()) == []
+
+
+def test_whoever_may_is_served() -> None:
+    visit = Visit()
+    visit.connects(visit.token())
+    kinds = [answer.type for kind in ANSWERS for answer in visit.sends(request(kind))]
+    assert Command.ERROR not in kinds
+
+
+def test_a_token_by_another_method_does_not_count() -> None:
+    visit = Visit()
+    visit.connects(visit.token(), method="basic")
+    (answer,) = visit.sends(request(Command.LOOKUP))
+    assert refusal(answer)[1] == "AuthenticationError"
+    assert "'basic'" in answer.lookupTopicResponse.message
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_looked_up() -> None:
+    visit = Visit()
+    visit.connects(visit.token())
+    for topic in ("", "persistent://..", "persistent://public/default/../../x"):
+        (answer,) = visit.sends(request(Command.PRODUCER, topic))
+        assert refusal(answer)[1] not in {"AuthorizationError", "AuthenticationError"}
+
+
+def test_without_security_nobody_is_asked() -> None:
+    visit = Visit(secure=False)
+    visit.connects(b"whatever", method="strange")
+    visit.clock.advance(10**6)
+    (answer,) = visit.sends(request(Command.PRODUCER, TOPIC))
+    assert answer.type == Command.PRODUCER_SUCCESS
+
+
+def test_an_expired_token_is_asked_for_once_and_requests_wait_for_it() -> None:
+    visit = Visit()
+    visit.connects(visit.token())
+    visit.clock.advance(59)
+    assert [each.type for each in visit.sends(ping())] == [Command.PONG]
+    visit.clock.advance(1)
+    assert [each.type for each in visit.sends(request(Command.LOOKUP))] == [Command.AUTH_CHALLENGE]
+    assert [each.type for each in visit.sends(ping())] == [Command.PONG]
+    assert visit.sends(request(Command.PRODUCER)) == []
+    answers = visit.answers_challenge(visit.token(valid_s=60))
+    assert [each.type for each in answers] == [Command.LOOKUP_RESPONSE, Command.PRODUCER_SUCCESS]
+    visit.clock.advance(60)
+    assert Command.AUTH_CHALLENGE in [each.type for each in visit.sends(ping())]
+
+
+@pytest.mark.parametrize("answer", ["expired", "somebody else", "nonsense", "none in time"])
+def test_a_client_that_does_not_renew_its_token_is_let_go(answer: str) -> None:
+    asyncio.run(_let_go(answer))
+
+
+async def _let_go(answer: str) -> None:
+    visit = Visit()
+    old = visit.token()
+    visit.connects(old)
+    visit.sends(request(Command.PRODUCER))
+    visit.sends(request(Command.SUBSCRIBE))
+    topic = visit.broker.topics.get(TOPIC)
+    assert len(topic.producers.joined) == 1
+    visit.clock.advance(60)
+    assert [each.type for each in visit.sends(request(Command.LOOKUP))] == [Command.AUTH_CHALLENGE]
+    if answer == "none in time":
+        visit.clock.advance(REFRESH_MS / 1000)
+        answers = visit.sends(request(Command.LOOKUP))
+        (last,) = answers[-1:]
+        answers = answers[:-1]
+        assert refusal(last) == ("LOOKUP_RESPONSE", "AuthenticationError")
+    else:
+        tokens = {"expired": old, "somebody else": visit.token("bob"), "nonsense": b"a.b.c"}
+        answers = visit.answers_challenge(tokens[answer])
+    refused, *closed = answers
+    assert refusal(refused) == ("LOOKUP_RESPONSE", "AuthenticationError")
+    assert {each.type for each in closed} == {Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER}
+    assert len(topic.producers.joined) == 0
+    assert all(not each.consumers for each in topic.subscriptions.values())
+    (again,) = visit.sends(request(Command.PRODUCER))
+    assert refusal(again) == ("ERROR", "AuthenticationError")
+
+
+def test_a_client_that_cannot_renew_its_token_is_not_asked() -> None:
+    visit = Visit()
+    visit.connects(visit.token(), refresh=False)
+    visit.clock.advance(60)
+    (answer,) = visit.sends(request(Command.LOOKUP))
+    assert refusal(answer) == ("LOOKUP_RESPONSE", "AuthenticationError")
+
+
+def test_only_so_many_requests_wait() -> None:
+    visit = Visit()
+    visit.connects(visit.token())
+    visit.clock.advance(60)
+    for _ in range(HELD_COMMANDS_MAX):
+        visit.sends(request(Command.LOOKUP))
+    (answer,) = visit.sends(request(Command.LOOKUP))
+    assert refusal(answer) == ("LOOKUP_RESPONSE", "AuthenticationError")
+
+
+def test_an_answer_that_nobody_asked_for_closes_the_connection() -> None:
+    for secure in (True, False):
+        visit = Visit(secure=secure)
+        visit.connects(visit.token())
+        with pytest.raises(ProtocolError, match="AUTH_RESPONSE"):
+            visit.answers_challenge(visit.token("bob"))
+
+
+def test_a_command_that_nobody_thought_about_is_not_let_through() -> None:
+    visit = Visit()
+    visit.connects(visit.token())
+    visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
+    with pytest.raises(ProtocolError, match="permitted"):
+        visit.session.handle(Command(type=Command.REACHED_END_OF_TOPIC))
