@@ -19,8 +19,9 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## write a log of a million entries, compact it, look at the result
+demo: setup  ## compact a log of a million entries; then serve a node to the real Pulsar client
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo_topics.py
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest

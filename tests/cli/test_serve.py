@@ -9,6 +9,7 @@ import sys
 import tomllib
 import urllib.request
 from typing import TYPE_CHECKING
+
 import pytest
 from typer.testing import CliRunner
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import jwt
 import pytest
 from typer.testing import CliRunner
 
@@ -78,6 +79,23 @@ def test_topics_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert succeed("list") == f"{name}\n"
         assert fail("list", "--namespace", "no/where")
         assert f"pid {node.process.pid}" in fail("list", "--data", str(tmp_path / "data"))
+
+
+def test_a_node_that_asks_for_a_token_is_shown_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "a secret of more than thirty-two bytes"
+    (tmp_path / "secret").write_text(f"{secret}\n")
+    (tmp_path / "node.toml").write_text(
+        f'token_secret_file = "{tmp_path}/secret"\nsuperusers = ["ann"]\n'
+    )
+    with served(tmp_path / "data", "--config", str(tmp_path / "node.toml")) as node:
+        monkeypatch.setenv("LITHIFY_URL", node.http)
+        assert "a token is needed" in fail("list")
+        monkeypatch.setenv("LITHIFY_TOKEN", jwt.encode({"sub": "bob"}, secret, "HS256"))
+        assert fail("create", "orders") == "'bob' may not admin in public/default"
+        monkeypatch.setenv("LITHIFY_TOKEN", jwt.encode({"sub": "ann"}, secret, "HS256"))
+        assert succeed("create", "orders") == f"created {ORDERS}\n"
 
 
 def test_stats_show_subscriptions(data: str) -> None:

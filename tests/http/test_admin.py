@@ -10,7 +10,7 @@ from lithify.topics.producers import Producer
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest.fixture
@@ -73,6 +73,9 @@ def test_policies_of_a_namespace(node: HttpNode) -> None:
     node.do("POST", f"{at}/retention", wanted)
     node.do("POST", f"{at}/messageTTL", 60)
     assert node.get(f"{at}/retention") == wanted
+    held = node.topic().policies()
+    assert (held.retention_ms, held.retention_bytes) == (600_000, -1)
+    assert held.message_ttl_ms == 60_000
     policies = node.get(at)
     assert policies["retention_policies"] == wanted
     assert policies["message_ttl_in_seconds"] == 60
@@ -101,6 +104,8 @@ def test_the_life_of_a_topic(node: HttpNode) -> None:
     node.do("PUT", at)
     assert "exists" in node.refused(409, "PUT", at)
     assert node.get("/persistent/public/default") == [ORDERS]
+    assert node.get("/non-persistent/public/default") == []
+    assert node.get("/non-persistent/public/default/partitioned") == []
     assert node.get(f"{at}/partitions")["partitions"] == 0
     assert node.get(f"{at}/lastMessageId") == {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
     node.do("DELETE", at)
@@ -213,6 +218,21 @@ def test_what_is_not_there_is_answered_in_the_same_form(node: HttpNode) -> None:
     assert node.refused(405, "DELETE", "/clusters")
     at = "/persistent/public/default/orders"
     assert "valid integer" in node.refused(400, "PUT", f"{at}/partitions", "many")
+
+
+def test_a_body_that_is_too_large_is_not_read(node: HttpNode) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(2**16)
+
+    answer = node.ask(
+        "POST",
+        "/admin/v2/tenants/public",
+        content=endless(),
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status_code == 413
+    assert "1048576 bytes" in answer.json()["reason"]
 
 
 def test_every_route_is_described(node: HttpNode) -> None:

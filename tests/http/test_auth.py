@@ -78,7 +78,7 @@ class Site:
         return asyncio.run(answer())
 
     def allowed(self, method: str, path: str) -> set[str]:
-        """Those who are not refused. What they get is not the point: the first may leave nothing."""
+        """Those who are not refused. What they get is not the point."""
         statuses = {
             name: self.ask(method, path, f"Bearer {self.token(name)}").status_code
             for name in EVERYBODY

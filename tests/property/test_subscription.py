@@ -31,9 +31,10 @@ SLOTS = tuple(HASH_SLOTS * part // 5 for part in range(5))
 class Dispatching(RuleBasedStateMachine):
     """Appends, joins, leaves, acknowledgements, redeliveries, seeks, retention, time."""
 
-    @initialize(kind=st.sampled_from(SubscriptionType), partition=st.sampled_from([-1, 0, 1]))
-    def begin(self, kind: SubscriptionType, partition: int) -> None:
-        self.kind = kind
+    kind: SubscriptionType
+
+    @initialize(partition=st.sampled_from([-1, 0, 1]))
+    def begin(self, partition: int) -> None:
         self.entries: dict[int, Entry] = {}
         self.slots: dict[int, int] = {}
         self.due: dict[int, int] = {}
@@ -45,13 +46,15 @@ class Dispatching(RuleBasedStateMachine):
         self.last_single = -1
         self.subscription = Subscription(
             "s",
-            kind,
+            self.kind,
             Cursor(-1),
             slot_of=lambda entry: self.slots[entry.position],
             due_ms_of=lambda entry: self.due.get(entry.position, 0),
             partition=partition,
             waiting_max=WAITING_MAX,
         )
+        for permits in (3, 5):
+            self.join(0, permits)
 
     # --- what the topic does ----------------------------------------------------------------
 
@@ -90,13 +93,18 @@ class Dispatching(RuleBasedStateMachine):
     # --- rules ------------------------------------------------------------------------------
 
     @rule(
-        slot=st.sampled_from(SLOTS),
+        slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=6),
         messages=st.integers(1, BATCH_MAX),
         delay_ms=st.sampled_from([0, 0, 0, 5]),
         gap=st.sampled_from([0, 0, 0, 2]),
     )
-    def append(self, slot: int, messages: int, delay_ms: int, gap: int) -> None:
-        position = self.next_position + gap
+    def append(self, slots: list[int], messages: int, delay_ms: int, gap: int) -> None:
+        self.next_position += gap
+        for slot in slots:
+            self.append_one(slot, messages, delay_ms)
+
+    def append_one(self, slot: int, messages: int, delay_ms: int) -> None:
+        position = self.next_position
         self.next_position = position + 1
         self.entries[position] = Entry(position, self.now_ms, b"x", tag=messages)
         self.slots[position] = slot
@@ -157,6 +165,7 @@ class Dispatching(RuleBasedStateMachine):
         for position in mine if some is None else some:
             self.held.pop(position, None)
 
+    @precondition(lambda self: self.next_position > 8)
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         position = data.draw(st.integers(0, self.next_position))
@@ -165,17 +174,19 @@ class Dispatching(RuleBasedStateMachine):
         self.held.clear()
         self.last_single = -1
 
+    @precondition(lambda self: self.next_position > 4)
     @rule(data=st.data())
     def retention_drops(self, data: st.DataObject) -> None:
-        before = data.draw(st.integers(0, self.next_position))
+        before = data.draw(st.integers(0, self.next_position // 2))
         self.entries = {p: e for p, e in self.entries.items() if p >= before}
 
     @rule()
     def time_passes(self) -> None:
         self.now_ms += 3
 
-    @rule()
+    @invariant()
     def deliver(self) -> None:
+        """The broker does it after whatever happened."""
         while deliveries := self.dispatch():
             for delivery in deliveries:
                 self.check(delivery)
@@ -246,5 +257,28 @@ class Dispatching(RuleBasedStateMachine):
         assert not self.unacked()
 
 
-TestDispatching = Dispatching.TestCase
-TestDispatching.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+class Exclusive(Dispatching):
+    kind = SubscriptionType.EXCLUSIVE
+
+
+class Failover(Dispatching):
+    kind = SubscriptionType.FAILOVER
+
+
+class Shared(Dispatching):
+    kind = SubscriptionType.SHARED
+
+
+class KeyShared(Dispatching):
+    kind = SubscriptionType.KEY_SHARED
+
+
+_SETTINGS = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestExclusive = Exclusive.TestCase
+TestExclusive.settings = _SETTINGS
+TestFailover = Failover.TestCase
+TestFailover.settings = _SETTINGS
+TestShared = Shared.TestCase
+TestShared.settings = _SETTINGS
+TestKeyShared = KeyShared.TestCase
+TestKeyShared.settings = _SETTINGS

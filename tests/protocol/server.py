@@ -10,6 +10,8 @@ import json
 import sys
 from typing import Any
 
+import structlog
+
 from lithify.clock import SystemClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
@@ -24,7 +26,11 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
     topics = Topics(
         LocalFileSystem(),
         directory,
-        settings=TopicSettings(log=log, auto_create=settings.get("auto_create", True)),
+        settings=TopicSettings(
+            log=log,
+            auto_create=settings.get("auto_create", True),
+            deduplication=settings.get("deduplication", False),
+        ),
         clock=SystemClock(),
         events=ignore_events,
         owner="protocol tests",
@@ -42,6 +48,7 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(
         serve(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]) if sys.argv[3:] else {})
     )

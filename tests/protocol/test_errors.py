@@ -3,60 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+import pulsar
 import pytest
 
 from tests.protocol.harness import Case, Server, in_client
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def raises_at_once(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], object]) -> None:
+
+def raises_at_once(kind: type[Exception], call: Callable[..., object], *values: object) -> None:
     began = time.monotonic()
     with pytest.raises(kind):
-        call()
+        call(*values)
     assert time.monotonic() - began < 2
 
 
 @in_client
 def test_topic_names_that_are_none(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     for name in (
         "persistent://public/default/../x",
         "persistent://public/default/a/../b",
         "persistent://public/default/" + "x" * 300,
         "persistent://pub lic/default/x",
     ):
-        raises_at_once(pulsar.PulsarException, lambda: case.client.create_producer(name))
-        raises_at_once(pulsar.PulsarException, lambda: case.client.subscribe(name, "s"))
+        raises_at_once(pulsar.PulsarException, case.client.create_producer, name)
+        raises_at_once(pulsar.PulsarException, case.client.subscribe, name, "s")
 
 
 @in_client
 def test_a_namespace_that_does_not_exist(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     name = "persistent://nobody/nowhere/x"
-    raises_at_once(pulsar.PulsarException, lambda: case.client.create_producer(name))
-    raises_at_once(pulsar.PulsarException, lambda: case.client.subscribe(name, "s"))
+    raises_at_once(pulsar.PulsarException, case.client.create_producer, name)
+    raises_at_once(pulsar.PulsarException, case.client.subscribe, name, "s")
+
+
+@in_client
+def test_names_that_are_too_long(case: Case) -> None:
+    raises_at_once(pulsar.NotAllowedError, case.client.subscribe, case.topic, "x" * 2000)
 
 
 @in_client
 def test_an_exclusive_subscription_is_busy(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.client.subscribe(case.topic, "s")
-    raises_at_once(pulsar.ConsumerBusy, lambda: case.client.subscribe(case.topic, "s"))
+    raises_at_once(pulsar.ConsumerBusy, case.client.subscribe, case.topic, "s")
     shared = pulsar.ConsumerType.Shared
-    raises_at_once(pulsar.ConsumerBusy, lambda: case.connect().subscribe(case.topic, "s", shared))
+    raises_at_once(pulsar.ConsumerBusy, case.connect().subscribe, case.topic, "s", shared)
 
 
 def refused(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
-    raises_at_once(pulsar.TopicNotFound, lambda: case.client.create_producer("absent"))
-    raises_at_once(pulsar.TopicNotFound, lambda: case.client.subscribe("absent", "s"))
+    raises_at_once(pulsar.TopicNotFound, case.client.create_producer, "absent")
+    raises_at_once(pulsar.TopicNotFound, case.client.subscribe, "absent", "s")
     earliest = pulsar.MessageId.earliest
-    raises_at_once(pulsar.TopicNotFound, lambda: case.client.create_reader("absent", earliest))
+    raises_at_once(pulsar.TopicNotFound, case.client.create_reader, "absent", earliest)
     case.client.create_producer("present").send(b"x")
     case.client.create_producer("divided").send(b"x")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pulsar
+
 from tests.protocol.harness import Case, in_client, numbers, receive_all, send_all
 
 
@@ -17,17 +19,14 @@ def read_all(reader: Any) -> list[bytes]:
 
 @in_client
 def test_from_every_start(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     for batched in (False, True):
         topic = f"{case.topic}{batched}"
         ids = case.fill(
             50, topic=topic, batching_enabled=batched, batching_max_publish_delay_ms=1000
         )
-        client = case.client
 
-        def values(start: Any, inclusive: bool) -> list[bytes]:
-            reader = client.create_reader(topic, start, start_message_id_inclusive=inclusive)
+        def values(start: Any, inclusive: bool, topic: str = topic) -> list[bytes]:
+            reader = case.client.create_reader(topic, start, start_message_id_inclusive=inclusive)
             found = read_all(reader)
             reader.close()
             return found
@@ -44,8 +43,6 @@ def test_from_every_start(case: Case) -> None:
 
 @in_client
 def test_an_empty_topic(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     for start in (pulsar.MessageId.earliest, pulsar.MessageId.latest):
         reader = case.client.create_reader(case.topic, start)
         assert not reader.has_message_available()
@@ -57,8 +54,6 @@ def test_an_empty_topic(case: Case) -> None:
 
 @in_client
 def test_seeking_readers(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     ids = case.fill(10)
     time.sleep(0.02)
     now_ms = round(time.time() * 1000)
@@ -108,8 +103,6 @@ def test_a_table_view(case: Case) -> None:
 
 @in_client
 def test_a_partitioned_reader(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(30, topic="parted-reader")
     reader = case.client.create_reader("parted-reader", pulsar.MessageId.earliest)
     assert sorted(read_all(reader), key=int) == numbers(30)
@@ -140,8 +133,6 @@ def test_keys_go_to_one_partition(case: Case) -> None:
 
 @in_client
 def test_partitions_of_every_subscription_type(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(60, topic="parted-all")
     for kind in ("Exclusive", "Shared", "Failover", "KeyShared"):
         consumer = case.earliest(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
+
+import pulsar
+import pytest
 
 from tests.protocol.harness import RECEIVE_MS, Case, in_client, nothing_comes, numbers, receive_all
 
 
 @in_client
 def test_refused_messages_come_again_and_are_counted(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(5)
     consumer = case.earliest(
         consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
@@ -38,8 +40,6 @@ def test_refusing_on_an_exclusive_subscription(case: Case) -> None:
 
 @in_client
 def test_all_unacknowledged_again(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(10)
     for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared):
         consumer = case.earliest(str(kind), consumer_type=kind)
@@ -51,10 +51,9 @@ def test_all_unacknowledged_again(case: Case) -> None:
         consumer.close()
 
 
+@pytest.mark.slow  # the client takes no shorter time than 10 s
 @in_client
 def test_not_acknowledged_in_time(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(3)
     consumer = case.earliest(
         consumer_type=pulsar.ConsumerType.Shared, unacked_messages_timeout_ms=10_000
@@ -68,8 +67,6 @@ def test_not_acknowledged_in_time(case: Case) -> None:
 
 @in_client
 def test_the_dead_letter_topic(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     consumer = case.earliest(
         consumer_type=pulsar.ConsumerType.Shared,
         negative_ack_redelivery_delay_ms=100,
@@ -91,8 +88,6 @@ def test_the_dead_letter_topic(case: Case) -> None:
 
 @in_client
 def test_seeking_by_id_and_time(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     ids = case.fill(10)
     time.sleep(0.02)
     now_ms = round(time.time() * 1000)
@@ -117,8 +112,6 @@ def test_seeking_by_id_and_time(case: Case) -> None:
 
 @in_client
 def test_a_seek_is_remembered(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     case.fill(10)
     consumer = case.earliest()
     receive_all(consumer, 10)
@@ -129,10 +122,6 @@ def test_a_seek_is_remembered(case: Case) -> None:
 
 @in_client
 def test_delayed_messages(case: Case) -> None:
-    from datetime import timedelta  # noqa: PLC0415
-
-    import pulsar  # noqa: PLC0415
-
     shared = case.earliest("shared", consumer_type=pulsar.ConsumerType.Shared)
     exclusive = case.earliest("exclusive")
     producer = case.client.create_producer(case.topic)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pulsar
+import pytest
 
 from tests.protocol.harness import RECEIVE_MS, Case, Server, numbers, receive_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def leave_some(case: Case) -> None:
@@ -47,11 +54,6 @@ def test_cursors_are_where_they_were(own_broker: Callable[..., Server]) -> None:
 
 def produce_and_consume(case: Case, kills: int, batched: bool) -> None:
     """Goes on until it was told of every kill, and 2000 messages more; prints what it saw."""
-    import sys  # noqa: PLC0415
-    import threading  # noqa: PLC0415
-
-    import pulsar  # noqa: PLC0415
-
     producer = case.client.create_producer(
         "under-fire", batching_enabled=batched, block_if_queue_full=True, max_pending_messages=200
     )
@@ -103,8 +105,6 @@ def produce_and_consume(case: Case, kills: int, batched: bool) -> None:
 
 
 def check(case: Case, taken: dict[int, tuple[int, int, int]], seen: list[int], sent: int) -> None:
-    import pulsar  # noqa: PLC0415
-
     reader = case.client.create_reader("under-fire", pulsar.MessageId.earliest)
     places: dict[tuple[int, int, int], int] = {}
     order = []
@@ -157,5 +157,7 @@ def test_killed_while_producing_and_consuming(own_broker: Callable[..., Server])
     under_fire(own_broker(segment_bytes_max=200_000), 2, batched=False)
 
 
-def test_killed_while_producing_batches(own_broker: Callable[..., Server]) -> None:
-    under_fire(own_broker(segment_bytes_max=200_000), 2, batched=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("batched", [False, True])
+def test_killed_again_and_again(own_broker: Callable[..., Server], batched: bool) -> None:
+    under_fire(own_broker(segment_bytes_max=200_000), 8, batched=batched)

@@ -20,6 +20,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import jwt
 import pytest
 from cryptography import x509
@@ -285,6 +286,53 @@ def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
     context = make_tls(security)
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> None:
+    certificate, key = _self_signed(tmp_path)
+    (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "node.toml").write_text(
+        f"""
+        data = "{tmp_path}/served"
+        pulsar_port = 0
+        http_port = 0
+        token_secret_file = "{tmp_path}/secret"
+        superusers = ["root"]
+        tls_certificate_file = "{certificate}"
+        tls_key_file = "{key}"
+        """
+    )
+    root = jwt.encode({"sub": "root"}, SECRET)
+    node = subprocess.Popen(
+        [sys.executable, "-m", "lithify", "serve", "--config", str(tmp_path / "node.toml")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    clients = []
+    try:
+        assert node.stdout is not None
+        urls = [node.stdout.readline().split()[1] for _ in range(2)]
+        assert [url.partition(":")[0] for url in urls] == ["pulsar+ssl", "https"]
+        for url in urls:
+            # The second one looks topics up over HTTP.
+            client = Client(url, root, trusted=certificate)
+            clients.append(client)
+            assert client.does("produce", ELSEWHERE) == "ok"
+            assert client.does("read", ELSEWHERE) == "ok"
+        stranger = Client(urls[0], trusted=certificate)
+        clients.append(stranger)
+        assert stranger.does("produce", ELSEWHERE) == "AuthenticationError"
+        tenants = f"{urls[1]}/admin/v2/tenants"
+        trust = ssl.create_default_context(cafile=certificate)
+        assert httpx.get(tenants, verify=trust).status_code == 401
+        known = httpx.get(tenants, verify=trust, headers={"Authorization": f"Bearer {root}"})
+        assert known.json() == ["public"]
+    finally:
+        for client in clients:
+            client.end()
+        node.terminate()
+        node.communicate()
+    assert node.returncode == 0
 
 
 def test_without_security_everybody_may_do_everything(site: Site) -> None:

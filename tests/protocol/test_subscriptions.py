@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections import defaultdict
+from typing import Any
 
+import pulsar
 import pytest
 
 from tests.protocol.harness import (
@@ -49,8 +53,6 @@ def test_unsubscribing_forgets(case: Case) -> None:
 
 @in_client
 def test_failover_goes_to_the_next(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     kind = pulsar.ConsumerType.Failover
     case.fill(10)
     first = case.earliest(consumer_type=kind, consumer_name="a")
@@ -63,20 +65,16 @@ def test_failover_goes_to_the_next(case: Case) -> None:
 
 @in_client
 def test_shared_in_turn(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     kind = pulsar.ConsumerType.Shared
     consumers = [case.earliest(consumer_type=kind) for _ in range(3)]
     case.fill(90)
-    values = [receive_all(consumer, 30) for consumer in consumers]
-    assert sorted(sum(values, []), key=int) == numbers(90)
+    values = [value for consumer in consumers for value in receive_all(consumer, 30)]
+    assert sorted(values, key=int) == numbers(90)
     assert all(nothing_comes(consumer, 50) for consumer in consumers)
 
 
 @in_client
 def test_a_shared_consumer_leaves_what_it_held(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     kind = pulsar.ConsumerType.Shared
     first = case.earliest(consumer_type=kind)
     case.fill(10)
@@ -96,9 +94,7 @@ def keyed(case: Case, keys: int, rounds: int) -> None:
     producer.flush()
 
 
-def take_all(consumers: list, count: int) -> list[dict[str, list[int]]]:
-    import pulsar  # noqa: PLC0415
-
+def take_all(consumers: list[Any], count: int) -> list[dict[str, list[int]]]:
     found: list[dict[str, list[int]]] = [defaultdict(list) for _ in consumers]
     left = count
     while left:
@@ -118,8 +114,6 @@ def take_all(consumers: list, count: int) -> list[dict[str, list[int]]]:
 
 @in_client
 def test_key_shared_keeps_each_key_with_one_consumer(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     kind = pulsar.ConsumerType.KeyShared
     consumers = [case.earliest(consumer_type=kind) for _ in range(3)]
     keyed(case, 30, 10)
@@ -132,8 +126,6 @@ def test_key_shared_keeps_each_key_with_one_consumer(case: Case) -> None:
 
 @in_client
 def test_key_shared_when_a_consumer_leaves(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     kind = pulsar.ConsumerType.KeyShared
     consumers = [case.earliest(consumer_type=kind, receiver_queue_size=10) for _ in range(2)]
     keyed(case, 10, 20)
@@ -146,15 +138,11 @@ def test_key_shared_when_a_consumer_leaves(case: Case) -> None:
 
 @in_client
 def test_key_shared_sticky_ranges(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     def join(*ranges: tuple[int, int]) -> object:
         policy = pulsar.ConsumerKeySharedPolicy(
             key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges)
         )
-        return case.earliest(
-            consumer_type=pulsar.ConsumerType.KeyShared, key_shared_policy=policy
-        )
+        return case.earliest(consumer_type=pulsar.ConsumerType.KeyShared, key_shared_policy=policy)
 
     consumers = [join((0, 16383), (49152, 65535)), join((16384, 49151))]
     keyed(case, 40, 5)
@@ -171,8 +159,6 @@ def test_key_shared_sticky_ranges(case: Case) -> None:
 
 @in_client
 def test_small_receiver_queues(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
     producer = case.client.create_producer(case.topic)
     send_all(producer, numbers(100))
     batches = case.client.create_producer(case.topic, batching_enabled=True)
@@ -225,10 +211,7 @@ def test_single_acknowledgements_leave_holes(case: Case) -> None:
 
 @in_client
 def test_acknowledgements_inside_a_batch(case: Case) -> None:
-    import pulsar  # noqa: PLC0415
-
-    batched = {"batching_enabled": True, "batching_max_publish_delay_ms": 1000}
-    case.fill(100, **batched)
+    case.fill(100, batching_enabled=True, batching_max_publish_delay_ms=1000)
     for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared):
         options = {"consumer_type": kind, "batch_index_ack_enabled": True}
         consumer = case.earliest(str(kind), **options)
@@ -261,8 +244,6 @@ def test_cumulative_inside_a_batch(case: Case) -> None:
 
 @in_client
 def test_a_pattern_finds_topics(case: Case) -> None:
-    import re  # noqa: PLC0415
-
     for name in "abc":
         case.fill(3, topic=f"{case.topic}-{name}")
     case.fill(3, topic=f"other-{case.topic}")
@@ -275,8 +256,6 @@ def test_a_pattern_finds_topics(case: Case) -> None:
 @pytest.mark.slow  # the client looks for new topics once a minute, whatever it is told
 @in_client
 def test_a_pattern_finds_new_topics(case: Case) -> None:
-    import re  # noqa: PLC0415
-
     case.fill(3, topic=f"{case.topic}-a")
     consumer = case.earliest(topic=re.compile(f"persistent://public/default/{case.topic}-.*"))
     assert receive_all(consumer, 3) == numbers(3)
@@ -291,3 +270,29 @@ def test_several_topics_at_once(case: Case) -> None:
         case.fill(3, topic=topic)
     consumer = case.earliest(topic=topics)
     assert sorted(receive_all(consumer, 9)) == sorted(numbers(3) * 3)
+
+
+@in_client
+def test_failover_takes_turns_when_the_active_one_dies(case: Case) -> None:
+    """Its connection is cut, not closed: what it had not acknowledged goes to the next."""
+    kind = pulsar.ConsumerType.Failover
+    case.fill(10)
+    client = case.connect()
+    first = client.subscribe(
+        case.topic,
+        "s",
+        kind,
+        consumer_name="a",
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=5,
+    )
+    second = case.earliest(consumer_type=kind, consumer_name="b")
+    third = case.earliest(consumer_type=kind, consumer_name="c")
+    assert receive_all(first, 3) == numbers(3)
+    assert receive_all(first, 2, ack=False) == numbers(3, 5)
+    time.sleep(0.2)  # the client groups acknowledgements for 100 ms
+    client.shutdown()
+    assert receive_all(second, 7) == numbers(3, 10)
+    second.close()
+    case.fill(2)
+    assert receive_all(third, 2) == numbers(2)

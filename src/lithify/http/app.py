@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI
 from lithify.http import brokers, metrics, namespaces, schemas, subscriptions, tenants, topics
 from lithify.http.auth import authorize
 from lithify.http.errors import add_error_handlers
-from lithify.http.paths import RawPaths
+from lithify.http.paths import BodyLimit, RawPaths
 
 if TYPE_CHECKING:
     from lithify.pulsar.broker import Broker
@@ -36,7 +36,9 @@ def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
     app.state.broker = broker
     app.state.cluster = cluster
     app.add_middleware(RawPaths)
+    app.add_middleware(BodyLimit)
     add_error_handlers(app)
     for module in (brokers, tenants, namespaces, subscriptions, topics, schemas, metrics):
         app.include_router(module.router)
+    app.include_router(topics.non_persistent)
     return app

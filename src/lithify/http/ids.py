@@ -7,7 +7,7 @@ Ledger and entry -1 are the earliest message, 2^63 - 1 the latest.
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from lithify.errors import InvalidInput
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lithify.topics.message import MessageId
     from lithify.topics.topic import Topic
 
-__all__ = ["MessageIdBody", "from_id", "from_position"]
+__all__ = ["LATEST", "MessageIdBody", "from_id", "from_position"]
 
 LATEST = 2**63 - 1
 LEDGERS_MAX = 2**31
@@ -29,7 +29,11 @@ class MessageIdBody(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
     ledger_id: int = Field(ge=-1, le=LATEST)
     entry_id: int = Field(ge=-1, le=LATEST)
-    is_excluded: bool = False
+    is_excluded: bool = Field(
+        default=False,
+        # The Java client leaves the "is" out.
+        validation_alias=AliasChoices("isExcluded", "excluded"),
+    )
 
     def position(self, topic: "Topic") -> int:
         """The first position that is not acknowledged when a cursor stands here."""

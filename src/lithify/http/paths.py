@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 
 from lithify.errors import InvalidInput
 from lithify.http.errors import Refused
@@ -20,9 +20,10 @@ from lithify.topics.names import NAME_CHARACTERS_MAX, Namespace, TopicName
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = [
+    "BodyLimit",
     "BrokerHere",
     "NamespacePath",
     "RawPaths",
@@ -34,6 +35,31 @@ __all__ = [
     "topic_at",
     "topics_at",
 ]
+
+
+BODY_BYTES_MAX = 2**20
+
+
+class BodyLimit:
+    """Refuses a request whose body is larger than anything that a route takes."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self._app = app
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Pass the request on, its bytes counted as they are read."""
+        size_bytes = 0
+
+        async def counted() -> "Message":
+            nonlocal size_bytes
+            message = await receive()
+            size_bytes += len(message.get("body", b""))
+            if size_bytes > BODY_BYTES_MAX:
+                detail = f"the body is larger than the limit, {BODY_BYTES_MAX} bytes"
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+            return message
+
+        await self._app(scope, counted, send)
 
 
 class RawPaths:

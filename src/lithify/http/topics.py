@@ -17,9 +17,10 @@ from lithify.topics.names import TopicName
 from lithify.topics.stats import internal_stats, sum_stats, topic_stats
 from lithify.topics.store import TopicNotFound
 
-__all__ = ["router"]
+__all__ = ["non_persistent", "router"]
 
 router = APIRouter(prefix="/admin/v2/persistent/{tenant}/{namespace}", tags=["topics"])
+non_persistent = APIRouter(prefix="/admin/v2/non-persistent/{tenant}/{namespace}", tags=["topics"])
 
 PARTITIONS_MAX = 10_000
 
@@ -82,6 +83,14 @@ async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[st
     return [str(each) for each in definitions.topics_of(name) if broker.topics.partitions(each)]
 
 
+@non_persistent.get("")
+@non_persistent.get("/partitioned")
+async def non_persistent_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+    """There are none; tools that list topics ask for both kinds."""
+    broker.topics.definitions.current.namespace(name)
+    return []
+
+
 # --- one topic --------------------------------------------------------------------------------
 
 
@@ -96,11 +105,10 @@ async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = Fal
     """Delete a topic with all that is in it; `force` sends its clients away first."""
     if broker.topics.partitions(name):
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"topic {name} is partitioned")
-    if broker.topics.exists(name) and name.partition >= 0:
-        whole = broker.topics.partitions(name.whole)
-        if name.partition < whole:
-            reason = f"topic {name} is a partition: delete {name.whole}"
-            raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+    defined = str(name) in broker.topics.definitions.current.topics
+    if broker.topics.exists(name) and not defined:
+        reason = f"topic {name} is a partition: delete {name.whole}"
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
     return _delete(broker, name, force=force)
 
 

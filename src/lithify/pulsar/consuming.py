@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LithifyError
@@ -12,7 +12,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import encode_command
 from lithify.pulsar.schemas import consumer_schema
-from lithify.topics.cursor import bits_from_words, check_batch, words_from_bits
+from lithify.topics.cursor import bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.message import MessageId
 from lithify.topics.names import TopicName
@@ -28,6 +28,8 @@ __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
 _LATEST = 2**63 - 1
+_SIZES_MAX = 1000
+_NAME_CHARACTERS_MAX = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +40,8 @@ class _Joined:
     topic: Topic
     subscription: Subscription
     consumer: Consumer
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Messages of the batches delivered last: the client does not say in an acknowledgement."""
 
 
 class Consuming:
@@ -72,6 +76,11 @@ class Consuming:
             self._session.send(replies.success(request.request_id))
             return
         try:
+            if not 1 <= len(request.subscription) <= _NAME_CHARACTERS_MAX:
+                raise InvalidInput(
+                    f"a subscription's name has 1 to {_NAME_CHARACTERS_MAX} characters, "
+                    f"not {len(request.subscription)}"
+                )
             create = host.topics.settings.auto_create and request.force_topic_creation
             topic = host.topics.get(TopicName.parse(request.topic), create=create)
             consumer_schema(host.topics, topic, request)
@@ -197,8 +206,12 @@ class Consuming:
         words = []
         if delivery.remaining is not None:
             size = max(1, entry.tag)
-            words = words_from_bits(delivery.remaining & (1 << size) - 1, size)
+            words = words_from_bits(delivery.remaining, size)
         joined = self._joined[consumer_id]
+        if entry.tag > 1:
+            joined.sizes[entry.position] = entry.tag
+            if len(joined.sizes) > _SIZES_MAX:
+                del joined.sizes[next(iter(joined.sizes))]
         header = hot.message_header(
             consumer_id,
             ledger,
@@ -240,8 +253,7 @@ class Consuming:
             raise InvalidInput(f"position {position} is behind the last, {topic.last_position}")
         size = remaining = 0
         if message_id.ack_set:
-            size = message_id.batch_size or _messages_at(topic, position)
-            check_batch(0, size, 0)
+            size = joined.sizes.get(position) or _messages_at(topic, position)
             remaining = bits_from_words(message_id.ack_set) & (1 << size) - 1
         if ack_type == wire.CommandAck.Cumulative:
             last = position - 1 if remaining else position

@@ -6,6 +6,7 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.producers import ProducerBusy, ProducerFenced
+from lithify.topics.retention import BacklogExceeded
 from lithify.topics.schemas import IncompatibleSchema
 from lithify.topics.store import TopicNotFound
 from lithify.topics.subscription import ConsumerRefused
@@ -16,6 +17,7 @@ _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (NotAuthenticated, wire.ServerError.AuthenticationError),
     (NotAuthorized, wire.ServerError.AuthorizationError),
     (ProducerBusy, wire.ServerError.ProducerBusy),
+    (BacklogExceeded, wire.ServerError.ProducerBlockedQuotaExceededException),
     (ProducerFenced, wire.ServerError.ProducerFenced),
     (ConsumerRefused, wire.ServerError.ConsumerBusy),
     (TopicNotFound, wire.ServerError.TopicNotFound),

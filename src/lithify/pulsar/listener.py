@@ -85,6 +85,9 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._session is not None:
             self._session.close()
+        # Connection and session know each other, so they stay until the collector comes round.
+        self._buffer = np.empty(0, dtype=np.uint8)
+        self._start = self._stop = 0
         if exc is not None:
             log.info("connection lost", peer=self.peer, reason=str(exc))
 

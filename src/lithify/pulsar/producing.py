@@ -12,6 +12,7 @@ from lithify.positions import unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
+from lithify.pulsar.repeats import repeat_receipts, split_run
 from lithify.pulsar.schemas import producer_schema
 from lithify.topics.names import TopicName
 from lithify.topics.producers import AccessMode, Producer
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lithify.log.commit import Pending
     from lithify.pulsar.hot import Sends
     from lithify.pulsar.session import Session
+    from lithify.topics.dedup import Deduplication, Progress
     from lithify.topics.topic import Topic
 
 __all__ = ["Producing"]
@@ -90,6 +93,7 @@ class Producing:
                     durable=True,
                     start=0,
                 )
+            topic.check_backlog()
             ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
@@ -102,7 +106,15 @@ class Producing:
         host.producer_joined(producer, self, request.producer_id)
         for other in put_out:
             host.producer_put_out(other)
-        self._answer(joined)
+        if topic.deduplication is None:
+            self._answer(joined)
+        else:
+            # Only what is on its way now decides which sequence id is the last.
+            host.in_order(topic, lambda: self._answer_if_there(joined))
+
+    def _answer_if_there(self, joined: _Joined) -> None:
+        if self._joined.get(joined.id) is joined:
+            self._answer(joined)
 
     def _answer(self, joined: _Joined) -> None:
         producer = joined.producer
@@ -194,6 +206,8 @@ class Producing:
 
     def _refuse(self, sends: Sends, joined: _Joined, place: int) -> None:
         flags = int(sends.flags[place])
+        if joined.failed:
+            return
         if flags & hot.UNUSUAL:
             raise ProtocolError("SEND with a transaction, a marker or an id of its own")
         what = "message metadata or batch is malformed"
@@ -207,16 +221,78 @@ class Producing:
             what,
         )
         session.unanswered += 1
+        # Were it sent again after later ones, it would count as a duplicate.
+        joined.failed = joined.topic.deduplication is not None
 
         def then() -> None:
-            session.unanswered -= 1
+            session.answered(1)
             session.send(frame)
+            if joined.failed:
+                self._fail(joined)
 
         session.host.in_order(joined.topic, then)
 
     def _append(
         self, data: NDArray[np.uint8], sends: Sends, joined: _Joined, start: int, stop: int
     ) -> None:
+        """Append what is new."""
+        known = joined.topic.deduplication
+        if joined.failed:
+            return
+        if known is None:
+            self._write(data, sends, joined, start, stop)
+            return
+        try:
+            stretches = split_run(known, joined.producer.name, data, sends, start, stop)
+        except LithifyError:
+            # An append before this one has failed; its answer is on the way.
+            joined.failed = True
+            self._session.host.in_order(joined.topic, lambda: self._fail(joined))
+            return
+        for each in stretches:
+            low, high = start + each.start, start + each.stop
+            if each.is_new:
+                self._write(data, sends, joined, low, high, each.progress)
+            else:
+                self._repeat(known, joined, sends, low, high, each.progress)
+
+    def _repeat(
+        self,
+        known: Deduplication,
+        joined: _Joined,
+        sends: Sends,
+        start: int,
+        stop: int,
+        progress: Progress,
+    ) -> None:
+        """Acknowledge duplicates, once what they repeat is durable."""
+        session = self._session
+        receipts = repeat_receipts(
+            joined.id, sends.sequence_ids[start:stop], sends.highest_sequence_ids[start:stop]
+        )
+        session.unanswered += stop - start
+
+        def then() -> None:
+            session.answered(stop - start)
+            if not known.is_durable(joined.producer.name, progress):
+                self._fail(joined)
+            elif self._joined.get(joined.id) is joined:
+                session.send(receipts)
+
+        session.host.in_order(joined.topic, then)
+
+    def _write(
+        self,
+        data: NDArray[np.uint8],
+        sends: Sends,
+        joined: _Joined,
+        start: int,
+        stop: int,
+        progress: Progress | None = None,
+    ) -> None:
+        """Append entries; `progress` is where deduplication sees the producer after them."""
+        if joined.failed:
+            return
         view = data.data
         ranges = zip(
             sends.entry_starts[start:stop].tolist(),
@@ -243,14 +319,20 @@ class Producing:
         producer = joined.producer
         producer.messages += int(counts.sum())
         producer.bytes += sum(map(len, bodies))
+        known = topic.deduplication
+        appended = None
+        if known is not None and progress is not None:
+            appended = known.appended(producer.name, progress, pending, stop - start)
         runs = pending.runs
         session.unanswered += stop - start
 
         def then(error: LithifyError | None) -> None:
-            session.unanswered -= stop - start
+            session.answered(stop - start)
             if error is not None:
-                self._fail(joined)
+                self._fail(joined, pending)
                 return
+            if known is not None and appended is not None:
+                known.durable(appended)
             # Another producer may have joined with the same id meanwhile.
             if self._joined.get(joined.id) is joined:
                 self._receipts(joined.id, sequences, highest, runs)
@@ -258,9 +340,12 @@ class Producing:
 
         session.host.when_durable(topic, pending, then)
 
-    def _fail(self, joined: _Joined) -> None:
+    def _fail(self, joined: _Joined, failed: Pending | None = None) -> None:
         """Let go of a producer, so that its client joins and sends again what has no receipt."""
         joined.failed = True
+        known = joined.topic.deduplication
+        if known is not None:
+            known.failed(joined.producer.name, failed)
         if self._joined.get(joined.id) is joined:
             self._leave(joined)
             self.put_out(joined.id)

@@ -161,6 +161,12 @@ class Session:
         """Has the client introduced itself?"""
         return self._connected
 
+    def answered(self, count: int) -> None:
+        """So many messages wait for nothing any more."""
+        self.unanswered -= count
+        # There may be no answer to send, but whoever stopped reading for this has to look again.
+        self.send(b"")
+
     def pause(self) -> None:
         """The client does not take what it is sent: deliver nothing more."""
         self.paused = True

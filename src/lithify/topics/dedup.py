@@ -11,13 +11,15 @@ message counts as written with its last chunk.
 
 Progress is kept twice: as *appended*, which decides what is a duplicate, and as *durable*, which
 decides whether a duplicate may be acknowledged, and which goes to disk. An append that fails takes
-the first back to the second.
+the first back to the second. Its producer must then not go on with later messages, which would make
+duplicates of those that failed, before it has joined again.
 
 On disk there is a snapshot, one checked line (`compaction/lines.py`), replaced atomically:
 
     {"version":1,"position":…,"producers":[["name",17],["other",4,[5,"uuid",publish_time_ms,1]],…]}
 
-It says what the log says up to `position`, which is durable before the snapshot is written. Opening:
+It says what the log says up to `position`, which is durable before the snapshot is written. To
+open:
 
 1. Read the snapshot. One that is damaged, or of positions that the log does not have, is as none.
 2. Read the log behind its position, or all of it, and take every entry into account.
@@ -33,11 +35,13 @@ Owned by the topic, one thread at a time.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, LithifyError
@@ -55,9 +59,18 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.events import EventSink
     from lithify.fs import FileSystem
+    from lithify.log.commit import Pending
     from lithify.log.log import Log
 
-__all__ = ["Chunk", "Deduplication", "DeduplicationSettings", "Progress", "Sent", "Stretch"]
+__all__ = [
+    "Appended",
+    "Chunk",
+    "Deduplication",
+    "DeduplicationSettings",
+    "Progress",
+    "Sent",
+    "Stretch",
+]
 
 _VERSION = 1
 _BROKER_MAGIC = b"\x0e\x02"
@@ -135,14 +148,26 @@ class Stretch:
 
     start: int
     stop: int
-    is_new: bool
     progress: Progress
+    is_new: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Producer:
     appended: Progress
     durable: Progress
+    pending: Pending | None = None
+    """Its last append."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What to tell `durable` when an append is."""
+
+    producer: _Producer
+    progress: Progress
+    pending: Pending
+    entries: int
 
 
 class Deduplication:
@@ -180,64 +205,79 @@ class Deduplication:
     def split(
         self, producer: str, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
     ) -> list[Stretch]:
-        """Tell new entries from duplicates. `highest` may be lower, then there is one id each."""
+        """Tell new entries from duplicates; `highest` counts where it is above the sequence id.
+
+        Raises what became of an earlier append of the same producer, if it is known to have failed.
+        """
         tops = np.maximum(sequence_ids, highest)
-        last = self._of(producer).appended.last
+        last = self._going_on(producer).appended.last
         if tops[0] > last and bool((tops[1:] > tops[:-1]).all()):
-            return [Stretch(0, len(tops), True, Progress(int(tops[-1])))]
+            return [Stretch(0, len(tops), Progress(int(tops[-1])), is_new=True)]
         # An entry is new if it ends above everything before it.
         before = np.maximum.accumulate(np.concatenate(([last], tops[:-1])))
         new = tops > before
         edges = [0, *(np.flatnonzero(new[1:] != new[:-1]) + 1).tolist(), len(tops)]
         return [
-            Stretch(start, stop, bool(new[start]), Progress(int(tops[start:stop].max())))
-            for start, stop in zip(edges, edges[1:], strict=False)
+            Stretch(start, stop, Progress(int(tops[start:stop].max())), bool(new[start]))
+            for start, stop in itertools.pairwise(edges)
         ]
 
     def split_chunks(self, producer: str, bodies: Iterable[Buffer]) -> list[Stretch]:
         """The same where chunks are among the entries: one by one."""
-        progress = self._of(producer).appended
+        progress = self._going_on(producer).appended
         found = []
         for number, body in enumerate(bodies):
             sent = _sent(_metadata_of(body))
             is_new = not progress.covers(sent)
             if is_new:
                 progress = progress.after(sent)
-            found.append(Stretch(number, number + 1, is_new, progress))
+            found.append(Stretch(number, number + 1, progress, is_new))
+        return found
+
+    def _going_on(self, producer: str) -> _Producer:
+        found = self._of(producer)
+        if found.pending is not None and found.pending.done():
+            found.pending.result()
         return found
 
     # --- what became of it ------------------------------------------------------------------
 
-    def appended(self, producer: str, progress: Progress) -> None:
+    def appended(
+        self, producer: str, progress: Progress, pending: Pending, entries: int
+    ) -> Appended:
         """New entries are in the log, not yet durable."""
-        self._use(producer).appended = progress
+        found = self._use(producer)
+        found.appended = progress
+        found.pending = pending
         self._forget_oldest()
+        return Appended(found, progress, pending, entries)
 
-    def durable(self, producer: str, progress: Progress, position: int, entries: int) -> None:
-        """They are durable as configured; `position` is the last. In the order of the appends."""
-        found = self._producers.get(producer)
-        if found is not None and found.appended.last >= progress.last:
-            found.durable = progress
-        self._position = position
-        self._unsaved_entries += entries
+    def durable(self, appended: Appended) -> None:
+        """An append is durable as configured; to be told in the order of the appends."""
+        appended.producer.durable = appended.progress
+        self._position = appended.pending.position
+        self._unsaved_entries += appended.entries
         if self._unsaved_entries >= self._settings.snapshot_entries:
             self.save()
 
     def is_durable(self, producer: str, progress: Progress) -> bool:
         """May duplicates be acknowledged?"""
-        found = self._producers.get(producer)
-        if found is None:
-            return False
-        durable = found.durable
-        if progress.last > durable.last:
-            return False
+        durable = self._of(producer).durable
         chunk = progress.chunk
-        return chunk is None or durable.covers(Sent(chunk.sequence_id, chunk))
+        return progress.last <= durable.last and (
+            chunk is None or durable.covers(Sent(chunk.sequence_id, chunk))
+        )
 
-    def failed(self, producer: str) -> None:
-        """An append was refused: what of it is in the log all the same, the log itself says."""
-        self._of(producer).appended = self._of(producer).durable
-        self._replay(only=producer)
+    def failed(self, producer: str, pending: Pending | None = None) -> None:
+        """An append failed, or was refused and has no `pending`; to be told in their order.
+
+        If it needed more than one segment, the log may have the first part of it.
+        """
+        durable = self._of(producer).durable
+        if producer in self._producers:
+            # Another object, so that what is still on its way no longer counts.
+            self._producers[producer] = _Producer(durable, durable)
+        self._replay(producer, None if pending is None else pending.position)
 
     # --- memory and disk --------------------------------------------------------------------
 
@@ -255,7 +295,7 @@ class Deduplication:
             return
         # One with an append on its way stays: the answer to that depends on it.
         idle = (n for n, each in self._producers.items() if each.appended == each.durable)
-        for name in [name for name, _ in zip(idle, range(excess), strict=False)]:
+        for name in list(itertools.islice(idle, excess)):
             del self._producers[name]
 
     def _load(self) -> None:
@@ -274,14 +314,20 @@ class Deduplication:
             self._producers[name] = _Producer(progress, progress)
         self._forget_oldest()
 
-    def _replay(self, only: str | None = None) -> None:
+    def _replay(self, only: str | None = None, up_to: int | None = None) -> None:
         """Take the entries behind the last known position into account."""
         last = self._position
         with self._log.snapshot("deduplication") as snapshot:
             for entry in snapshot.read(self._position + 1):
-                metadata = _metadata_of(entry.body)
-                name = metadata.producer_name
+                if up_to is not None and entry.position > up_to:
+                    break
                 last = entry.position
+                try:
+                    metadata = _metadata_of(entry.body)
+                except DecodeError:
+                    # Not from a producer.
+                    continue
+                name = metadata.producer_name
                 if only is None or name == only:
                     producer = self._use(name)
                     producer.durable = producer.appended = producer.durable.after(_sent(metadata))
@@ -321,7 +367,8 @@ def _metadata_of(body: Buffer) -> MessageMetadata:
     if view[at : at + 2] == _CRC_MAGIC:
         at += 6
     size = int.from_bytes(view[at : at + 4], "big")
-    return MessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
+    metadata: MessageMetadata = MessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
+    return metadata
 
 
 def _sent(metadata: MessageMetadata) -> Sent:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput, LogLocked
+from lithify.errors import InvalidInput, LogLocked, WriteFailed
 from lithify.fs import read_file
 from lithify.settings import LogSettings
 from lithify.topics.definitions import DefinitionsFile, TopicDefinition
 from lithify.topics.names import Namespace, TopicName
+from lithify.topics.policies import Policies, policies_of
 from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
 
@@ -38,7 +39,10 @@ class TopicSettings:
     """How the topics of a node behave unless they say otherwise."""
 
     log: LogSettings = field(default_factory=LogSettings)
+    policies: Policies = field(default_factory=Policies)
     auto_create: bool = True
+    deduplication: bool = False
+    """Of messages that a producer sends again; a topic's or namespace's own setting comes first."""
 
 
 class Topics:
@@ -69,6 +73,7 @@ class Topics:
         self._lock = lock
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
+            self._remove_undefined(f"{directory}/topics", ())
         except BaseException:
             lock.release()
             raise
@@ -83,8 +88,15 @@ class Topics:
         if not 0 <= partitions <= 10_000:
             raise InvalidInput(f"{partitions} partitions: must be 0 to 10000")
         topic = TopicDefinition(partitions, self._clock.now_ms())
-        self.definitions.change(lambda d: d.with_topic(name, topic))
+        self._define(name, topic)
         return None if partitions else self.get(name)
+
+    def _define(self, name: TopicName, topic: TopicDefinition) -> None:
+        # Files of an earlier topic of that name may be left, if deleting them failed.
+        for part in _parts(name, topic):
+            self._remove_tree(self._path(part))
+        self._remove_tree(self._path(name))
+        self.definitions.change(lambda d: d.with_topic(name, topic))
 
     def exists(self, name: str | TopicName) -> bool:
         """Is it defined, or a partition of one that is?"""
@@ -114,8 +126,7 @@ class Topics:
         definition = self.definitions.current.topics.get(str(name))
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
-        count = definition.partitions
-        parts = [name.partition_name(i) for i in range(count)] if count else [name]
+        parts = _parts(name, definition)
         for part in parts:
             topic = self._open.get(part)
             if topic is not None and (topic.producers.joined or _consumers(topic)):
@@ -140,8 +151,7 @@ class Topics:
         if not self.exists(name):
             if not create:
                 raise TopicNotFound(f"topic {name} does not exist")
-            definition = TopicDefinition(0, self._clock.now_ms())
-            self.definitions.change(lambda d: d.with_topic(name, definition))
+            self._define(name, TopicDefinition(0, self._clock.now_ms()))
         elif self.partitions(name):
             raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
         topic = self._open[name] = Topic.open(
@@ -151,8 +161,20 @@ class Topics:
             settings=self.settings.log,
             clock=self._clock,
             events=self._events,
+            deduplication=self._deduplicates(name),
         )
+        node = self.settings.policies
+        topic.policies = lambda: policies_of(self.definitions.current, name, node)
         return topic
+
+    def _deduplicates(self, name: TopicName) -> bool:
+        current = self.definitions.current
+        topic = current.topics.get(str(name)) or current.topics[str(name.whole)]
+        namespace = current.namespace(name.namespace)
+        for settings in (topic.settings, namespace.settings):
+            if "deduplication" in settings:
+                return bool(settings["deduplication"])
+        return self.settings.deduplication
 
     def schemas(self, name: str | TopicName) -> Schemas:
         """The schemas of a topic, which all its partitions share."""
@@ -195,20 +217,46 @@ class Topics:
     def _path(self, name: TopicName) -> str:
         return f"{self._directory}/topics/{name.path}"
 
+    def _remove_undefined(self, path: str, above: tuple[str, ...]) -> None:
+        """Remove what an interrupted deletion left: directories of topics that nobody defines."""
+        for name in self._fs.list(path) if self._fs.exists(path) else ():
+            place = (*above, name)
+            if len(place) < 3:
+                self._remove_undefined(f"{path}/{name}", place)
+            elif not self._is_of_a_topic("/".join(place)):
+                self._remove_tree(f"{path}/{name}")
+
+    def _is_of_a_topic(self, path: str) -> bool:
+        try:
+            name = TopicName.from_path(path)
+        except InvalidInput:
+            # Not a name of ours, so not a directory of ours: it is left alone.
+            return True
+        return name.path != path or self.exists(name)
+
     def _remove_tree(self, path: str) -> None:
         if not self._fs.exists(path):
             return
-        for name in self._fs.list(path):
-            child = f"{path}/{name}"
-            if self._fs.stat(child).is_dir:
-                self._remove_tree(child)
-            else:
-                self._fs.remove(child)
-        self._fs.rmdir(path)
+        try:
+            for name in self._fs.list(path):
+                child = f"{path}/{name}"
+                if self._fs.stat(child).is_dir:
+                    self._remove_tree(child)
+                else:
+                    self._fs.remove(child)
+            self._fs.rmdir(path)
+        except OSError as error:
+            raise WriteFailed(path, error) from error
 
 
 def _parsed(name: str | TopicName) -> TopicName:
     return name if isinstance(name, TopicName) else TopicName.parse(name)
+
+
+def _parts(name: TopicName, definition: TopicDefinition) -> list[TopicName]:
+    """The topics that have logs of their own."""
+    count = definition.partitions
+    return [name.partition_name(number) for number in range(count)] if count else [name]
 
 
 def _consumers(topic: Topic) -> int:

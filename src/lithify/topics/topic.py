@@ -22,6 +22,7 @@ from lithify.positions import NO_POSITION, PACKED, unpack
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
+from lithify.topics.dedup import Deduplication
 from lithify.topics.hashing import key_slot
 from lithify.topics.message import (
     Message,
@@ -32,12 +33,15 @@ from lithify.topics.message import (
     metadata_of,
 )
 from lithify.topics.message_pb2 import MessageMetadata
+from lithify.topics.policies import Policies
 from lithify.topics.producers import Producers
 from lithify.topics.reading import Reading
+from lithify.topics.retention import BacklogExceeded, acknowledged_through, first_to_keep
+from lithify.topics.stats import backlog
 from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -63,6 +67,9 @@ FLAG_BATCH = 0x0200
 
 READ_BYTES_MAX = 2**20
 
+POLICY_SECONDS = 1.0
+"""Retention, time to live and backlog are looked at so often."""
+
 
 class Topic:
     """A topic that is open."""
@@ -72,12 +79,17 @@ class Topic:
         self.log = log
         self.cursors = cursors
         self.producers = Producers()
+        self.deduplication: Deduplication | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
         self._clock = clock
+        self.policies: Callable[[], Policies] = Policies
         self._reading = Reading(log)
+        self._refusal = ""
+        self._keep_from = 0
+        self._enforced_s = -POLICY_SECONDS
         self._library_sequence = 0
         for each in cursors.names():
             cursors.take_gaps(each, self.following)
@@ -95,6 +107,7 @@ class Topic:
         settings: LogSettings,
         clock: Clock,
         events: EventSink,
+        deduplication: bool = False,
     ) -> Topic:
         """Open or create the topic in `directory`."""
         log = Log.open(
@@ -111,11 +124,22 @@ class Topic:
         except BaseException:
             log.close()
             raise
-        return cls(name, log, cursors, clock)
+        topic = cls(name, log, cursors, clock)
+        if deduplication:
+            try:
+                topic.deduplication = Deduplication(
+                    fs, f"{directory}/producers", log, events=events
+                )
+            except BaseException:
+                topic.close()
+                raise
+        return topic
 
     def close(self) -> None:
         """Make everything durable and let go of the files."""
         try:
+            if self.deduplication is not None:
+                self.deduplication.close()
             self.log.close()
         finally:
             self.cursors.close()
@@ -131,6 +155,7 @@ class Topic:
         flags: NDArray[np.int64] | Sequence[int] | int = 0,
     ) -> Pending:
         """Append entries as producers sent them; the result names the last position."""
+        self.check_backlog()
         pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=flags)
         self.entries_in += len(bodies)
         self.messages_in += int(sum(counts))
@@ -167,9 +192,9 @@ class Topic:
         ledger, entry = unpack(position)
         return MessageId(ledger, entry, -1, self.name.partition)
 
-    def last_sequence_id(self, producer: str) -> int:  # noqa: ARG002  (deduplication is off)
+    def last_sequence_id(self, producer: str) -> int:
         """The highest sequence id written by a producer, -1 while nothing is known of it."""
-        return -1
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -311,10 +336,51 @@ class Topic:
         """The part that waits for the disk, and only that: may be called from any thread."""
         self.log.maintain()
         self.cursors.maintain()
+        if self.log.drop_head(self._keep_from) or self.log.manifest.retired:
+            self.log.reclaim()
 
     def maintain_memory(self) -> None:
         """The part that does not."""
         self._reading.forget_unused()
+        self._reading.forget_below(self.log.manifest.segments[0].first_position)
+        if self._clock.monotonic_s() - self._enforced_s >= POLICY_SECONDS:
+            self._enforced_s = self._clock.monotonic_s()
+            self._enforce(self.policies())
+
+    def _enforce(self, policies: Policies) -> None:
+        now_ms = self._clock.now_ms()
+        if policies.message_ttl_ms:
+            self.expire(now_ms - policies.message_ttl_ms)
+        durable = [each for each in self.subscriptions.values() if each.durable]
+        for each in durable:
+            self._take_gaps(each)
+        limit, self._refusal = policies.backlog_bytes_max, ""
+        size = max((backlog(self, each.cursor)[1] for each in durable), default=0)
+        if 0 <= limit < size:
+            self._refusal = f"topic {self.name} has a backlog of {size} bytes, the limit is {limit}"
+        keep_from = first_to_keep(
+            self.log.manifest.segments,
+            self.log.active_bytes,
+            acknowledged=acknowledged_through(each.cursor.mark_delete for each in durable),
+            policies=policies,
+            now_ms=now_ms,
+        )
+        if keep_from > self._keep_from and self.deduplication is not None:
+            # It is made again from the log behind its snapshot: that must all be there.
+            self.deduplication.save()
+        self._keep_from = keep_from
+
+    def expire(self, before_ms: int) -> None:
+        """Take what was published before a time as acknowledged by every subscription."""
+        position = self.find_time(before_ms) - 1
+        for each in list(self.subscriptions.values()):
+            if each.cursor.mark_delete < position:
+                self.acknowledge(each, AckedUpTo(position))
+
+    def check_backlog(self) -> None:
+        """Raise `BacklogExceeded` while a subscription is too far behind."""
+        if self._refusal:
+            raise BacklogExceeded(self._refusal)
 
 
 def _slot_of(entry: Entry) -> int:

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from lithify.clock import ManualClock
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem
@@ -60,7 +67,12 @@ def connect_frame() -> bytes:
     return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
 
 
-def test_a_client_connects_and_is_hung_up_on_when_the_node_stops(tmp_path: Path) -> None:
+def test_a_client_connects_and_is_hung_up_on_when_the_node_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A connection that has nothing left to send is not waited for.
+    monkeypatch.setattr("lithify.node.serving.GOODBYE_S", 60.0)
+
     async def story() -> None:
         with open_node(tmp_path, message_bytes_max=2**20) as node:
             async with serving(node) as addresses:
@@ -141,6 +153,52 @@ def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
 def test_an_ipv6_address_stands_in_brackets() -> None:
     assert authority("::1", 6650) == "[::1]:6650"
     assert authority("127.0.0.1", 6650) == "127.0.0.1:6650"
+
+
+def self_signed(directory: Path) -> tuple[str, str]:
+    """The files of a certificate for 127.0.0.1 and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    unlocked = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (directory / "node.pem").write_bytes(certificate.public_bytes(encoding))
+    (directory / "node.key").write_bytes(key.private_bytes(encoding, *unlocked))
+    return str(directory / "node.pem"), str(directory / "node.key")
+
+
+def test_with_a_certificate_both_ports_speak_tls(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    trusting = ssl.create_default_context(cafile=certificate)
+
+    async def story() -> None:
+        node = open_node(tmp_path, tls_certificate_file=certificate, tls_key_file=key)
+        with node:
+            async with serving(node, lambda _: hello) as addresses:
+                assert addresses.pulsar.startswith("pulsar+ssl://127.0.0.1:")
+                assert addresses.http is not None
+                assert addresses.http.startswith("https://127.0.0.1:")
+                for url, sent, awaited in (
+                    (addresses.pulsar, connect_frame(), b"Lithify"),
+                    (addresses.http, b"GET / HTTP/1.0\r\n\r\n", b"HTTP/1.1 200 OK"),
+                ):
+                    reader, writer = await asyncio.open_connection(
+                        "127.0.0.1", port_of(url), ssl=trusting
+                    )
+                    writer.write(sent)
+                    assert awaited in await reader.read(100)
+                    await close(writer)
+
+    asyncio.run(story())
 
 
 def interval_node(tmp_path: Path, clock: ManualClock) -> tuple[Node, FaultyFileSystem]:

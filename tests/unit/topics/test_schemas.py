@@ -269,7 +269,7 @@ def test_only_the_newest_version_is_compared_with() -> None:
         b'{"type":"record","name":"A"}',
         b'{"type":"record","name":"A","fields":[7]}',
         b'{"type":"record","name":"A","fields":[{"name":"x"}]}',
-        b'{"type":"record","name":"A","fields":[{"name":"x","type":"int"},{"name":"x","type":"int"}]}',
+        record(a_field("x"), a_field("x"), name="A").definition,
         b'{"type":"fixed","name":"A"}',
         b'{"type":"enum","name":"A","symbols":[1]}',
         b'[{"type":"fixed","name":"A","size":1},{"type":"fixed","name":"A","size":2}]',

@@ -1,0 +1,131 @@
+"""A client made by hand: frames through a plain socket, for what the real client never does."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Self
+
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command, encode_payload, next_frame
+from lithify.topics.message import encode_entry
+from lithify.topics.message_pb2 import MessageMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Type = wire.BaseCommand
+FRAME_BYTES_MAX = 64 * 2**20
+
+
+class RawClient:
+    """One connection."""
+
+    def __init__(self, port: int, *, connect: bool = True) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._bytes = b""
+        self._requests = 0
+        if connect:
+            command = wire.BaseCommand(type=Type.CONNECT)
+            command.connect.client_version = "raw"
+            command.connect.protocol_version = 20
+            self.send(encode_command(command))
+            assert self.expect(Type.CONNECTED).connected.protocol_version == 20
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, whatever they are."""
+        self._socket.sendall(data)
+
+    def end(self) -> None:
+        """Send no more."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def frames(self) -> Iterator[wire.BaseCommand]:
+        """Every command that comes, until the broker hangs up."""
+        while True:
+            while (found := next_frame(memoryview(self._bytes), FRAME_BYTES_MAX)) is not None:
+                frame, size = found
+                command = wire.BaseCommand.FromString(bytes(frame.command))
+                self._bytes = self._bytes[size:]
+                yield command
+            try:
+                received = self._socket.recv(2**20)
+            except ConnectionResetError:
+                return
+            if not received:
+                return
+            self._bytes += received
+
+    def expect(self, kind: int) -> wire.BaseCommand:
+        """The next command, which must be of this type."""
+        command = next(self.frames())
+        assert command.type == kind, command
+        return command
+
+    @property
+    def is_closed(self) -> bool:
+        """Has the broker hung up? Waits for it."""
+        for _ in self.frames():
+            pass
+        return True
+
+    def _request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    def producer(self, topic: str) -> None:
+        """Join as producer 1."""
+        command = wire.BaseCommand(type=Type.PRODUCER)
+        command.producer.topic = topic
+        command.producer.producer_id = 1
+        command.producer.request_id = self._request()
+        self.send(encode_command(command))
+        self.expect(Type.PRODUCER_SUCCESS)
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str = "s",
+        kind: wire.CommandSubscribe.SubType.ValueType = wire.CommandSubscribe.Exclusive,
+        consumer_id: int = 1,
+    ) -> None:
+        """Join a subscription from the first message."""
+        command = wire.BaseCommand(type=Type.SUBSCRIBE)
+        request = command.subscribe
+        request.topic = topic
+        request.subscription = subscription
+        request.subType = kind
+        request.consumer_id = consumer_id
+        request.consumer_name = f"consumer-{consumer_id}"
+        request.request_id = self._request()
+        request.initialPosition = wire.CommandSubscribe.Earliest
+        self.send(encode_command(command))
+        self.expect(Type.SUCCESS)
+
+    def flow(self, permits: int, consumer_id: int = 1) -> None:
+        """Ask for messages."""
+        command = wire.BaseCommand(type=Type.FLOW)
+        command.flow.consumer_id = consumer_id
+        command.flow.messagePermits = permits
+        self.send(encode_command(command))
+
+    def ping(self) -> None:
+        """Is the broker there?"""
+        command = wire.BaseCommand(type=Type.PING)
+        command.ping.SetInParent()
+        self.send(encode_command(command))
+        self.expect(Type.PONG)
+
+
+def send_frame(sequence_id: int, value: bytes, producer_id: int = 1) -> bytes:
+    """A SEND of one message."""
+    command = wire.BaseCommand(type=Type.SEND)
+    command.send.producer_id = producer_id
+    command.send.sequence_id = sequence_id
+    metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1)
+    return b"".join(encode_payload(command, encode_entry(metadata, value)))

@@ -1,0 +1,23 @@
+"""The hash that spreads keys, against known values."""
+
+from __future__ import annotations
+
+import pytest
+
+from lithify.topics.hashing import HASH_SLOTS, key_hash, key_slot
+
+
+@pytest.mark.parametrize(
+    ("key", "murmur"),
+    [
+        (b"", 0),
+        (b"a", 0x3C2569B2),
+        (b"test", 0xBA6BD213),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_it_is_murmur3_without_its_sign_bit(key: bytes, murmur: int) -> None:
+    assert key_hash(key) == murmur & 0x7FFFFFFF
+    assert key_slot(key) == (murmur & 0x7FFFFFFF) % HASH_SLOTS

@@ -1,0 +1,104 @@
+"""Messages as they stand in an entry."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import cramjam
+import pytest
+
+from lithify.errors import InvalidInput
+from lithify.log.frame import Entry
+from lithify.positions import pack
+from lithify.topics.message import MessageId, decode_entry, encode_entry, metadata_of, parse_entry
+from lithify.topics.message_pb2 import (
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZLIB,
+    ZSTD,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    NONE: lambda data: data,
+    ZLIB: zlib.compress,
+    LZ4: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
+    ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
+    SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+
+
+def metadata(**fields: object) -> MessageMetadata:
+    return MessageMetadata(producer_name="p", sequence_id=7, publish_time=1000, **fields)  # type: ignore[arg-type]
+
+
+def entry(body: bytes) -> Entry:
+    return Entry(pack(3, 4), 1000, body, tag=1)
+
+
+def batch_of(*values: bytes | None) -> bytes:
+    rows = []
+    for number, value in enumerate(values):
+        single = SingleMessageMetadata(
+            payload_size=len(value or b""), partition_key=f"k{number}", null_value=value is None
+        )
+        head = single.SerializeToString()
+        rows += [len(head).to_bytes(4, "big"), head, value or b""]
+    return b"".join(rows)
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_a_batch_is_opened_in_every_compression(compression: int) -> None:
+    plain = batch_of(b"one", None, b"three" * 100)
+    head = metadata(num_messages_in_batch=3, compression=compression, uncompressed_size=len(plain))
+    body = encode_entry(head, COMPRESS[compression](plain))
+    messages = list(decode_entry(entry(body), partition=2))
+    assert [message.value for message in messages] == [b"one", None, b"three" * 100]
+    assert [message.key for message in messages] == [b"k0", b"k1", b"k2"]
+    assert messages[2].id == MessageId(3, 4, 2, 2)
+
+
+def test_a_key_of_any_bytes_travels_as_base64() -> None:
+    head = metadata(partition_key="/wA=", partition_key_b64_encoded=True)
+    assert next(decode_entry(entry(encode_entry(head, b"v")))).key == b"\xff\0"
+
+
+def test_a_key_that_only_says_it_is_base64_is_taken_as_it_is() -> None:
+    head = metadata(partition_key="x", partition_key_b64_encoded=True)
+    assert next(decode_entry(entry(encode_entry(head, b"v")))).key == b"x"
+
+
+def test_metadata_of_another_broker_in_front_is_passed_over() -> None:
+    body = b"\x0e\x02\0\0\0\x03abc" + encode_entry(metadata(), b"v")
+    assert parse_entry(body)[0] == metadata_of(body) == metadata()
+
+
+def test_damage_is_found() -> None:
+    body = bytearray(encode_entry(metadata(), b"value"))
+    body[-1] ^= 1
+    with pytest.raises(InvalidInput, match="CRC"):
+        parse_entry(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0", b"\0\0\0\x09abc", b"\0\0\0\x01\xff"])
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        parse_entry(body)
+
+
+def test_a_batch_that_ends_early_is_refused() -> None:
+    body = encode_entry(metadata(num_messages_in_batch=3), batch_of(b"one", b"two"))
+    with pytest.raises(InvalidInput):
+        list(decode_entry(entry(body)))
+
+
+def test_a_payload_that_is_not_compressed_as_it_says_is_refused() -> None:
+    body = encode_entry(metadata(compression=ZSTD, uncompressed_size=10), b"not zstd")
+    with pytest.raises(InvalidInput, match="compressed"):
+        list(decode_entry(entry(body)))

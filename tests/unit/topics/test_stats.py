@@ -1,0 +1,109 @@
+"""What a topic says of itself; the numbers are compared with counting what is there."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.settings import LogSettings
+from lithify.topics.cursor_changes import Acked, AckedUpTo
+from lithify.topics.names import TopicName
+from lithify.topics.producers import AccessMode, Producer
+from lithify.topics.stats import backlog, internal_stats, storage_bytes, sum_stats, topic_stats
+from lithify.topics.subscription import SubscriptionType
+from lithify.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def fs() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+@pytest.fixture
+def topic(fs: MemoryFileSystem) -> Iterator[Topic]:
+    topic = Topic.open(
+        fs,
+        "orders",
+        TopicName.parse("orders"),
+        settings=LogSettings(segment_bytes_max=1024),
+        clock=ManualClock(),
+        events=ignore_events,
+    )
+    yield topic
+    topic.close()
+
+
+def positions(topic: Topic) -> list[int]:
+    return [message.id.ledger << 32 | message.id.entry for message in topic.read()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_backlog_is_what_counting_gives(topic: Topic, seed: int) -> None:
+    chance = random.Random(seed)
+    subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
+    for _ in range(60):
+        topic.append(value=bytes(chance.randrange(100)))
+        there = positions(topic)
+        some = chance.choice(there)
+        change = Acked(some) if chance.random() < 0.8 else AckedUpTo(some)
+        if chance.random() < 0.9:
+            topic.acknowledge(subscription, change)
+        if chance.random() < 0.1:
+            topic.log.roll()
+        left = sum(not subscription.cursor.is_acked(position) for position in there)
+        entries, size_bytes = backlog(topic, subscription.cursor)
+        assert entries == left
+        assert bool(size_bytes) is bool(left)
+
+
+def test_the_backlog_of_a_topic_whose_head_was_dropped(topic: Topic) -> None:
+    for _ in range(40):
+        topic.append(value=bytes(50))
+    subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
+    topic.log.drop_head(topic.log.manifest.active.first_position)
+    assert backlog(topic, subscription.cursor)[0] == len(positions(topic))
+
+
+def test_storage_is_what_the_files_take(fs: MemoryFileSystem, topic: Topic) -> None:
+    for _ in range(40):
+        topic.append(value=bytes(50))
+    names = [name for name in fs.list("orders/log") if name.endswith(".seg")]
+    assert len(names) > 2
+    taken = sum(fs.stat(f"orders/log/{name}").size for name in names)
+    assert storage_bytes(topic) == taken
+
+
+def test_stats_of_partitions_add_up(topic: Topic) -> None:
+    topic.producers.add(Producer("p", mode=AccessMode.EXCLUSIVE, messages=2))
+    topic.subscription("s", SubscriptionType.KEY_SHARED, durable=True, start=0)
+    for _ in range(2):
+        topic.append(value=bytes(50))
+    one = topic_stats(topic)
+    assert one["publishers"][0]["accessMode"] == "Exclusive"
+    assert one["subscriptions"]["s"]["type"] == "Key_Shared"
+    both = sum_stats({"a": one, "b": one})
+    assert both["msgInCounter"] == 4
+    assert both["storageSize"] == 2 * one["storageSize"]
+    assert both["averageMsgSize"] == one["averageMsgSize"] > 0
+    assert len(both["publishers"]) == 2
+    assert both["subscriptions"]["s"]["msgBacklog"] == 4
+    assert both["metadata"]["partitions"] == 2
+    assert one["subscriptions"]["s"]["msgBacklog"] == 2, "the parts stay as they are"
+
+
+def test_a_cursor_with_very_many_ranges_shows_the_first_of_them(topic: Topic) -> None:
+    subscription = topic.subscription("s", SubscriptionType.SHARED, durable=False, start=0)
+    for position in range(2**33, 2**33 + 4000, 2):
+        subscription.cursor.ack(position)
+    cursor = internal_stats(topic)["cursors"]["s"]
+    assert cursor["totalNonContiguousDeletedMessagesRange"] == 2000
+    assert cursor["individuallyDeletedMessages"].endswith(",…]")
+    assert cursor["individuallyDeletedMessages"].count("..") == 1000

@@ -1,0 +1,165 @@
+"""All topics of a node: created, opened when first used, deleted, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.errors import InvalidInput, LogLocked, WriteFailed
+from lithify.events import ignore_events
+from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
+from lithify.fs.faulty import MUTATING
+from lithify.settings import LogSettings
+from lithify.topics.producers import Producer
+from lithify.topics.store import TopicNotFound, Topics, TopicSettings
+
+NODE = "/data"
+
+
+def open_topics(fs: FileSystem, owner: str = "pid 1") -> Topics:
+    return Topics(
+        fs,
+        NODE,
+        settings=TopicSettings(log=LogSettings()),
+        clock=ManualClock(),
+        events=ignore_events,
+        owner=owner,
+    )
+
+
+def values(topics: Topics, name: str) -> list[bytes | None]:
+    return [message.value for message in topics.get(name).read()]
+
+
+def test_a_topic_outlives_its_node() -> None:
+    fs = MemoryFileSystem()
+    topics = open_topics(fs)
+    topic = topics.create("orders")
+    assert topic is not None
+    topic.append(value=b"one")
+    topics.close()
+    assert values(open_topics(fs), "orders") == [b"one"]
+
+
+def test_a_second_process_is_told_who_has_the_directory() -> None:
+    fs = MemoryFileSystem()
+    topics = open_topics(fs, "pid 77")
+    with pytest.raises(LogLocked, match="pid 77"):
+        open_topics(fs)
+    topics.close()
+    open_topics(fs)
+
+
+def test_names_that_differ_only_in_odd_characters_have_their_own_files() -> None:
+    fs = MemoryFileSystem()
+    topics = open_topics(fs)
+    names = ["a/b", "a%2Fb", "a.b", "a b", "A", "a", "ä", "a~b", "%61", "*?", "a:b"]
+    full = [f"persistent://public/default/{name}" for name in names]
+    for name in full:
+        topics.get(name, create=True).append(value=name.encode())
+    topics.close()
+    topics = open_topics(fs)
+    assert [values(topics, name) for name in full] == [[name.encode()] for name in full]
+
+
+def test_partitions_are_topics_of_their_own() -> None:
+    topics = open_topics(MemoryFileSystem())
+    assert topics.create("orders", partitions=2) is None
+    topics.get("orders-partition-1").append(value=b"x")
+    with pytest.raises(InvalidInput, match="name a partition"):
+        topics.get("orders")
+    with pytest.raises(TopicNotFound):
+        topics.get("orders-partition-2")
+    topics.delete("orders")
+    with pytest.raises(TopicNotFound):
+        topics.get("orders-partition-1")
+
+
+def test_a_topic_in_use_is_not_deleted() -> None:
+    topics = open_topics(MemoryFileSystem())
+    topic = topics.get("orders", create=True)
+    producer = Producer("p")
+    topic.producers.add(producer)
+    with pytest.raises(InvalidInput, match="in use"):
+        topics.delete("orders")
+    topic.producers.remove(producer)
+    topics.delete("orders")
+    assert not topics.exists("orders")
+
+
+def test_a_topic_created_anew_has_nothing_of_the_deleted_one() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    topics = open_topics(fs)
+    topics.get("orders", create=True).append(value=b"old")
+    fs.add(Fault.parse("remove * nth=2 EIO"))
+    with pytest.raises(WriteFailed):
+        topics.delete("orders")
+    assert not topics.exists("orders")
+    assert values_of_new(topics) == []
+
+
+def values_of_new(topics: Topics) -> list[bytes | None]:
+    topics.create("orders")
+    return values(topics, "orders")
+
+
+def delete_one_of_two(fs: FileSystem) -> None:
+    topics = open_topics(fs)
+    topics.get("kept", create=True).append(value=b"kept")
+    topics.get("gone", create=True).append(value=b"gone")
+    topics.delete("gone")
+    topics.close()
+
+
+def test_the_power_is_cut_at_every_operation_of_a_deletion() -> None:
+    whole = FaultyFileSystem(MemoryFileSystem(), record=True)
+    delete_one_of_two(whole)
+    mutating = [line.split()[0] in MUTATING for line in whole.trace]
+    assert sum(mutating) > 30
+    seen = set()
+    for number in range(1, sum(mutating) + 1):
+        memory = MemoryFileSystem()
+        cut = Fault.parse(f"mutating * nth={number} CRASH")
+        with pytest.raises(PowerCut):
+            delete_one_of_two(FaultyFileSystem(memory, [cut]))
+        for clone in (memory.kill_clone(), memory.crash_clone(random.Random(number))):
+            topics = open_topics(clone)
+            names = {name.rpartition("/")[2] for name in topics.definitions.current.topics}
+            seen.add(frozenset(names))
+            for name in names:
+                assert values(topics, name) in ([], [name.encode()])
+            topics.close()
+            left = f"{NODE}/topics/public/default"
+            found = set(clone.list(left)) if clone.exists(left) else set()
+            assert found <= names
+    assert seen == {frozenset(), frozenset({"kept"}), frozenset({"kept", "gone"})}
+
+
+def test_closing_tries_all_and_raises_the_first_error() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    topics = open_topics(fs)
+    first = topics.get("a", create=True)
+    second = topics.get("b", create=True)
+    first.append_entries([b"x"], times=[1], counts=[1])
+    fs.add(Fault.parse("fdatasync */a/log/* nth=1 EIO"))
+    with pytest.raises(WriteFailed):
+        topics.close()
+    assert first.log.closed
+    assert second.log.closed
+    open_topics(fs)
+
+
+def test_a_thousand_topics_are_opened_only_when_they_are_used() -> None:
+    memory = MemoryFileSystem()
+    topics = open_topics(memory)
+    topics.create("many", partitions=1000)
+    topics.get("many-partition-7").append(value=b"x")
+    topics.close()
+    fs = FaultyFileSystem(memory)
+    topics = open_topics(fs)
+    assert fs.operations < 50
+    assert not topics.opened()
+    assert values(topics, "many-partition-7") == [b"x"]
+    assert len(topics.opened()) == 1

@@ -1,0 +1,242 @@
+"""One topic: reading for dispatch, gaps, retention, time to live, backlog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.errors import WriteFailed
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.fs.faulty import Fault, FaultyFileSystem
+from lithify.positions import pack, unpack
+from lithify.settings import LogSettings
+from lithify.topics.cursor_changes import Acked, AckedUpTo
+from lithify.topics.message import MessageId, encode_entry
+from lithify.topics.message_pb2 import MessageMetadata
+from lithify.topics.names import TopicName
+from lithify.topics.policies import Policies
+from lithify.topics.retention import BacklogExceeded
+from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
+from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+
+SHARED = SubscriptionType.SHARED
+EXCLUSIVE = SubscriptionType.EXCLUSIVE
+
+
+class Bench:
+    """A topic on a disk in memory, with a clock that is moved by hand."""
+
+    def __init__(self, fs: FileSystem | None = None, segment_bytes_max: int = 2**20) -> None:
+        self.fs = fs or MemoryFileSystem()
+        self.clock = ManualClock()
+        self.settings = LogSettings(segment_bytes_max=segment_bytes_max)
+        self.open()
+
+    def open(self) -> None:
+        self.topic = Topic.open(
+            self.fs,
+            "/t",
+            TopicName.parse("orders"),
+            settings=self.settings,
+            clock=self.clock,
+            events=ignore_events,
+        )
+
+    def reopen(self) -> None:
+        self.topic.close()
+        self.open()
+
+    def join(
+        self, kind: SubscriptionType = EXCLUSIVE, permits: int = 1000, *, durable: bool = True
+    ) -> tuple[Subscription, Consumer]:
+        subscription = self.topic.subscription("s", kind, durable=durable, start=0)
+        consumer = Consumer("c", permits=permits)
+        subscription.add(consumer, kind)
+        return subscription, consumer
+
+    def received(self, subscription: Subscription) -> list[int]:
+        """Entry numbers of all that is delivered now."""
+        found = []
+        while deliveries := self.topic.dispatch(subscription):
+            found += [unpack(delivery.entry.position)[1] for delivery in deliveries]
+        return found
+
+    def append(self, count: int, value: bytes = b"x") -> None:
+        for _ in range(count):
+            self.topic.append(value=value)
+
+    def maintain(self) -> None:
+        """Twice: what memory decides, the files follow in the next round."""
+        self.clock.advance(2)
+        self.topic.maintain()
+        self.topic.maintain()
+
+
+def test_what_is_appended_is_read_back_and_dispatched() -> None:
+    bench = Bench()
+    bench.append(3)
+    subscription, _ = bench.join()
+    assert bench.received(subscription) == [0, 1, 2]
+    bench.append(1)
+    assert bench.received(subscription) == [3]
+    assert len(list(bench.topic.read(MessageId(1, 2)))) == 2
+
+
+def test_a_consumer_with_one_permit_reads_the_disk_once() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem(), record=True)
+    bench = Bench(fs)
+    bench.append(100)
+    subscription, consumer = bench.join(permits=0)
+    before = fs.operations
+    got = []
+    for _ in range(100):
+        consumer.permits += 1
+        got += bench.received(subscription)
+    assert got == list(range(100))
+    assert fs.operations - before < 10
+
+
+def test_a_gap_that_a_failed_write_left_does_not_stop_the_cursor() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    bench = Bench(fs)
+    bench.append(2)
+    fs.add(Fault.parse("write* *.seg nth=1 EIO"))
+    with pytest.raises(WriteFailed):
+        bench.append(1)
+    bench.append(1)
+    subscription, _ = bench.join()
+    assert bench.received(subscription) == [0, 1, 3]
+    for entry in (0, 1, 3):
+        bench.topic.acknowledge(subscription, Acked(pack(1, entry)))
+    assert subscription.cursor.mark_delete == pack(1, 3)
+
+
+def test_acknowledgements_outlive_a_restart_and_what_is_left_is_delivered() -> None:
+    bench = Bench()
+    bench.append(5)
+    subscription, _ = bench.join(SHARED)
+    bench.received(subscription)
+    for entry in (0, 1, 3):
+        bench.topic.acknowledge(subscription, Acked(pack(1, entry)))
+    bench.reopen()
+    subscription, _ = bench.join(SHARED)
+    assert bench.received(subscription) == [2, 4]
+
+
+def test_a_stretch_of_acknowledged_entries_does_not_end_a_dispatch() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.append(60)
+    subscription, _ = bench.join(SHARED, permits=0)
+    positions = [pack(m.id.ledger, m.id.entry) for m in bench.topic.read()]
+    for position in positions[1:59]:
+        bench.topic.acknowledge(subscription, Acked(position))
+    subscription.consumers[0].permits = 10
+    assert len(bench.received(subscription)) == 2
+
+
+def test_entries_to_be_redelivered_are_found_in_one_walk_and_gone_ones_are_forgotten() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.append(40)
+    subscription, consumer = bench.join(SHARED, durable=False)
+    total = len(bench.received(subscription))
+    subscription.redeliver(consumer, None)
+    last = bench.topic.log.manifest.segments[-1].first_position
+    bench.topic.log.drop_head(last)
+    bench.topic.log.reclaim()
+    bench.topic.maintain()
+    left = len(list(bench.topic.read()))
+    assert 0 < left < total
+    assert len(bench.received(subscription)) == left
+    bench.append(1)
+    assert len(bench.received(subscription)) == 1
+
+
+def test_the_last_message_id_tells_batches_from_single_messages() -> None:
+    bench = Bench()
+    topic = bench.topic
+    assert topic.last_message_id() == MessageId(-1, -1)
+    bench.append(1)
+    assert topic.last_message_id() == MessageId(1, 0)
+    topic.append_entries([b"a batch"], times=[1], counts=[3], flags=FLAG_BATCH).result()
+    assert topic.last_message_id() == MessageId(1, 1, 2)
+    topic.log.roll()
+    assert topic.last_message_id() == MessageId(1, 1, 2)
+
+
+def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() -> None:
+    bench = Bench()
+    now_ms = bench.clock.now_ms()
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=now_ms, deliver_at_time=now_ms + 5000
+    )
+    body = encode_entry(metadata, b"later")
+    bench.topic.append_entries([body], times=[now_ms], counts=[1], flags=FLAG_DELAYED).result()
+    bench.append(1)
+    subscription, _ = bench.join(SHARED)
+    assert bench.received(subscription) == [1]
+    assert subscription.due_ms == now_ms + 5000
+    bench.clock.advance(5)
+    assert bench.received(subscription) == [0]
+
+
+def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    subscription, _ = bench.join()
+    bench.append(80)
+    segments = len(bench.topic.log.manifest.segments)
+    assert segments > 3
+    bench.maintain()
+    assert len(bench.topic.log.manifest.segments) == segments, "nothing is acknowledged"
+    third = bench.topic.log.manifest.segments[2]
+    bench.topic.acknowledge(subscription, AckedUpTo(third.first_position))
+    bench.maintain()
+    assert bench.topic.log.manifest.segments[0] == third
+    assert not bench.topic.log.manifest.retired
+    bench.reopen()
+    assert next(bench.topic.read()).id.ledger == third.id
+
+
+def test_messages_older_than_their_time_to_live_count_as_acknowledged() -> None:
+    bench = Bench()
+    bench.topic.policies = lambda: Policies(message_ttl_ms=60_000)
+    subscription, _ = bench.join(SHARED)
+    bench.append(3)
+    bench.clock.advance(59)
+    bench.append(2)
+    assert bench.received(subscription) == [0, 1, 2, 3, 4]
+    bench.maintain()
+    assert subscription.cursor.mark_delete == pack(1, 2)
+    assert subscription.consumers[0].unacked_messages == 2
+
+
+def test_producers_are_refused_while_a_subscription_is_too_far_behind() -> None:
+    bench = Bench()
+    bench.topic.policies = lambda: Policies(backlog_bytes_max=1000)
+    subscription, _ = bench.join()
+    bench.append(20, b"x" * 100)
+    bench.maintain()
+    with pytest.raises(BacklogExceeded, match="limit is 1000"):
+        bench.append(1)
+    bench.topic.acknowledge(subscription, AckedUpTo(bench.topic.last_position))
+    bench.maintain()
+    bench.append(1)
+
+
+def test_a_readers_subscription_goes_with_it_unless_it_is_kept_for_a_seek() -> None:
+    bench = Bench()
+    bench.append(3)
+    subscription, consumer = bench.join(durable=False)
+    bench.topic.leave(subscription, consumer, keep=True)
+    bench.topic.seek(subscription, pack(1, 2))
+    again, consumer = bench.join(durable=False)
+    assert again is subscription
+    assert bench.received(again) == [2]
+    bench.topic.leave(again, consumer)
+    assert not bench.topic.subscriptions
