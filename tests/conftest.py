@@ -1,14 +1,20 @@
-"""How the tests are spread over processes."""
+"""How the tests are spread over processes, and what hypothesis expects of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     import pytest
     from xdist.remote import Producer
+
+
+# Compiled code is loaded by whichever example comes first, and the machine may be busy.
+settings.register_profile("lithify", deadline=None, print_blob=True)
+settings.load_profile("lithify")
 
 
 class OneProcessForSpark(LoadScopeScheduling):
