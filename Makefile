@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format proto bench lock clean
+.PHONY: help setup demo test test-slow fuzz check format proto bench lock clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ test: setup  ## run the tests
 
 test-slow: setup  ## run also the tests that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow"
+
+SECONDS ?= 60
+fuzz: setup  ## change conversations of the corpus and play them to sessions, for SECONDS=60
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 check: setup  ## lint, format, types, layers
 	$(BIN)/ruff check .

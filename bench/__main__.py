@@ -1,4 +1,4 @@
-"""`python -m bench`: measure the rows of `foundation.py` and print them as a table.
+"""`python -m bench`: measure the rows of `foundation.py` and `topics.py` and print a table.
 
     --quick       tiny sizes: shows that everything runs, the figures mean nothing
     --only NAME   this row only
@@ -18,24 +18,41 @@ import json
 import os
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
-from bench.foundation import CASES, FULL, QUICK
-from bench.harness import Result, compare, table
+from bench import foundation, topics
+from bench.harness import compare, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bench.harness import Case, Result
+
+NAMES = (*foundation.CASES, *topics.CASES)
+
+
+def rows(name: str, directory: str, *, quick: bool) -> tuple[int, Iterable[Case]]:
+    """How many rounds, and of what."""
+    if name in topics.CASES:
+        of_topics = topics.QUICK if quick else topics.FULL
+        return of_topics.rounds, topics.CASES[name](directory, of_topics)
+    sizes = foundation.QUICK if quick else foundation.FULL
+    return sizes.rounds, foundation.CASES[name](directory, sizes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Lithify.")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see it run")
-    parser.add_argument("--only", choices=CASES, metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--dir", default=".", help="where the data goes (default: here)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else FULL
     results: list[Result] = []
-    for name in [options.only] if options.only else CASES:
+    for name in [options.only] if options.only else NAMES:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
-            for case in CASES[name](directory, sizes):
-                results.append(compare(case, sizes.rounds))
+            rounds, cases = rows(name, directory, quick=options.quick)
+            for case in cases:
+                results.append(compare(case, rounds))
                 _, _, _, *figures = results[-1].to_row()
                 load = f"load {os.getloadavg()[0]:.1f}"
                 print(case.name, *figures, load, sep="  ", file=sys.stderr, flush=True)

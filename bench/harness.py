@@ -37,6 +37,8 @@ class Case:
     unit: str
     ours: Callable[[], float]
     raw: Callable[[], float]
+    note: Callable[[], str] = str
+    """Looks at something that is no time, once after the rounds; by default at nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Result:
     case: Case
     ours_s: tuple[float, ...]
     raw_s: tuple[float, ...]
+    note: str = ""
 
     @property
     def ratio(self) -> float:
@@ -83,6 +86,7 @@ class Result:
             "raw": case.amount / min(self.raw_s),
             "ours_s": self.ours_s,
             "raw_s": self.raw_s,
+            "note": self.note,
         }
 
     def to_row(self) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ class Result:
             f"{statistics.median(rounds):.2f} ({rounds[0]:.2f}…{rounds[-1]:.2f})",
             "-" if case.at_least is None else f"{case.at_least:g}",
             self.verdict,
-            _rate(case, min(self.ours_s)),
+            _rate(case, min(self.ours_s)) + (f"; {self.note}" if self.note else ""),
             _rate(case, min(self.raw_s)),
         )
 
@@ -120,7 +124,7 @@ def compare(case: Case, rounds: int) -> Result:
     case.raw()
     pairs = [(case.ours(), case.raw()) for _ in range(rounds)]
     ours, raw = zip(*pairs, strict=True)
-    return Result(case, ours, raw)
+    return Result(case, ours, raw, case.note())
 
 
 def table(results: Sequence[Result]) -> str:

@@ -90,9 +90,15 @@ def main() -> None:
         subprocess.run(look, check=True)  # noqa: S603  (our own command)
     finally:
         node.terminate()
-        code = node.wait()
-    console.print(f"The node has stopped with {code}. Its directory can be looked into:")
+        code = node.wait(timeout=10)
+    assert code == 0, f"the node ended with {code}"
+    console.print("The node has stopped.\n\nLook on:")
     console.print(f"  .venv/bin/lithify topics tail orders --data {DIRECTORY}")
+    console.print(f"  .venv/bin/lithify log stat {DIRECTORY}/topics/public/default/orders/log")
+    console.print(
+        f"  .venv/bin/lithify serve --data {DIRECTORY}    [dim]# and use any client[/dim]"
+    )
+    console.print("  README.md, docs/operating.md")
 
 
 if __name__ == "__main__":

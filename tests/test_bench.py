@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from bench.foundation import CASES
+from bench import foundation, topics
 from bench.harness import Case, Result, compare, table
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,7 @@ def bench(directory: Path, *options: str) -> str:
 def test_every_row_is_measured_and_printed(tmp_path: Path) -> None:
     lines = bench(tmp_path).splitlines()
     names = [line.split("|")[1].strip() for line in lines[2:]]
-    assert [name for name in names if "(" not in name] == list(CASES)
+    assert [name for name in names if "(" not in name] == [*foundation.CASES, *topics.CASES]
     assert len({len(line) for line in lines}) == 1, "the columns stand below each other"
 
 
@@ -35,6 +36,11 @@ def test_one_row_as_json_has_the_seconds_of_every_round(tmp_path: Path) -> None:
     assert row["verdict"] in {"pass", "miss"}
     assert len(row["ours_s"]) == len(row["raw_s"]) == 2
     assert row["ratio"] == min(row["raw_s"]) / min(row["ours_s"])
+
+
+def test_a_row_may_have_a_figure_that_is_no_time(tmp_path: Path) -> None:
+    (row,) = json.loads(bench(tmp_path, "--only", "many-topics", "--json"))
+    assert re.fullmatch(r"\d+ MB idle, under 500: (pass|miss)", row["note"])
 
 
 def case(at_least: float | None, ours: list[float], raw: list[float], calls: list[str]) -> Case:

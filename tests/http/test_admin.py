@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -88,6 +88,48 @@ def test_policies_of_a_namespace(node: HttpNode) -> None:
     assert node.get(f"{at}/retention") is None
     assert node.get(f"{at}/messageTTL") is None
     assert node.topics.definitions.current.namespaces["public/default"].settings == {}
+
+
+def test_the_backlog_quota_of_a_namespace(node: HttpNode) -> None:
+    at = "/namespaces/public/default"
+    topic = node.topic()
+    of_topic = "/persistent/public/default/orders/backlogQuotaMap"
+    assert node.get(f"{at}/backlogQuotaMap") == {}
+    assert node.get(f"{of_topic}?applied=true") == {}
+    wanted = {"limitSize": 4096, "limitTime": -1, "policy": "producer_exception"}
+    node.do("POST", f"{at}/backlogQuota?backlogQuotaType=destination_storage", wanted)
+    told = {"destination_storage": {"limit": 4096, **wanted}}
+    assert node.get(f"{at}/backlogQuotaMap") == told
+    assert node.get(at)["backlog_quota_map"] == told
+    assert node.get(of_topic) == {}
+    assert node.get(f"{of_topic}?applied=true") == told
+    assert topic.policies().backlog_bytes_max == 4096
+    node.do("POST", f"{at}/backlogQuota", {"limit": 8192, "policy": "producer_exception"})
+    assert topic.policies().backlog_bytes_max == 8192
+    node.do("DELETE", f"{at}/backlogQuota?backlogQuotaType=message_age")
+    assert topic.policies().backlog_bytes_max == 8192, "that is another quota"
+    node.do("DELETE", f"{at}/backlogQuota")
+    assert node.get(f"{at}/backlogQuotaMap") == {}
+    assert topic.policies().backlog_bytes_max == -1
+    missing = "/persistent/public/default/nowhere/backlogQuotaMap"
+    assert "does not exist" in node.refused(404, "GET", missing)
+
+
+@pytest.mark.parametrize(
+    ("query", "changed", "reason"),
+    [
+        ("", {"policy": "consumer_backlog_eviction"}, "there is only producer_exception"),
+        ("", {"limitTime": 60}, "not of time"),
+        ("?backlogQuotaType=message_age", {}, "not of time"),
+    ],
+)
+def test_a_quota_that_would_not_be_kept_is_refused(
+    node: HttpNode, query: str, changed: dict[str, Any], reason: str
+) -> None:
+    wanted = {"limitSize": 4096, "limitTime": -1, "policy": "producer_exception"} | changed
+    path = f"/namespaces/public/default/backlogQuota{query}"
+    assert reason in node.refused(501, "POST", path, wanted)
+    assert node.get("/namespaces/public/default/backlogQuotaMap") == {}
 
 
 def test_permissions_of_a_namespace(node: HttpNode) -> None:

@@ -133,6 +133,8 @@ MEMBERS = ADMINS | {"writer", "reader"}
         ("DELETE", TOPIC, ADMINS),
         ("PUT", "/admin/v2/persistent/shop/eu/new", ADMINS),
         ("DELETE", "/admin/v2/namespaces/shop/eu/retention", ADMINS),
+        ("DELETE", "/admin/v2/namespaces/shop/eu/backlogQuota", ADMINS),
+        ("GET", f"{TOPIC}/backlogQuotaMap", MEMBERS),
         ("DELETE", "/admin/v2/namespaces/shop/eu", {"boss", "root"}),
         ("PUT", "/admin/v2/namespaces/shop/us", {"boss", "root"}),
         ("GET", "/admin/v2/namespaces/shop/eu/permissions", {"boss", "root"}),

@@ -185,7 +185,7 @@ def test_single_messages(node: HttpNode) -> None:
 
 def test_metrics(node: HttpNode) -> None:
     node.topic(messages=3)
-    node.topics.create("persistent://public/default/a/b", 4)
+    node.topics.create_partitioned("persistent://public/default/a/b", 4)
     node.do("PUT", f"{AT}/subscription/s", {"ledgerId": -1, "entryId": -1})
     text = node.ask("GET", "/metrics").text
     assert node.ask("GET", "/metrics/").text == text

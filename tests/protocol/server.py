@@ -37,7 +37,10 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
     )
     for name, partitions in settings.get("topics", {}).items():
         if not topics.exists(name):
-            topics.create(name, partitions)
+            if partitions:
+                topics.create_partitioned(name, partitions)
+            else:
+                topics.create(name)
     broker = Broker(topics, name="tests", version="Lithify tests")
     connections: set[Connection] = set()
     server = await listen(broker, "127.0.0.1", port, connections)

@@ -43,6 +43,10 @@ def test_a_namespace_that_does_not_exist(case: Case) -> None:
 @in_client
 def test_names_that_are_too_long(case: Case) -> None:
     raises_at_once(pulsar.NotAllowedError, case.client.subscribe, case.topic, "x" * 2000)
+    with pytest.raises(pulsar.NotAllowedError):
+        case.client.subscribe(case.topic, "s", consumer_name="x" * 2000)
+    with pytest.raises(pulsar.NotAllowedError):
+        case.client.create_producer(case.topic, producer_name="x" * 2000)
 
 
 @in_client

@@ -96,7 +96,10 @@ class _Local:
         return [str(name) for name in self._topics.list(namespace)]
 
     def create(self, name: TopicName, partitions: int) -> None:
-        self._topics.create(name, partitions)
+        if partitions:
+            self._topics.create_partitioned(name, partitions)
+        else:
+            self._topics.create(name)
 
     def delete(self, name: TopicName) -> None:
         self._topics.delete(name)

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
-from lithify.http import brokers, metrics, namespaces, schemas, subscriptions, tenants, topics
+from lithify.http import (
+    brokers,
+    metrics,
+    namespaces,
+    quotas,
+    schemas,
+    subscriptions,
+    tenants,
+    topics,
+)
 from lithify.http.auth import authorize
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
@@ -38,7 +47,8 @@ def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
     add_error_handlers(app)
-    for module in (brokers, tenants, namespaces, subscriptions, topics, schemas, metrics):
+    nouns = brokers, tenants, namespaces, quotas, subscriptions, topics, schemas, metrics
+    for module in nouns:
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
     return app

@@ -71,8 +71,7 @@ class _Node(Collector):
                 len(subscriptions),
                 topic.messages_in,
                 topic.bytes_in,
-                sum(each.delivered_messages for each in subscriptions),
-                sum(each.delivered_bytes for each in subscriptions),
+                *topic.delivered(),
                 storage_bytes(topic),
                 len(topic.log.manifest.segments),
             )

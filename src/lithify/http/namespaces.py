@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from lithify.http.clients import put_out_all
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded
-from lithify.pulsar.broker import Broker
+from lithify.http.quotas import quota_map
+from lithify.http.settings import change_settings, settings_of
 from lithify.topics.access import grants_of, with_grant
 from lithify.topics.definitions import AlreadyDefined, Definitions, NamespaceDefinition
-from lithify.topics.names import Namespace
 
 __all__ = ["router"]
 
@@ -42,21 +42,6 @@ class Retention(BaseModel):
 
 def _done() -> Response:
     return Response(status_code=204)
-
-
-def _settings(broker: Broker, name: Namespace) -> dict[str, Any]:
-    return broker.topics.definitions.current.namespace(name).settings
-
-
-def _change(broker: Broker, name: Namespace, values: dict[str, Any]) -> None:
-    """Set these settings of a namespace; None takes one away."""
-
-    def edit(definitions: Definitions) -> Definitions:
-        settings = definitions.namespace(name).settings | values
-        kept = {key: value for key, value in settings.items() if value is not None}
-        return definitions.with_namespace(name, NamespaceDefinition(kept))
-
-    broker.topics.definitions.change(edit)
 
 
 def _retention(settings: dict[str, Any]) -> dict[str, int] | None:
@@ -89,12 +74,13 @@ async def namespaces(name: TenantPath, broker: BrokerHere) -> list[str]:
 async def policies(request: Request, name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
     """What holds in a namespace."""
     definitions = broker.topics.definitions.current
-    settings = _settings(broker, name)
+    settings = settings_of(broker, name)
     return {
         "auth_policies": {"namespace_auth": grants_of(definitions, name)},
         "replication_clusters": [request.app.state.cluster],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
         "retention_policies": _retention(settings),
+        "backlog_quota_map": quota_map(settings),
         "message_ttl_in_seconds": _ttl_seconds(settings),
         "deleted": False,
     }
@@ -149,7 +135,7 @@ async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
 @router.get("/{tenant}/{namespace}/retention")
 async def retention(name: NamespacePath, broker: BrokerHere) -> dict[str, int] | None:
     """How long acknowledged messages stay; null if nothing is said."""
-    return _retention(_settings(broker, name))
+    return _retention(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/retention", status_code=204)
@@ -162,21 +148,21 @@ async def set_retention(
         RETENTION_MS: minutes if minutes < 0 else minutes * MS_PER_MINUTE,
         RETENTION_BYTES: megabytes if megabytes < 0 else megabytes * BYTES_PER_MB,
     }
-    _change(broker, name, values)
+    change_settings(broker, name, values)
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/retention", status_code=204)
 async def remove_retention(name: NamespacePath, broker: BrokerHere) -> Response:
     """Back to what holds for the node."""
-    _change(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
+    change_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/messageTTL")
 async def message_ttl(name: NamespacePath, broker: BrokerHere) -> int | None:
     """After how many seconds a message counts as acknowledged; null if nothing is said."""
-    return _ttl_seconds(_settings(broker, name))
+    return _ttl_seconds(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/messageTTL", status_code=204)
@@ -188,14 +174,14 @@ async def set_message_ttl(
         raise Refused(
             HTTPStatus.PRECONDITION_FAILED, f"message TTL is {seconds} s, must be 0 or more"
         )
-    _change(broker, name, {MESSAGE_TTL_MS: seconds * 1000})
+    change_settings(broker, name, {MESSAGE_TTL_MS: seconds * 1000})
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/messageTTL", status_code=204)
 async def remove_message_ttl(name: NamespacePath, broker: BrokerHere) -> Response:
     """Back to what holds for the node."""
-    _change(broker, name, {MESSAGE_TTL_MS: None})
+    change_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()
 
 

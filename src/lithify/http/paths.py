@@ -16,7 +16,7 @@ from fastapi import Depends, HTTPException, Request
 from lithify.errors import InvalidInput
 from lithify.http.errors import Refused
 from lithify.pulsar.broker import Broker
-from lithify.topics.names import NAME_CHARACTERS_MAX, Namespace, TopicName
+from lithify.topics.names import Namespace, TopicName, check_client_name
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -105,10 +105,7 @@ async def _topic(tenant: str, namespace: str, topic: str) -> TopicName:
 
 async def _subscription(subscription: str) -> str:
     name = decoded(subscription)
-    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        raise InvalidInput(
-            f"subscription {name!r} must have 1 to {NAME_CHARACTERS_MAX} printable characters"
-        )
+    check_client_name("subscription", name)
     return name
 
 

@@ -15,14 +15,12 @@ from lithify.pulsar.broker import Broker
 from lithify.topics.definitions import AlreadyDefined, Definitions, TopicDefinition
 from lithify.topics.names import TopicName
 from lithify.topics.stats import internal_stats, sum_stats, topic_stats
-from lithify.topics.store import TopicNotFound
+from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
 
 __all__ = ["non_persistent", "router"]
 
 router = APIRouter(prefix="/admin/v2/persistent/{tenant}/{namespace}", tags=["topics"])
 non_persistent = APIRouter(prefix="/admin/v2/non-persistent/{tenant}/{namespace}", tags=["topics"])
-
-PARTITIONS_MAX = 10_000
 
 
 def _done() -> Response:
@@ -54,7 +52,10 @@ def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     broker.topics.definitions.current.namespace(name.namespace)
     if broker.topics.exists(name):
         raise AlreadyDefined(f"topic {name} exists already")
-    broker.topics.create(name, partitions)
+    if partitions:
+        broker.topics.create_partitioned(name, partitions)
+    else:
+        broker.topics.create(name)
     return _done()
 
 

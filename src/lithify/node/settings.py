@@ -26,6 +26,7 @@ from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.node.security import SecuritySettings, check_host
 from lithify.settings import Durability, LogSettings, check_range
+from lithify.topics.policies import Policies
 from lithify.topics.store import TopicSettings
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ _OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN")
 _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()
+_POLICIES_MIN = {
+    "retention_ms": 0,
+    "retention_bytes": 0,
+    "message_ttl_ms": 1,
+    "backlog_bytes_max": 0,
+}
+_POLICIES_MAX = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,13 @@ class NodeSettings:
     """What clients expect of every broker; some of them fail below it."""
     auto_create: bool = True
     """Is a topic created by using it?"""
+    deduplication: bool = False
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    message_ttl_ms: int | None = None
+    backlog_bytes_max: int | None = None
+    """These four hold where neither a topic nor its namespace says otherwise; `Policies` explains
+    them. None is without limit."""
     token_secret_file: str = ""
     token_public_key_file: str = ""
     superusers: tuple[str, ...] = ()
@@ -81,6 +96,10 @@ class NodeSettings:
         check_range("pulsar_port", self.pulsar_port, 0, 65_535)
         check_range("http_port", self.http_port, 0, 65_535)
         check_range("message_bytes_max", self.message_bytes_max, 2**20, 32 * 2**20)
+        for name, lowest in _POLICIES_MIN.items():
+            value = getattr(self, name)
+            if value is not None:
+                check_range(name, value, lowest, _POLICIES_MAX)
         if self.log_level not in LOG_LEVELS:
             raise InvalidSetting("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         check_host("pulsar_host", self.pulsar_host, self.security)
@@ -99,7 +118,14 @@ class NodeSettings:
             segment_bytes_max=self.segment_bytes_max,
             segment_age_ms_max=self.segment_age_ms_max,
         )
-        return TopicSettings(log=log, auto_create=self.auto_create)
+        limits = {name: getattr(self, name) for name in _POLICIES_MIN}
+        given = {name: value for name, value in limits.items() if value is not None}
+        return TopicSettings(
+            log=log,
+            policies=Policies(**given),
+            auto_create=self.auto_create,
+            deduplication=self.deduplication,
+        )
 
     @property
     def security(self) -> SecuritySettings:

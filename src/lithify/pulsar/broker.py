@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["MESSAGE_BYTES_MAX", "Broker"]
 
 MESSAGE_BYTES_MAX = 5 * 2**20
-SEEK_SECONDS_MAX = 60
-"""How long a reader that was put out for a seek has to come back before it is forgotten."""
+RETURN_SECONDS_MAX = 60
+"""How long a reader that was put out, as by a seek, has to come back before it is forgotten."""
 
 log = structlog.get_logger("lithify.pulsar")
 
@@ -70,6 +70,7 @@ class Broker:
         self._due: dict[Topic, set[Subscription]] = {}
         self._clock = clock or SystemClock()
         self._alarms: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
+        self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
 
     def session(self, send: Callable[[Buffer], None]) -> Session:
         """A session for a new connection."""
@@ -199,14 +200,20 @@ class Broker:
         if found is not None:
             found[0].put_out(found[1])
 
-    def sought(self, topic: Topic, subscription: Subscription, by: Consumer) -> None:
-        """Its consumers were put out for a seek; forget it if it is a reader's and none returns."""
+    def forget_later(self, topic: Topic, subscription: Subscription) -> None:
+        """A consumer was put out; a reader's subscription stays only until it should be back."""
+        if subscription.durable:
+            return
 
         def forget() -> None:
-            if topic.subscriptions.get(subscription.name) is subscription:
-                topic.leave(subscription, by)
+            del self._forgetting[subscription]
+            topic.forget_unused(subscription)
 
-        asyncio.get_running_loop().call_later(SEEK_SECONDS_MAX, forget)
+        known = self._forgetting.pop(subscription, None)
+        if known is not None:
+            known.cancel()
+        loop = asyncio.get_running_loop()
+        self._forgetting[subscription] = loop.call_later(RETURN_SECONDS_MAX, forget)
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
         """Tell the consumers of a failover subscription which of them is active."""

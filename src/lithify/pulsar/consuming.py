@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LithifyError
-from lithify.positions import pack, unpack
+from lithify.positions import PACKED_ENTRY_BITS, pack, unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
@@ -15,7 +15,7 @@ from lithify.pulsar.schemas import consumer_schema
 from lithify.topics.cursor import bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.message import MessageId
-from lithify.topics.names import TopicName
+from lithify.topics.names import TopicName, check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ __all__ = ["Consuming"]
 _Type = wire.BaseCommand
 _LATEST = 2**63 - 1
 _SIZES_MAX = 1000
-_NAME_CHARACTERS_MAX = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +75,9 @@ class Consuming:
             self._session.send(replies.success(request.request_id))
             return
         try:
-            if not 1 <= len(request.subscription) <= _NAME_CHARACTERS_MAX:
-                raise InvalidInput(
-                    f"a subscription's name has 1 to {_NAME_CHARACTERS_MAX} characters, "
-                    f"not {len(request.subscription)}"
-                )
+            name = request.consumer_name or host.new_name()
+            check_client_name("consumer", name)
+            check_client_name("subscription", request.subscription)
             create = host.topics.settings.auto_create and request.force_topic_creation
             topic = host.topics.get(TopicName.parse(request.topic), create=create)
             consumer_schema(host.topics, topic, request)
@@ -91,7 +88,7 @@ class Consuming:
                 start=_start_of(request, topic),
             )
             consumer = Consumer(
-                name=request.consumer_name or host.new_name(),
+                name=name,
                 priority=request.priority_level,
                 slots=_slots_of(request),
             )
@@ -137,6 +134,7 @@ class Consuming:
         joined = self._joined.pop(consumer_id, None)
         if joined is not None:
             self._leave(joined, keep=True)
+            self._session.host.forget_later(joined.topic, joined.subscription)
             self._session.send(replies.close_consumer(consumer_id))
 
     def _close_consumer(self, command: wire.BaseCommand) -> None:
@@ -293,7 +291,6 @@ class Consuming:
         # The client must see CLOSE_CONSUMER before SUCCESS, or it drops what comes next.
         for consumer in list(joined.subscription.consumers):
             self._session.host.consumer_put_out(consumer)
-        self._session.host.sought(topic, joined.subscription, joined.consumer)
         try:
             topic.seek(joined.subscription, position)
         except LithifyError as error:
@@ -338,7 +335,8 @@ def position_of(message_id: wire.MessageIdData) -> int:
         return -1 if ledger == replies.UNSIGNED - 1 else _LATEST
     if entry >= _LATEST:
         return pack(ledger, 0) - 1
-    return pack(ledger, entry)
+    # No ledger has so many entries, and a larger number would be one of the next ledger.
+    return pack(ledger, min(entry, 2**PACKED_ENTRY_BITS - 1))
 
 
 def _resolved(position: int, topic: Topic) -> int:

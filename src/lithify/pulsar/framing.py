@@ -24,17 +24,23 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
 
 from lithify.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+
     from lithify.checksum import Buffer
     from lithify.pulsar.wire_pb2 import BaseCommand
 
 __all__ = [
     "FRAME_MARGIN_BYTES",
     "Frame",
+    "check_text",
     "encode_command",
     "encode_payload",
     "next_frame",
@@ -53,6 +59,34 @@ class Frame:
 
     command: memoryview
     entry: memoryview | None
+
+
+def check_text(message: Message) -> None:
+    """Raise `ProtocolError` if a text in a command is not UTF-8.
+
+    The generated code takes it for one, and gives bytes to whoever expects text.
+    """
+    with_text = _fields_with_text(message.DESCRIPTOR)
+    for field, found in message.ListFields():
+        if field.number not in with_text:
+            continue
+        for each in (found,) if isinstance(found, str | bytes | Message) else found:
+            if isinstance(each, Message):
+                check_text(each)
+            elif isinstance(each, bytes):
+                raise ProtocolError(f"{field.full_name} is not text: {each!r:.100}")
+
+
+@cache
+def _fields_with_text(of: Descriptor) -> frozenset[int]:
+    """The numbers of the fields that are text or have text in them."""
+    return frozenset(
+        field.number
+        for field in of.fields
+        if field.type == field.TYPE_STRING
+        # A message id may have another one in it, which is no news.
+        or (field.message_type not in (None, of) and _fields_with_text(field.message_type))
+    )
 
 
 def encode_command(command: BaseCommand) -> bytes:

@@ -6,9 +6,9 @@ one write.
 
 A connection costs bounded memory, whatever its peer does:
 
-1. A peer that does not drain its socket is not read from, and nothing is dispatched to it, until it
-   does. What was on its way when the socket filled up is at most `OUT_BYTES_MAX` and one read of
-   the log.
+1. A peer that does not drain its socket is not read from, nothing is dispatched to it, and what it
+   has asked for already is not carried out, until it does. What was on its way when the socket
+   filled up is at most `OUT_BYTES_MAX` and one read of the log.
 2. A peer that sends faster than the disk writes is not read from while `UNANSWERED_MAX` of its
    messages wait for their receipts.
 3. A peer that is silent is asked every `PING_SECONDS` whether it is there, and hung up on if it
@@ -146,10 +146,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
-        session = self._session
-        assert session is not None
         self._stop += nbytes
         self._heard = True
+        self._handle()
+
+    def _handle(self) -> None:
+        session = self._session
+        assert session is not None
         self._receiving = True
         try:
             self._start = session.receive(self._buffer, self._start, self._stop)
@@ -207,7 +210,10 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = True
         if self._session is not None and not self._session.closed:
             self._session.resume()
-            self._read_or_not()
+            if self._receiving:
+                return
+            # Its commands may have been left where they were, because of their answers.
+            self._handle()
 
 
 async def listen(

@@ -14,7 +14,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.repeats import repeat_receipts, split_run
 from lithify.pulsar.schemas import producer_schema
-from lithify.topics.names import TopicName
+from lithify.topics.names import TopicName, check_client_name
 from lithify.topics.producers import AccessMode, Producer
 from lithify.topics.subscription import SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED
@@ -75,12 +75,16 @@ class Producing:
             self._answer(known)
             return
         try:
+            name = request.producer_name or host.new_name()
+            check_client_name("producer", name)
+            if request.initial_subscription_name:
+                check_client_name("subscription", request.initial_subscription_name)
             create = host.topics.settings.auto_create
             topic = host.topics.get(TopicName.parse(request.topic), create=create)
             schema_version = producer_schema(host.topics, topic, request)
             named = bool(request.producer_name)
             producer = Producer(
-                name=request.producer_name or host.new_name(),
+                name=name,
                 epoch=request.epoch,
                 user_named=named and request.user_provided_producer_name,
                 mode=AccessMode(request.producer_access_mode),

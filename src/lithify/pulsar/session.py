@@ -25,7 +25,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.auth import Gate
 from lithify.pulsar.consuming import Consuming
 from lithify.pulsar.errors import error_code
-from lithify.pulsar.framing import FRAME_MARGIN_BYTES, next_frame
+from lithify.pulsar.framing import FRAME_MARGIN_BYTES, check_text, next_frame
 from lithify.pulsar.producing import Producing
 from lithify.pulsar.schemas import SchemaRequests
 from lithify.topics.names import Namespace, TopicName
@@ -49,6 +49,8 @@ __all__ = ["PROTOCOL_VERSION", "Host", "Session"]
 
 PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
+# These come often, and nobody looks at a text in them.
+_TEXT_UNUSED = frozenset((_Type.ACK, _Type.FLOW, _Type.PING, _Type.PONG))
 
 
 class Host(Protocol):
@@ -96,8 +98,8 @@ class Host(Protocol):
     def consumer_put_out(self, consumer: Consumer) -> None:
         """Its subscription was moved or removed."""
 
-    def sought(self, topic: Topic, subscription: Subscription, by: Consumer) -> None:
-        """Its consumers were put out for a seek; forget it if it is a reader's and none returns."""
+    def forget_later(self, topic: Topic, subscription: Subscription) -> None:
+        """A consumer was put out; a reader's subscription stays only until it should be back."""
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
         """Tell the consumers of a failover subscription which of them is active."""
@@ -135,10 +137,11 @@ class Session:
     def receive(self, data: NDArray[np.uint8], start: int, stop: int) -> int:
         """Handle the complete frames in `data[start:stop]`; where the first incomplete one begins.
 
-        Raises `ProtocolError` if the connection has to be closed.
+        Stops early, and is to be called again after `resume`, if the client does not take the
+        answers. Raises `ProtocolError` if the connection has to be closed.
         """
         self._gate.look_at_clock()
-        while start < stop and not self.closed:
+        while start < stop and not (self.closed or self.paused):
             if self._connected:
                 sends = hot.scan_sends(data, start, stop, self._limit)
                 if len(sends):
@@ -182,6 +185,8 @@ class Session:
             command = wire.BaseCommand.FromString(bytes(data))
         except DecodeError as error:
             raise ProtocolError(f"command of {len(data)} bytes is not readable: {error}") from error
+        if command.type not in _TEXT_UNUSED:
+            check_text(command)
         if not self._connected:
             if command.type != _Type.CONNECT or not command.HasField("connect"):
                 raise ProtocolError(f"command {command.type} before CONNECT")

@@ -49,6 +49,7 @@ from lithify.events import WriteRefused
 from lithify.fs import write_atomic
 from lithify.positions import NO_POSITION
 from lithify.settings import Durability, check_range
+from lithify.topics.message import text_of
 from lithify.topics.message_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ class Deduplication:
                 except DecodeError:
                     # Not from a producer.
                     continue
-                name = metadata.producer_name
+                name = text_of(metadata.producer_name)
                 if only is None or name == only:
                     producer = self._use(name)
                     producer.durable = producer.appended = producer.durable.after(_sent(metadata))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import DamagedFile, InvalidInput, WriteFailed
+from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
 from lithify.fs import write_atomic
 from lithify.topics.names import Namespace, TopicName
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
 __all__ = [
+    "DEFINITIONS_VERSION",
     "AlreadyDefined",
     "Definitions",
     "DefinitionsFile",
@@ -32,6 +33,8 @@ __all__ = [
     "NotEmpty",
     "TopicDefinition",
 ]
+
+DEFINITIONS_VERSION = 1
 
 
 class NotDefined(InvalidInput):
@@ -145,12 +148,16 @@ class Definitions:
 
     def to_json(self) -> str:
         """For the file."""
-        return json.dumps({"version": 1, **asdict(self)}, separators=(",", ":"), sort_keys=True)
+        return json.dumps(
+            {"version": DEFINITIONS_VERSION, **asdict(self)}, separators=(",", ":"), sort_keys=True
+        )
 
     @classmethod
-    def from_json(cls, text: bytes) -> Definitions:
-        """Read back."""
+    def from_json(cls, text: bytes, path: str = "<memory>") -> Definitions:
+        """Read back; a newer version raises."""
         value = json.loads(text)
+        if value["version"] != DEFINITIONS_VERSION:
+            raise UnsupportedVersion(path, value["version"], DEFINITIONS_VERSION)
         return cls(
             value["tenants"],
             {name: NamespaceDefinition(**row) for name, row in value["namespaces"].items()},
@@ -170,7 +177,7 @@ class DefinitionsFile:
         lines, _ = read_lines(fs, path)
         if len(lines) != 1:
             raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
-        self.current = Definitions.from_json(lines[0][1])
+        self.current = Definitions.from_json(lines[0][1], path)
 
     def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
         """Make `edit(current)` the definitions; durable when it returns."""

@@ -13,7 +13,6 @@ Pure: bytes in, values out.
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,6 +49,7 @@ __all__ = [
     "messages_of",
     "metadata_of",
     "parse_entry",
+    "text_of",
 ]
 
 _BROKER_MAGIC = b"\x0e\x02"
@@ -134,10 +134,10 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
             MessageId(ledger, number, -1, partition),
             key_of(metadata),
             None if empty else bytes(plain),
-            {pair.key: pair.value for pair in metadata.properties},
+            _properties_of(metadata),
             metadata.publish_time,
             metadata.event_time,
-            metadata.producer_name,
+            text_of(metadata.producer_name),
             metadata.sequence_id,
         )
         return
@@ -146,10 +146,10 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
             MessageId(ledger, number, index, partition),
             key_of(single),
             None if single.null_value or not len(value) else bytes(value),
-            {pair.key: pair.value for pair in single.properties},
+            _properties_of(single),
             metadata.publish_time,
             single.event_time,
-            metadata.producer_name,
+            text_of(metadata.producer_name),
             single.sequence_id,
         )
 
@@ -180,9 +180,23 @@ def key_of(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
         return None
     if metadata.partition_key_b64_encoded:
         # One that only says so is taken as it is: no producer may stop dispatch with its key.
-        with suppress(binascii.Error):
+        with suppress(ValueError):
             return base64.b64decode(metadata.partition_key)
-    return metadata.partition_key.encode()
+    return _bytes_of(metadata.partition_key)
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    # What was sent as text and is not UTF-8 is given out as bytes by the generated code.
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def text_of(text: str | bytes) -> str:
+    """A text of a message's metadata, whatever was sent as one."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _properties_of(metadata: MessageMetadata | SingleMessageMetadata) -> dict[str, str]:
+    return {text_of(pair.key): text_of(pair.value) for pair in metadata.properties}
 
 
 def decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:

@@ -8,6 +8,9 @@ Tenant and namespace have letters, digits and -=:._ ; a topic may also have any 
 that prints, except that its parts between slashes must not be empty, "." or "..". In a path every
 character that is not a letter, digit, - or _ is written as %XX, so that no name leaves the data
 directory or meets another one's files.
+
+Clients name producers, consumers and subscriptions as they like; no path has those names, so only
+their length is limited.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ from urllib.parse import quote, unquote
 
 from lithify.errors import InvalidInput
 
-__all__ = ["NAME_CHARACTERS_MAX", "Namespace", "TopicName"]
+__all__ = [
+    "CLIENT_NAME_CHARACTERS_MAX",
+    "NAME_CHARACTERS_MAX",
+    "Namespace",
+    "TopicName",
+    "check_client_name",
+]
+
+CLIENT_NAME_CHARACTERS_MAX = 1000
 
 NAME_CHARACTERS_MAX = 200
 """Escaped, a name has at most 3 times as many bytes; most file systems take 255 a part."""
@@ -34,6 +45,15 @@ def _check_part(what: str, part: str, name: str) -> None:
         raise InvalidInput(
             f"{what} {part!r} of {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
             "or -=:._"
+        )
+
+
+def check_client_name(what: str, name: str) -> None:
+    """Raise unless a producer, consumer or subscription may have the name."""
+    if not 1 <= len(name) <= CLIENT_NAME_CHARACTERS_MAX:
+        raise InvalidInput(
+            f"the name of a {what} has 1 to {CLIENT_NAME_CHARACTERS_MAX} characters, "
+            f"not {len(name)}"
         )
 
 

@@ -73,37 +73,38 @@ class Producers:
                 f"producer {producer.name} has topic epoch {producer.topic_epoch}, "
                 f"the topic is at {self.topic_epoch}"
             )
-        put_out = self._replace_older(producer)
+        old = self._older(producer)
+        others = [each for each in self.joined.values() if each is not old]
         if mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            put_out += [*self.joined.values(), *self.waiting]
+            put_out = [*self.joined.values(), *self.waiting]
             self.joined.clear()
             self.waiting.clear()
             self.exclusive = None
-        elif self.exclusive is not None:
-            if mode is AccessMode.WAIT_FOR_EXCLUSIVE:
-                self.waiting.append(producer)
-                return False, put_out
-            holder = self.exclusive.name
-            if mode is AccessMode.SHARED:
-                raise ProducerBusy(f"producer {holder} has the topic for itself")
-            raise ProducerFenced(f"producer {holder} has the topic for itself")
-        elif mode is AccessMode.EXCLUSIVE and self.joined:
-            raise ProducerFenced(f"the topic has {len(self.joined)} producers already")
-        elif mode is AccessMode.WAIT_FOR_EXCLUSIVE and self.joined:
+            self._join(producer)
+            return True, put_out
+        if others and mode is AccessMode.EXCLUSIVE:
+            raise ProducerFenced(f"the topic has {len(others)} producers already")
+        if others and mode is AccessMode.SHARED and self.exclusive is not None:
+            raise ProducerBusy(f"producer {self.exclusive.name} has the topic for itself")
+        # From here on it is let in: only now may the old one lose its place.
+        if old is not None:
+            del self.joined[old.name]
+            if self.exclusive is old:
+                self.exclusive = None
+        if others and mode is AccessMode.WAIT_FOR_EXCLUSIVE:
             self.waiting.append(producer)
-            return False, put_out
-        self._join(producer)
-        return True, put_out
+        else:
+            self._join(producer)
+        return producer not in self.waiting, [] if old is None else [old]
 
-    def _replace_older(self, producer: Producer) -> list[Producer]:
-        """The same producer on a new connection takes its own place over."""
+    def _older(self, producer: Producer) -> Producer | None:
+        """The same producer on an earlier connection, whose place it takes over."""
         old = self.joined.get(producer.name)
         if old is None:
-            return []
+            return None
         if producer.user_named or old.user_named or producer.epoch <= old.epoch:
             raise ProducerBusy(f"a producer named {producer.name} is connected")
-        self.remove(old)
-        return [old]
+        return old
 
     def _join(self, producer: Producer) -> None:
         if producer.mode is not AccessMode.SHARED:

@@ -6,7 +6,8 @@ manifest and the cursors, so the cost follows the number of segments and of rang
 
     backlog = entries above mark-delete - entries above it that are acknowledged
 
-Rates are left out: two readings of a counter are a rate, and over the time the reader wants.
+Rates are those of a whole topic (`rates.py`): for anything finer, two readings of a counter are a
+rate, and over the time the reader wants.
 
 Pure functions of an open topic, called on the thread that owns it.
 """
@@ -43,7 +44,9 @@ _ACCESS_MODES = {
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
+_RATES = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
 _SUMS = (
+    *_RATES,
     "msgInCounter",
     "bytesInCounter",
     "msgOutCounter",
@@ -113,11 +116,13 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
     }
     shown = subscriptions.values()
     messages, size_bytes = topic.messages_in, topic.bytes_in
+    messages_out, bytes_out = topic.delivered()
     return {
+        **dict(zip(_RATES, topic.rates(), strict=True)),
         "msgInCounter": messages,
         "bytesInCounter": size_bytes,
-        "msgOutCounter": sum(row["msgOutCounter"] for row in shown),
-        "bytesOutCounter": sum(row["bytesOutCounter"] for row in shown),
+        "msgOutCounter": messages_out,
+        "bytesOutCounter": bytes_out,
         "averageMsgSize": size_bytes / messages if messages else 0.0,
         "storageSize": storage_bytes(topic),
         "backlogSize": max((row["backlogSize"] for row in shown), default=0),

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
 
-__all__ = ["TopicNotFound", "TopicSettings", "Topics"]
+__all__ = ["PARTITIONS_MAX", "TopicNotFound", "TopicSettings", "Topics"]
+
+PARTITIONS_MAX = 10_000
 
 
 class TopicNotFound(InvalidInput):
@@ -80,16 +82,24 @@ class Topics:
 
     # --- definitions ------------------------------------------------------------------------
 
-    def create(self, name: str | TopicName, partitions: int = 0) -> Topic | None:
-        """Define a topic; the open topic, or None for a partitioned one. It must not exist."""
+    def create(self, name: str | TopicName) -> Topic:
+        """Define a topic, which must not exist, and open it."""
+        name = self._new(name)
+        self._define(name, TopicDefinition(0, self._clock.now_ms()))
+        return self.get(name)
+
+    def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
+        """Define a topic with partitions, which must not exist; each is opened when it is used."""
+        name = self._new(name)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
+        self._define(name, TopicDefinition(partitions, self._clock.now_ms()))
+
+    def _new(self, name: str | TopicName) -> TopicName:
         name = _parsed(name)
         if self.exists(name):
             raise InvalidInput(f"topic {name} exists already")
-        if not 0 <= partitions <= 10_000:
-            raise InvalidInput(f"{partitions} partitions: must be 0 to 10000")
-        topic = TopicDefinition(partitions, self._clock.now_ms())
-        self._define(name, topic)
-        return None if partitions else self.get(name)
+        return name
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
         # Files of an earlier topic of that name may be left, if deleting them failed.

@@ -35,6 +35,7 @@ from lithify.topics.message import (
 from lithify.topics.message_pb2 import MessageMetadata
 from lithify.topics.policies import Policies
 from lithify.topics.producers import Producers
+from lithify.topics.rates import Rates
 from lithify.topics.reading import Reading
 from lithify.topics.retention import BacklogExceeded, acknowledged_through, first_to_keep
 from lithify.topics.stats import backlog
@@ -84,7 +85,9 @@ class Topic:
         self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
+        self._gone_out = (0, 0)
         self._clock = clock
+        self._rates = Rates(clock.monotonic_s(), (0, 0, 0, 0))
         self.policies: Callable[[], Policies] = Policies
         self._reading = Reading(log)
         self._refusal = ""
@@ -275,14 +278,31 @@ class Topic:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Forget it and what it had acknowledged."""
-        if self.subscriptions.pop(subscription.name, None) and subscription.durable:
+        if self._remove(subscription) and subscription.durable:
             self.cursors.delete(subscription.name)
+
+    def _remove(self, subscription: Subscription) -> bool:
+        # Another one may have the name by now.
+        if self.subscriptions.get(subscription.name) is not subscription:
+            return False
+        del self.subscriptions[subscription.name]
+        messages, size_bytes = self._gone_out
+        self._gone_out = (
+            messages + subscription.delivered_messages,
+            size_bytes + subscription.delivered_bytes,
+        )
+        return True
 
     def leave(self, subscription: Subscription, consumer: Consumer, *, keep: bool = False) -> None:
         """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
         subscription.remove(consumer)
-        if not (keep or subscription.consumers or subscription.durable):
-            self.subscriptions.pop(subscription.name, None)
+        if not keep:
+            self.forget_unused(subscription)
+
+    def forget_unused(self, subscription: Subscription) -> None:
+        """Forget a reader's subscription if no consumer has come back to it."""
+        if not (subscription.consumers or subscription.durable):
+            self._remove(subscription)
 
     def acknowledge(self, subscription: Subscription, change: Change) -> None:
         """Something was acknowledged: remember it, and forget who held it."""
@@ -346,6 +366,22 @@ class Topic:
         if self._clock.monotonic_s() - self._enforced_s >= POLICY_SECONDS:
             self._enforced_s = self._clock.monotonic_s()
             self._enforce(self.policies())
+            self._rates.note(self._enforced_s, self._counters())
+
+    def delivered(self) -> tuple[int, int]:
+        """(messages, bytes) that went to consumers, those of subscriptions that are gone too."""
+        messages, size_bytes = self._gone_out
+        for each in self.subscriptions.values():
+            messages += each.delivered_messages
+            size_bytes += each.delivered_bytes
+        return messages, size_bytes
+
+    def _counters(self) -> tuple[int, int, int, int]:
+        return self.messages_in, self.bytes_in, *self.delivered()
+
+    def rates(self) -> list[float]:
+        """Messages in, bytes in, messages out and bytes out, a second; see `rates.py`."""
+        return self._rates.per_second(self._clock.monotonic_s(), self._counters())
 
     def _enforce(self, policies: Policies) -> None:
         now_ms = self._clock.now_ms()

@@ -19,7 +19,6 @@ def test_a_library_appends_reads_and_finds_everything_again(tmp_path: Path) -> N
     data = str(tmp_path / "data")
     with lithify.open(data) as node:
         topic = node.topics.create(ORDERS)
-        assert topic is not None
         topic.append(key="4711", value=b"new")
         paid = topic.append(key="4711", value=b"paid", properties={"by": "card"})
         topic.append(key="4711", value=None)
@@ -47,7 +46,6 @@ def test_a_data_directory_belongs_to_one_node_at_a_time(tmp_path: Path) -> None:
 def test_a_closed_node_is_closed_once_and_for_all(tmp_path: Path) -> None:
     node = lithify.open(str(tmp_path / "data"))
     topic = node.topics.create(ORDERS)
-    assert topic is not None
     node.close()
     node.close()
     with pytest.raises(LogClosed):

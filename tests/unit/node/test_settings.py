@@ -6,6 +6,8 @@ from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
 from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
 from lithify.settings import Durability
+from lithify.topics.policies import Policies
+from lithify.topics.store import TopicSettings
 
 
 def read(
@@ -52,6 +54,16 @@ def test_an_optional_number_can_be_switched_off_again() -> None:
     assert read(toml, off).settings.segment_age_ms_max is None
 
 
+def test_what_topics_keep_goes_to_the_topics_and_is_without_limit_by_default() -> None:
+    assert read().settings.topics == TopicSettings()
+    toml = "deduplication = true\nretention_ms = 0\nretention_bytes = 4096\nmessage_ttl_ms = 1000"
+    found = read(toml, {"LITHIFY_BACKLOG_BYTES_MAX": "8192"}).settings
+    assert found.topics.deduplication
+    assert found.topics.policies == Policies(0, 4096, 1000, 8192)
+    off = {"LITHIFY_RETENTION_MS": "off", "LITHIFY_MESSAGE_TTL_MS": "off"}
+    assert read(toml, off).settings.topics.policies == Policies(retention_bytes=4096)
+
+
 def test_a_list_has_commas_in_the_environment() -> None:
     environ = {"LITHIFY_SUPERUSERS": "ann, bob", "LITHIFY_TOKEN_SECRET_FILE": "secret"}
     found = read('superusers = ["eve"]', environ).settings
@@ -87,6 +99,10 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ('durability = "sometimes"', {}, "must be one of always, interval, none"),
         ("segment_bytes_max = 3", {}, "segment_bytes_max (node.toml) is 3, must be from 1024"),
         ('segment_age_ms_max = "never"', {}, 'must be a whole number or "off"'),
+        ("retention_ms = -1", {}, "retention_ms (node.toml) is -1, must be from 0"),
+        ("message_ttl_ms = 0", {}, "message_ttl_ms (node.toml) is 0, must be from 1"),
+        ("", {"LITHIFY_BACKLOG_BYTES_MAX": "-5"}, "(LITHIFY_BACKLOG_BYTES_MAX) is -5"),
+        ("deduplication = 1", {}, "must be true or false"),
         ('log_level = "loud"', {}, "must be one of debug, info, warning, error"),
         ('pulsar_host = "0.0.0.0"', {}, "must be an address of this machine alone"),
         ('http_host = "10.0.0.1"', {}, "http_host (node.toml) is '10.0.0.1', must be an address"),

@@ -8,6 +8,7 @@ from lithify.errors import LithifyError, ProtocolError
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import (
     FRAME_MARGIN_BYTES,
+    check_text,
     encode_command,
     encode_payload,
     next_frame,
@@ -118,3 +119,24 @@ def test_an_empty_command_is_a_frame() -> None:
     assert found is not None
     frame, size = found
     assert (bytes(frame.command), frame.entry, size) == (b"", None, 8)
+
+
+def test_text_that_is_none_is_refused_wherever_it_stands() -> None:
+    command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER)
+    command.producer.topic = "orders"
+    command.producer.producer_id = command.producer.request_id = 1
+    command.producer.metadata.add(key="first", value="caf\u00e9")
+    command.producer.metadata.add(key="second", value="@@")
+    check_text(command)
+    for place in (b"orders", b"@@"):
+        data = command.SerializeToString().replace(place, b"\xff" * len(place))
+        with pytest.raises(ProtocolError, match="is not text"):
+            check_text(wire.BaseCommand.FromString(data))
+
+
+def test_message_ids_inside_message_ids_are_no_text() -> None:
+    command = wire.BaseCommand(type=wire.BaseCommand.ACK)
+    command.ack.consumer_id = 1
+    command.ack.ack_type = wire.CommandAck.Individual
+    command.ack.message_id.add(ledgerId=1, entryId=2).first_chunk_message_id.ledgerId = 1
+    check_text(command)

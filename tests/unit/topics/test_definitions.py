@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.errors import DamagedFile, InvalidInput
+from lithify.compaction.lines import encode_line
+from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.topics.definitions import (
     Definitions,
@@ -110,3 +111,13 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
     write_atomic(fs, "data/definitions", bytes(data))
     with pytest.raises(DamagedFile):
         DefinitionsFile(fs, "data/definitions")
+
+
+def test_a_newer_version_is_refused_and_left_alone() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir("/node")
+    newer = encode_line('{"version":2,"tenants":{},"namespaces":{},"topics":{}}')
+    write_atomic(fs, "/node/definitions", newer)
+    with pytest.raises(UnsupportedVersion, match="version 2, this build reads up to 1"):
+        DefinitionsFile(fs, "/node/definitions")
+    assert read_file(fs, "/node/definitions") == newer

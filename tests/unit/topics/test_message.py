@@ -74,6 +74,18 @@ def test_a_key_that_only_says_it_is_base64_is_taken_as_it_is() -> None:
     assert next(decode_entry(entry(encode_entry(head, b"v")))).key == b"x"
 
 
+def test_a_key_that_is_neither_text_nor_base64_is_taken_as_it_is() -> None:
+    head = metadata(partition_key="\u00e9", partition_key_b64_encoded=True)
+    assert next(decode_entry(entry(encode_entry(head, b"v")))).key == "\u00e9".encode()
+
+
+def test_what_was_sent_as_text_and_is_none_can_be_read() -> None:
+    given = MessageMetadata(producer_name="@@", partition_key="@@", sequence_id=1, publish_time=1)
+    head = given.SerializeToString().replace(b"@@", b"\xff\xfe")
+    message = next(decode_entry(entry(len(head).to_bytes(4, "big") + head + b"v")))
+    assert (message.key, message.producer) == (b"\xff\xfe", "\ufffd\ufffd")
+
+
 def test_metadata_of_another_broker_in_front_is_passed_over() -> None:
     body = b"\x0e\x02\0\0\0\x03abc" + encode_entry(metadata(), b"v")
     assert parse_entry(body)[0] == metadata_of(body) == metadata()

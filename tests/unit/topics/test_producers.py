@@ -37,6 +37,26 @@ def test_a_producer_that_comes_back_takes_its_own_place_over() -> None:
     assert producers.may_write(new), "the old one's farewell comes late and changes nothing"
 
 
+def test_who_is_refused_takes_no_place_over() -> None:
+    producers = Producers()
+    old, other = Producer("node-1", epoch=0), Producer("b")
+    producers.add(old)
+    producers.add(other)
+    with pytest.raises(ProducerFenced):
+        producers.add(Producer("node-1", epoch=1, mode=AccessMode.EXCLUSIVE))
+    assert producers.may_write(old)
+
+
+def test_a_producer_that_comes_back_stands_before_those_who_wait() -> None:
+    producers = Producers()
+    old, waiting = Producer("node-1", epoch=0), Producer("w", mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    producers.add(old)
+    assert producers.add(waiting) == (False, [])
+    new = Producer("node-1", epoch=1)
+    assert producers.add(new) == (True, [old])
+    assert producers.remove(new) is waiting
+
+
 def test_an_exclusive_producer_is_alone() -> None:
     producers = Producers()
     first = exclusive("a")

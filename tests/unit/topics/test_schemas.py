@@ -150,7 +150,7 @@ def test_partitions_share_the_schemas_of_their_topic() -> None:
         )
 
     topics = open_topics()
-    topics.create("orders", partitions=2)
+    topics.create_partitioned("orders", 2)
     assert topics.schemas("orders-partition-0").register(STRING).version == 0
     assert topics.schemas("orders-partition-1") is topics.schemas("orders")
     topics.create("plain-partition-7")
@@ -161,7 +161,7 @@ def test_partitions_share_the_schemas_of_their_topic() -> None:
     topics = open_topics()
     assert topics.schemas("orders").latest() is not None
     topics.delete("orders")
-    topics.create("orders", partitions=2)
+    topics.create_partitioned("orders", 2)
     assert topics.schemas("orders").latest() is None
     topics.close()
 

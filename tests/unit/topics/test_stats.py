@@ -15,7 +15,7 @@ from lithify.topics.cursor_changes import Acked, AckedUpTo
 from lithify.topics.names import TopicName
 from lithify.topics.producers import AccessMode, Producer
 from lithify.topics.stats import backlog, internal_stats, storage_bytes, sum_stats, topic_stats
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.subscription import Consumer, SubscriptionType
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -28,13 +28,18 @@ def fs() -> MemoryFileSystem:
 
 
 @pytest.fixture
-def topic(fs: MemoryFileSystem) -> Iterator[Topic]:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def topic(fs: MemoryFileSystem, clock: ManualClock) -> Iterator[Topic]:
     topic = Topic.open(
         fs,
         "orders",
         TopicName.parse("orders"),
         settings=LogSettings(segment_bytes_max=1024),
-        clock=ManualClock(),
+        clock=clock,
         events=ignore_events,
     )
     yield topic
@@ -97,6 +102,42 @@ def test_stats_of_partitions_add_up(topic: Topic) -> None:
     assert both["subscriptions"]["s"]["msgBacklog"] == 4
     assert both["metadata"]["partitions"] == 2
     assert one["subscriptions"]["s"]["msgBacklog"] == 2, "the parts stay as they are"
+
+
+def test_what_a_reader_was_given_still_counts_when_it_has_gone(topic: Topic) -> None:
+    for _ in range(3):
+        topic.append(value=bytes(50))
+    subscription = topic.subscription("r", SubscriptionType.EXCLUSIVE, durable=False, start=0)
+    reader = Consumer("reader", permits=10)
+    subscription.add(reader, SubscriptionType.EXCLUSIVE)
+    assert len(topic.dispatch(subscription)) == 3
+    before = topic_stats(topic)
+    assert before["msgOutCounter"] == 3
+    topic.leave(subscription, reader)
+    after = topic_stats(topic)
+    assert after["subscriptions"] == {}
+    counters = ("msgOutCounter", "bytesOutCounter")
+    assert [after[name] for name in counters] == [before[name] for name in counters]
+
+
+def test_rates_are_those_of_the_last_minute(topic: Topic, clock: ManualClock) -> None:
+    for _ in range(30):
+        topic.append(value=bytes(50))
+        clock.advance(1)
+        topic.maintain_memory()
+    rates = topic_stats(topic)
+    assert rates["msgRateIn"] == 1.0
+    assert rates["msgThroughputIn"] == rates["bytesInCounter"] / 30
+    assert (rates["msgRateOut"], rates["msgThroughputOut"]) == (0.0, 0.0)
+    assert sum_stats({"a": rates, "b": rates})["msgRateIn"] == 2.0
+    for _ in range(45):
+        clock.advance(1)
+        topic.maintain_memory()
+    assert 0 < topic_stats(topic)["msgRateIn"] < 1
+    for _ in range(70):
+        clock.advance(1)
+        topic.maintain_memory()
+    assert topic_stats(topic)["msgRateIn"] == 0.0
 
 
 def test_a_cursor_with_very_many_ranges_shows_the_first_of_them(topic: Topic) -> None:

@@ -36,9 +36,7 @@ def values(topics: Topics, name: str) -> list[bytes | None]:
 def test_a_topic_outlives_its_node() -> None:
     fs = MemoryFileSystem()
     topics = open_topics(fs)
-    topic = topics.create("orders")
-    assert topic is not None
-    topic.append(value=b"one")
+    topics.create("orders").append(value=b"one")
     topics.close()
     assert values(open_topics(fs), "orders") == [b"one"]
 
@@ -66,7 +64,7 @@ def test_names_that_differ_only_in_odd_characters_have_their_own_files() -> None
 
 def test_partitions_are_topics_of_their_own() -> None:
     topics = open_topics(MemoryFileSystem())
-    assert topics.create("orders", partitions=2) is None
+    topics.create_partitioned("orders", 2)
     topics.get("orders-partition-1").append(value=b"x")
     with pytest.raises(InvalidInput, match="name a partition"):
         topics.get("orders")
@@ -154,7 +152,7 @@ def test_closing_tries_all_and_raises_the_first_error() -> None:
 def test_a_thousand_topics_are_opened_only_when_they_are_used() -> None:
     memory = MemoryFileSystem()
     topics = open_topics(memory)
-    topics.create("many", partitions=1000)
+    topics.create_partitioned("many", 1000)
     topics.get("many-partition-7").append(value=b"x")
     topics.close()
     fs = FaultyFileSystem(memory)

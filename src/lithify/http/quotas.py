@@ -1,0 +1,98 @@
+"""Backlog quotas: how far a subscription may be behind before producers are refused.
+
+Of Pulsar's quotas there is one here: of bytes, kept by refusing producers. What asks for another
+one is refused, not ignored. In the definitions it is `backlog_bytes_max`, see `policies.py` of the
+topics; a size below 0 is no limit.
+"""
+
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Response
+from pydantic import AliasChoices, BaseModel, Field
+
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
+from lithify.http.settings import change_settings, settings_of
+from lithify.topics.policies import policies_of
+from lithify.topics.store import TopicNotFound
+
+__all__ = ["quota_map", "router"]
+
+router = APIRouter(prefix="/admin/v2", tags=["backlog quotas"])
+
+BACKLOG_BYTES_MAX = "backlog_bytes_max"
+POLICY = "producer_exception"
+
+Kind = Literal["destination_storage", "message_age"]
+SIZE: Kind = "destination_storage"
+
+
+class Quota(BaseModel):
+    """How much, and what happens then."""
+
+    size_bytes: int = Field(
+        default=-1, ge=-1, le=2**62, validation_alias=AliasChoices("limitSize", "limit")
+    )
+    time_s: int = Field(default=-1, validation_alias="limitTime")
+    policy: str
+
+
+def quota_map(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What settings say, with Pulsar's names; nothing if they say nothing."""
+    size_bytes = settings.get(BACKLOG_BYTES_MAX)
+    if size_bytes is None:
+        return {}
+    quota = {"limit": size_bytes, "limitSize": size_bytes, "limitTime": -1, "policy": POLICY}
+    return {SIZE: quota}
+
+
+@router.get("/namespaces/{tenant}/{namespace}/backlogQuotaMap")
+async def quotas(name: NamespacePath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
+    """Those of a namespace."""
+    return quota_map(settings_of(broker, name))
+
+
+@router.post("/namespaces/{tenant}/{namespace}/backlogQuota", status_code=204)
+async def set_quota(
+    name: NamespacePath,
+    broker: BrokerHere,
+    wanted: Annotated[Quota, Body()],
+    backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
+) -> Response:
+    """Say how far behind a subscription may be."""
+    if backlogQuotaType != SIZE or wanted.time_s >= 0:
+        raise Refused(HTTPStatus.NOT_IMPLEMENTED, "a backlog has a limit of bytes, not of time")
+    if wanted.policy != POLICY:
+        reason = f"policy {wanted.policy} of a backlog quota: there is only {POLICY}"
+        raise Refused(HTTPStatus.NOT_IMPLEMENTED, reason)
+    change_settings(broker, name, {BACKLOG_BYTES_MAX: wanted.size_bytes})
+    return Response(status_code=204)
+
+
+@router.delete("/namespaces/{tenant}/{namespace}/backlogQuota", status_code=204)
+async def remove_quota(
+    name: NamespacePath,
+    broker: BrokerHere,
+    backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
+) -> Response:
+    """Back to what holds for the node; the limit of time is never there."""
+    if backlogQuotaType == SIZE:
+        change_settings(broker, name, {BACKLOG_BYTES_MAX: None})
+    return Response(status_code=204)
+
+
+@router.get("/persistent/{tenant}/{namespace}/{topic}/backlogQuotaMap")
+async def topic_quotas(
+    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Those that a topic has itself, or with `applied` those that hold for it."""
+    topics = broker.topics
+    if not topics.exists(name):
+        raise TopicNotFound(f"topic {name} does not exist")
+    current = topics.definitions.current
+    if applied:
+        held = policies_of(current, name, topics.settings.policies).backlog_bytes_max
+        return quota_map({BACKLOG_BYTES_MAX: held} if held >= 0 else {})
+    found = current.topics.get(str(name)) or current.topics[str(name.whole)]
+    return quota_map(found.settings)

@@ -1,0 +1,46 @@
+"""How fast counters grow: over the last minute, or since the topic was opened if that is less.
+
+1. Now and then the counters are noted with the time, at most once every `NOTE_SECONDS`.
+2. Notes older than a minute are forgotten, but for the newest of them.
+3. A rate is what a counter has grown by since the oldest note, divided by the time since then.
+
+So it looks back a minute and at most `NOTE_SECONDS` more, as long as somebody notes. Pure: the time
+is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Rates"]
+
+NOTE_SECONDS = 5.0
+WINDOW_SECONDS = 60.0
+SECONDS_MIN = 1.0
+"""What happened in less than a second counts as of a whole one: it says little about the next."""
+
+
+class Rates:
+    """Of some counters, which only grow."""
+
+    def __init__(self, now_s: float, counters: Sequence[int]) -> None:
+        self._notes = deque([(now_s, tuple(counters))])
+
+    def note(self, now_s: float, counters: Sequence[int]) -> None:
+        """Remember what the counters are, if it is time to."""
+        notes = self._notes
+        if now_s - notes[-1][0] < NOTE_SECONDS:
+            return
+        notes.append((now_s, tuple(counters)))
+        while now_s - notes[1][0] >= WINDOW_SECONDS:
+            notes.popleft()
+
+    def per_second(self, now_s: float, counters: Sequence[int]) -> list[float]:
+        """How fast each grows."""
+        then_s, before = self._notes[0]
+        seconds = max(now_s - then_s, SECONDS_MIN)
+        return [(now - old) / seconds for now, old in zip(counters, before, strict=True)]
