@@ -17,6 +17,8 @@ import base64
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lithify.log.log import Log
 from lithify.positions import NO_POSITION, PACKED, unpack
 from lithify.topics.cursor import Cursor
@@ -44,7 +46,6 @@ from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
@@ -161,7 +162,7 @@ class Topic:
         self.check_backlog()
         pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=flags)
         self.entries_in += len(bodies)
-        self.messages_in += int(sum(counts))
+        self.messages_in += int(np.sum(counts))
         self.bytes_in += sum(map(len, bodies))
         return pending
 
