@@ -154,7 +154,9 @@ class Log:
         """Open a log to write and read, creating it if it is not there; see `recovery.py`."""
         settings = settings or LogSettings()
         clock = clock or SystemClock()
-        fs.mkdir(directory)
+        if not fs.exists(f"{directory}/{MANIFEST}"):
+            # Where a manifest is, the directory was made durable before it.
+            fs.mkdir(directory)
         lock = fs.lock(f"{directory}/{LOCK}", owner or f"pid {os.getpid()}")
         if lock is None:
             raise LogLocked(directory, read_file(fs, f"{directory}/{LOCK}").decode() or "unknown")
