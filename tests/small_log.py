@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
+from lithify.compaction.jobs import no_check
 from lithify.compaction.journal import Journal, RunRecord
 from lithify.compaction.report import Cause, History, Report
-from lithify.compaction.rewrite import RewriteTask, rewrite
+from lithify.compaction.rewrite import RewriteTask, run_rewrite
 from lithify.liveset import LiveSet
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
@@ -63,7 +64,8 @@ def publish(log: Log, fs: FileSystem) -> None:
     _, second, third, _ = log.manifest.segments
     dead = with_dead_set(fs, directory, second, {4}, "a0")
     sources = (dead, with_dead_set(fs, directory, third, {8}, "a0"))
-    target = rewrite(fs, RewriteTask(directory, sources, segment_name(2, "a1"), created_ms=5))
+    task = RewriteTask(fs, directory, sources, segment_name(2, "a1"), created_ms=5)
+    target = run_rewrite(task, no_check)
     fs.remove(f"{directory}/{dead_set_name(third.id, 'a0')}")
     target = with_dead_set(fs, directory, target, {6}, "a2")
 

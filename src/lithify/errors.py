@@ -21,6 +21,7 @@ expected, and leaves everything as it was. Callers catch the class, people read 
     ├── WriteFailed             the file system refused a write; nothing was acknowledged
     ├── RunRefused              a compaction run cannot start now; names the limit it waits for
     ├── RunFailed               the file system failed a run; the log is as it was
+    ├── JobFailed               Spark or a worker process could not finish a job of a run
     ├── RunCancelled            a run was asked to stop and left the log as it was
     └── PlanStale               the log changed under a plan, so it was not applied
 """
@@ -36,6 +37,7 @@ __all__ = [
     "EntryTooLarge",
     "InvalidInput",
     "InvalidSetting",
+    "JobFailed",
     "LithifyError",
     "LogClosed",
     "LogLocked",
@@ -209,3 +211,11 @@ class RunCancelled(LithifyError):
 
 class PlanStale(LithifyError):
     """The log changed under a plan."""
+
+
+class JobFailed(LithifyError):
+    """Spark, or the process that keeps it, could not finish a job; the log is as it was."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"job {name} failed: {reason}")
+        self.name = name

@@ -12,10 +12,13 @@ So takers pass in the order they came, nobody starves, and a take larger than th
 proportion. Over any window the bytes passed are at most `bytes_per_s * window + burst_bytes`; where
 one take is larger than the burst, its size stands in for the burst.
 
-`Budget` is the setting, `Allowance` the object a run carries and calls before each transfer; its
-threads share it. `DiskGate` lets one run at a time onto a disk, among all processes of a user that
-share the gate's directory: it locks `disk-<device>.lock` there, and the operating system unlocks
-it when the process dies. The file stays; a leftover file without a lock keeps nobody out.
+`Budget` is the setting, `Allowance` the object that a run, and each of its tasks, carries and calls
+before each transfer; threads may share it. Tasks that run side by side have a share of the budget
+each (`Budget.share`), so that together they keep to it wherever they run.
+
+`DiskGate` lets one run at a time onto a disk, among all processes of a user that share the gate's
+directory: it locks `disk-<device>.lock` there, and the operating system unlocks it when the
+process dies. The file stays; a leftover file without a lock keeps nobody out.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from lithify.errors import InvalidInput, RunCancelled, RunRefused
@@ -67,16 +70,22 @@ class TokenBucket:
     """Lets bytes pass at a steady rate; `None` lets everything pass. Any thread may take."""
 
     def __init__(
-        self, bytes_per_s: int | None, clock: Clock, burst_bytes: int | None = None
+        self,
+        bytes_per_s: int | None,
+        clock: Clock,
+        burst_bytes: int | None = None,
+        saved_bytes: int | None = None,
     ) -> None:
+        """`saved_bytes` may pass at once to begin with: the burst, unless given."""
         check_range("bytes_per_s", bytes_per_s, 1, BYTES_MAX)
         check_range("burst_bytes", burst_bytes, 1, BYTES_MAX)
+        check_range("saved_bytes", saved_bytes, 0, BYTES_MAX)
         self._clock = clock
         self._lock = threading.Lock()
         self._burst_setting = burst_bytes
         self._rate = bytes_per_s
         self._asked_bytes = 0
-        self._earned_bytes = float(self.burst_bytes)
+        self._earned_bytes = float(self.burst_bytes if saved_bytes is None else saved_bytes)
         self._earned_at_s = clock.monotonic_s()
 
     @property
@@ -162,17 +171,39 @@ class Budget:
         check_range("memory_bytes", self.memory_bytes, MEMORY_BYTES_MIN, BYTES_MAX)
         check_range("scratch_bytes", self.scratch_bytes, 0, BYTES_MAX)
 
+    def share(self, tasks: int) -> Budget:
+        """What one of so many tasks that run side by side may use: rates and memory, divided.
+
+        Nothing is divided below the least a budget may have.
+        """
+        count = max(1, tasks)
+
+        def part(rate: int | None) -> int | None:
+            return None if rate is None else max(RATE_BYTES_PER_S_MIN, rate // count)
+
+        return replace(
+            self,
+            read_bytes_per_s=part(self.read_bytes_per_s),
+            write_bytes_per_s=part(self.write_bytes_per_s),
+            memory_bytes=max(MEMORY_BYTES_MIN, self.memory_bytes // count),
+        )
+
 
 class Allowance:
-    """A budget being used by one run: its threads ask here before they read or write.
+    """A budget being used by one run or task: its threads ask here before they read or write.
 
-    `reads` and `writes` are its buckets; `set_rate` on them works while the run goes on.
+    `reads` and `writes` are its buckets; `set_rate` on them works while the run goes on. They start
+    with nothing saved: a run has thousands of tasks, and a burst for each would be no limit at all.
+    `stop` is called wherever `check` is and may raise.
     """
 
-    def __init__(self, budget: Budget, clock: Clock) -> None:
+    def __init__(
+        self, budget: Budget, clock: Clock, stop: Callable[[], None] = lambda: None
+    ) -> None:
         self.budget = budget
-        self.reads = TokenBucket(budget.read_bytes_per_s, clock)
-        self.writes = TokenBucket(budget.write_bytes_per_s, clock)
+        self.reads = TokenBucket(budget.read_bytes_per_s, clock, saved_bytes=0)
+        self.writes = TokenBucket(budget.write_bytes_per_s, clock, saved_bytes=0)
+        self._stop = stop
         self._cancelled = threading.Event()
         self._lock = threading.Lock()
         self._bytes_read = 0
@@ -205,6 +236,7 @@ class Allowance:
 
     def check(self) -> None:
         """Raise `RunCancelled` if the run was asked to stop."""
+        self._stop()
         if self._cancelled.is_set():
             raise RunCancelled(
                 f"run was cancelled after {self._bytes_read} bytes read "

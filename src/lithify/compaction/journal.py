@@ -4,7 +4,8 @@ It is the file `JOURNAL` in the log's directory and exists only while a run is u
 created in one atomic step with everything the run has decided, then grows a line per step
 (`lines.py`):
 
-    PREPARE   who and when, horizon, the judged segments with their dead sets, drops and groups
+    PREPARE   who and when, horizon, the judged segments with their dead sets, drops and groups,
+              the store's facts
     COPY      a group's target is written and durable                      (a line a group)
     COMMIT    all targets are durable; the manifest is about to be replaced
     CLEANUP   the new generation rules
@@ -68,6 +69,10 @@ class RunRecord:
     groups: tuple[tuple[int, ...], ...]
     """Ids of the judged segments that are rewritten together."""
     causes: Mapping[Cause, tuple[int, int]]
+    messages: tuple[int, int] = (0, 0)
+    """In the judged segments: all, and those that are live. Zeros where entries have none."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the store that are published with the run, into the manifest's `state`."""
     targets: Mapping[int, SegmentRef] = field(default_factory=dict)
     """Finished groups, by number."""
     phase: Phase = Phase.PREPARE
@@ -90,6 +95,10 @@ class RunRecord:
             "groups": self.groups,
             "causes": self.causes,
         }
+        if any(self.messages):
+            value["messages"] = self.messages
+        if self.state:
+            value["state"] = self.state
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -111,6 +120,8 @@ class RunRecord:
             dropped=tuple(value["dropped"]),
             groups=tuple(map(tuple, value["groups"])),
             causes={Cause(c): (n, size) for c, (n, size) in value["causes"].items()},
+            messages=tuple(value.get("messages", (0, 0))),
+            state=value.get("state", {}),
         )
 
 

@@ -7,20 +7,12 @@
 | `stats` | `plan_stats_based` | the range that frees a segment most cheaply | one a segment |
 | `sparse` | `plan_sparse_neighbours` | neighbours of which little is live | 1 |
 | `hybrid` | `plan_hybrid` | as `stats`, from time to time as `all` | as the one it used |
+| `view` | `plan_view` | what is sparse and rows of small ones, up to a cap | a few |
 
 A round is a plan applied to the statistics, with nothing else dying meanwhile.
 
-All of them work the same way:
-
-1. Check that ids are unique, positions ascend and the sizes add up below `LOG_BYTES_MAX`.
-2. Cut the log into runs at every active or busy segment; those are kept, and no group spans one.
-3. Choose inside each run. A segment with no live entry can only be dropped, is never a source
-   and never separates its neighbours.
-4. Pack live segments into groups: in log order, a segment joins the open group if the target
-   stays within the limits, else it opens the next one. A segment that is above the limits alone
-   is a group alone. No group of several sources therefore exceeds the limits, and no two
-   neighbouring targets would fit into one, which is why `all` needs a single round.
-5. A group of one source with no dead byte would gain nothing: it is kept.
+All of them check, cut, choose and pack in the same way (`packing.py`); `view` is in a file of its
+own, `view_policy.py`.
 
 Each group becomes one segment of its live bytes and no policy makes a group of nothing, so that
 no plan makes a log larger and every plan that is not empty makes progress.
@@ -30,19 +22,28 @@ Nothing here touches files, clocks, threads or randomness; anybody may call it.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.compaction.plan import Dropped, Group, Kept, Plan, SegmentStats, human_bytes
-from lithify.errors import InvalidInput, InvalidSetting
+from lithify.compaction.packing import (
+    LOG_BYTES_MAX,
+    NOTHING_TO_GAIN,
+    Limits,
+    assemble,
+    at_least,
+    groups_of,
+    pack,
+    runs_of,
+)
+from lithify.compaction.plan import Group, Plan, SegmentStats, human_bytes
+from lithify.compaction.view_policy import plan_view
+from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "LOG_BYTES_MAX",
@@ -53,44 +54,15 @@ __all__ = [
     "plan_hybrid",
     "plan_sparse_neighbours",
     "plan_stats_based",
+    "plan_view",
     "plan_whole_dead",
 ]
-
-LOG_BYTES_MAX = 2**53
-"""8 PiB: up to here a sum of sizes is exact as a float, so that equal costs compare as equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What bounds a plan: the target of a group, its number of sources, the cost of a file.
-
-    `sources_max` binds the policy `sparse` only. `overhead_bytes` is what a segment file takes
-    beyond its frames.
-    """
-
-    target_bytes_max: int
-    target_entries_max: int
-    sources_max: int = 8
-    overhead_bytes: int = 160
-
-    def __post_init__(self) -> None:
-        _at_least("target_bytes_max", self.target_bytes_max, 1)
-        _at_least("target_entries_max", self.target_entries_max, 1)
-        _at_least("sources_max", self.sources_max, 1)
-        _at_least("overhead_bytes", self.overhead_bytes, 0)
-
-    def admit(self, sources: Sequence[SegmentStats]) -> bool:
-        """Whether one target may hold what is live in `sources`."""
-        return (
-            sum(source.live_bytes for source in sources) <= self.target_bytes_max
-            and sum(source.live_entries for source in sources) <= self.target_entries_max
-        )
 
 
 def plan_whole_dead(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
     """Drop the segments with no live entry and leave the rest alone; copies nothing."""
-    dead = [segment for run in _runs(segments) for segment in run if segment.is_dead]
-    return _assemble(
+    dead = [segment for run in runs_of(segments) for segment in run if segment.is_dead]
+    return assemble(
         "whole-dead", segments, limits, dead=dead, why_kept=lambda _: "has live entries"
     )
 
@@ -99,11 +71,11 @@ def plan_all(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
     """Drop what is dead and pack everything else, however little that gains."""
     dead: list[SegmentStats] = []
     groups: list[Group] = []
-    for run in _runs(segments):
+    for run in runs_of(segments):
         dead.extend(segment for segment in run if segment.is_dead)
-        groups.extend(_groups(run, limits, "everything is packed"))
-    return _assemble(
-        "all", segments, limits, dead=dead, groups=groups, why_kept=lambda _: _NOTHING_TO_GAIN
+        groups.extend(groups_of(run, limits, "everything is packed"))
+    return assemble(
+        "all", segments, limits, dead=dead, groups=groups, why_kept=lambda _: NOTHING_TO_GAIN
     )
 
 
@@ -121,23 +93,23 @@ def plan_stats_based(
     A range with a benefit under `benefit_segments_min` does not count. On a tie the earliest
     range wins, then the widest. Time is quadratic in the number of segments.
     """
-    _at_least("benefit_segments_min", benefit_segments_min, 1)
+    at_least("benefit_segments_min", benefit_segments_min, 1)
     best: _Range | None = None
-    for run in _runs(segments):
+    for run in runs_of(segments):
         found = _cheapest_range(run, limits, benefit_segments_min)
         if found and (best is None or found.ratio < best.ratio):
             best = found
     if best is None:
         reason = f"no range frees {benefit_segments_min} or more segments"
-        return _assemble("stats", segments, limits, why_kept=lambda _: reason)
+        return assemble("stats", segments, limits, why_kept=lambda _: reason)
     chosen = {segment.id for segment in best.segments}
-    return _assemble(
+    return assemble(
         "stats",
         segments,
         limits,
         dead=[segment for segment in best.segments if segment.is_dead],
-        groups=_groups(best.segments, limits, best.reason()),
-        why_kept=lambda kept: _NOTHING_TO_GAIN if kept.id in chosen else "outside the best range",
+        groups=groups_of(best.segments, limits, best.reason()),
+        why_kept=lambda kept: NOTHING_TO_GAIN if kept.id in chosen else "outside the best range",
     )
 
 
@@ -155,7 +127,7 @@ def plan_sparse_neighbours(
     dead: list[SegmentStats] = []
     members: list[list[SegmentStats]] = []
     reasons: dict[int, str] = {}
-    for run in _runs(segments):
+    for run in runs_of(segments):
         group: list[SegmentStats] = []
         for segment in run:
             if segment.is_dead:
@@ -170,7 +142,7 @@ def plan_sparse_neighbours(
                 members.append(group)
             group.append(segment)
     groups = [Group.of(group, "sparse neighbours") for group in members]
-    return _assemble(
+    return assemble(
         "sparse", segments, limits, dead=dead, groups=groups, why_kept=lambda kept: reasons[kept.id]
     )
 
@@ -188,7 +160,7 @@ def plan_hybrid(
     A log that never had a full plan has 0 for `last_full_ms`. The plan's policy says which one
     made it, `hybrid:all` or `hybrid:stats`; the caller remembers when a full one was published.
     """
-    _at_least("full_every_ms", full_every_ms, 0)
+    at_least("full_every_ms", full_every_ms, 0)
     is_due = now_ms - last_full_ms >= full_every_ms
     plan = plan_all(segments, limits) if is_due else plan_stats_based(segments, limits)
     return replace(plan, policy=f"hybrid:{plan.policy}")
@@ -201,6 +173,7 @@ POLICIES: Mapping[str, Callable[..., Plan]] = MappingProxyType(
         "stats": plan_stats_based,
         "sparse": plan_sparse_neighbours,
         "hybrid": plan_hybrid,
+        "view": plan_view,
     }
 )
 """Each takes the segments, the limits and its own options by keyword."""
@@ -213,9 +186,6 @@ def plan_by_name(
     if name not in POLICIES:
         raise InvalidSetting("policy", name, "one of " + ", ".join(POLICIES))
     return POLICIES[name](segments, limits, **options)
-
-
-_NOTHING_TO_GAIN = "fully live and merges with no neighbour"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +213,7 @@ def _cheapest_range(
     """The best range of one run.
 
     All starts are worked on at once. Step `width` adds to each range its segment number `width`,
-    packing it as `_pack` does, so that after it the arrays describe the range of `width` segments
+    packing it as `pack` does, so that after it the arrays describe the range of `width` segments
     from every start that has so many.
     """
     live_bytes = np.array([segment.live_bytes for segment in run], np.int64)
@@ -274,33 +244,8 @@ def _cheapest_range(
     if ratio == np.inf:
         return None
     chosen = run[start : start - minus_width]
-    benefit = len(chosen) - len(_pack(chosen, limits))
+    benefit = len(chosen) - len(pack(chosen, limits))
     return _Range(chosen, sum(segment.live_bytes for segment in chosen), benefit)
-
-
-def _pack(segments: Iterable[SegmentStats], limits: Limits) -> list[list[SegmentStats]]:
-    """Step 4 of the module: the sources of each target, also of those not worth a rewrite."""
-    packed: list[list[SegmentStats]] = []
-    room_bytes = room_entries = -1
-    for segment in segments:
-        if segment.is_dead:
-            continue
-        if segment.live_bytes > room_bytes or segment.live_entries > room_entries:
-            packed.append([])
-            room_bytes, room_entries = limits.target_bytes_max, limits.target_entries_max
-        packed[-1].append(segment)
-        room_bytes -= segment.live_bytes
-        room_entries -= segment.live_entries
-    return packed
-
-
-def _groups(segments: Iterable[SegmentStats], limits: Limits, reason: str) -> list[Group]:
-    """Steps 4 and 5 of the module."""
-    return [
-        Group.of(sources, reason)
-        for sources in _pack(segments, limits)
-        if len(sources) > 1 or sources[0].dead_bytes > 0
-    ]
 
 
 def _unfit(segment: SegmentStats, limits: Limits, density_min: float) -> str | None:
@@ -314,62 +259,3 @@ def _unfit(segment: SegmentStats, limits: Limits, density_min: float) -> str | N
             f"{human_bytes(segment.live_bytes)} are above the limits of a target"
         )
     return None
-
-
-def _runs(segments: Sequence[SegmentStats]) -> Iterator[list[SegmentStats]]:
-    """Steps 1 and 2 of the module: the stretches a plan may touch, none of them empty."""
-    _check_log(segments)
-    run: list[SegmentStats] = []
-    for segment in segments:
-        if segment.blocked_by is None:
-            run.append(segment)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
-
-
-def _assemble(
-    policy: str,
-    segments: Sequence[SegmentStats],
-    limits: Limits,
-    *,
-    dead: Iterable[SegmentStats] = (),
-    groups: Sequence[Group] = (),
-    why_kept: Callable[[SegmentStats], str],
-) -> Plan:
-    """The plan that drops `dead`, rewrites `groups` and keeps all the others."""
-    dropped = tuple(Dropped(segment.id, segment.bytes, "no live entry") for segment in dead)
-    touched = {item.segment for item in dropped}
-    touched.update(source for group in groups for source in group.sources)
-    kept = tuple(
-        Kept(segment.id, segment.blocked_by or why_kept(segment))
-        for segment in segments
-        if segment.id not in touched
-    )
-    return Plan(policy, dropped, tuple(groups), kept, limits.overhead_bytes)
-
-
-def _check_log(segments: Sequence[SegmentStats]) -> None:
-    for segment, times in Counter(stats.id for stats in segments).items():
-        if times > 1:
-            raise InvalidInput(f"{times} segments have the id {segment}, must be unique")
-    for before, after in pairwise(segments):
-        if after.first_position <= before.last_position:
-            raise InvalidInput(
-                f"segment {after.id} starts at position {after.first_position}, must be above "
-                f"{before.last_position}, where segment {before.id} before it ends"
-            )
-    total_bytes = sum(segment.bytes for segment in segments)
-    total_entries = sum(segment.entries for segment in segments)
-    if max(total_bytes, total_entries) > LOG_BYTES_MAX:
-        raise InvalidInput(
-            f"the segments have {total_entries} entries in {total_bytes} bytes, "
-            f"must be at most {LOG_BYTES_MAX}"
-        )
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidSetting(name, value, f"at least {least}")

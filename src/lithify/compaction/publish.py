@@ -4,6 +4,9 @@ In place (blobs, raft): judged segments of the log are dropped, replaced by thei
 or kept with their new dead set. In the view (topics): the same is done to the segments of the
 compacted view and those of the log that join it, and the log stays as it is.
 
+The facts that the store brings with a run are merged into the manifest's `state`: they become true
+with the generation they are about.
+
 The log may have changed since it was judged: segments may have been appended (they stay as they
 are) or dropped by retention (then the run is stale, because its targets would bring them back).
 """
@@ -39,7 +42,10 @@ def publish_edit(manifest: Manifest, record: RunRecord) -> Manifest:
             raise PlanStale(f"{segment.name} was dropped after run {record.run_id} had judged it")
     result = _carried_out(record)
     changed = replace(
-        manifest, horizon=max(record.horizon, manifest.horizon), last_run=record.run_id
+        manifest,
+        horizon=max(record.horizon, manifest.horizon),
+        last_run=record.run_id,
+        state={**manifest.state, **record.state},
     )
     if record.in_view:
         return replace(changed, view=result)

@@ -42,17 +42,23 @@ Result = Literal["done", "failed", "cancelled", "nothing to do", "rolled back"]
 
 
 class Cause(StrEnum):
-    """Why an entry was dropped."""
+    """Why an entry, or a message of one, was dropped."""
 
     SUPERSEDED = "superseded"
     TOMBSTONE = "tombstone"
     EXPIRED = "expired"
     UNREFERENCED = "unreferenced"
+    KEYLESS = "keyless"
+    MARKER = "marker"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The durable record of one run. `dropped` is (entries, bytes) by cause."""
+    """The durable record of one run.
+
+    `dropped` is (count, bytes) by cause. Where an entry holds several messages, as in topics, the
+    count is of messages, and so are `read_messages` and `kept_messages`; in other logs these are 0.
+    """
 
     run_id: str
     log: str
@@ -73,11 +79,15 @@ class Report:
     retired_bytes: int = 0
     reclaimed_bytes: int = 0
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
+    read_messages: int = 0
+    kept_messages: int = 0
 
     def to_json(self) -> str:
-        """Compact JSON on one line."""
+        """Compact JSON on one line, without counts of messages where there are none."""
         values: dict[str, object] = {"version": REPORT_VERSION}
         values |= {each.name: getattr(self, each.name) for each in fields(self)}
+        if not self.read_messages:
+            del values["read_messages"], values["kept_messages"]
         values["dropped"] = dict(self.dropped)
         values["seconds_by_phase"] = dict(self.seconds_by_phase)
         return json.dumps(values, separators=(",", ":"))
@@ -111,6 +121,8 @@ class Report:
             f", read {self.read_entries} entries ({human_bytes(self.read_bytes)})"
             f", kept {self.kept_entries} ({human_bytes(self.kept_bytes)})"
         )
+        if self.read_messages:
+            line += f", {self.kept_messages} of {self.read_messages} messages"
         for cause, (entries, size_bytes) in self.dropped.items():
             line += f", dropped {entries} {cause} ({human_bytes(size_bytes)})"
         line += f", reclaimed {human_bytes(self.reclaimed_bytes)}"

@@ -6,11 +6,13 @@ alike. It is given file names and knows no log that is open, so it can run anywh
 1. For each source, take what is live: all its positions but its dead set.
 2. Of its 64 KiB blocks read those that hold a live position; gaps of up to 256 KiB are read over,
    so that reads are few and large.
-3. Hop from frame to frame through what was read; check the CRC of each live one and copy it as it
-   is, neighbours in one piece.
+3. Hop from frame to frame through what was read; check the CRC of each live one and collect it as
+   it is, neighbours in one piece, until there is enough for a large write. Frames that are only
+   partly live are made smaller by the store's `Rewriting`: their positions stay, dead slots go,
+   CRCs are new.
 4. Count: exactly the live entries must have come, else a damaged dead frame has led the hop astray
    or the set names what is not there; the source is then read through to say where.
-5. Seal the target: block index, footer, fsync.
+5. Seal the target: block index, footer, fsync. Then the store makes the side files it wants.
 
 Invariants: sources are never written to; nothing but checked frames reaches the target; the target
 is durable when this returns, and nothing refers to it yet. Run twice, it writes two files.
@@ -18,81 +20,106 @@ is durable when this returns, and nothing refers to it yet. Run twice, it writes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from lithify.errors import DamagedFrame, PlanStale
+from lithify.clock import SystemClock
+from lithify.compaction.budget import Allowance, Budget
+from lithify.errors import DamagedFrame, InvalidInput, PlanStale
 from lithify.liveset import LiveSet
 from lithify.log import kernels
+from lithify.log.deadset import DeadSet, Parts
+from lithify.log.frame import HEADER_BYTES
 from lithify.log.manifest import SegmentRef
+from lithify.log.names import parse_name, segment_name
 from lithify.log.reader import OpenSegment, read_dead_set
-from lithify.log.scan import PIECE_BYTES, Pieces, describe, scan_frames, stamps_of
+from lithify.log.scan import PIECE_BYTES, Frames, Pieces, describe, scan_frames
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentWriter, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from lithify.clock import Clock
+    from lithify.compaction.jobs import Check
     from lithify.fs import FileSystem
+    from lithify.log.segment import SegmentHeader
 
     _Array = NDArray[np.int64]
     _Step = tuple[int, int, int]
     """Where a kernel stopped: offset, last position, status."""
 
-__all__ = ["RewriteTask", "live_of", "measure_live", "rewrite"]
+__all__ = ["RewriteTask", "Rewriting", "live_of", "measure_live", "rewrite", "run_rewrite"]
 
 GAP_BYTES_MAX = 256 * 1024
+BEHIND_BYTES = 8 * 2**20
+
+
+class Rewriting(Protocol):
+    """What a store does to its entries on the way; a picklable value."""
+
+    def edit(self, frames: Frames, parts: Parts) -> Frames:
+        """The frames as they are to stand in the target: all of them, at the same positions.
+
+        Those that `parts` names are made smaller, the others copied. They stand side by side from
+        the first byte of the buffer on, each with its CRC. Called only where parts are.
+        """
+
+    def finish(
+        self, fs: FileSystem, directory: str, sources: Sequence[SegmentRef], target: SegmentRef
+    ) -> None:
+        """Make the side files of a target that is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """One group, as names and numbers only: it can be sent to another process."""
+    """One group, as a value that can be sent to another process."""
 
+    fs: FileSystem
     directory: str
     sources: tuple[SegmentRef, ...]
     """In position order, each with the dead set that was judged for it."""
     target: str
-    """The new file's name; unique to this attempt."""
+    """The new file's name, unless an earlier attempt at this task has made it."""
     created_ms: int
+    budget: Budget = field(default_factory=Budget)
+    """This task's share."""
+    rewriting: Rewriting | None = None
+    """None where every entry is wholly live or dead, and there are no side files."""
+    clock: Clock = field(default_factory=SystemClock)
 
 
-def live_of(fs: FileSystem, directory: str, segment: SegmentRef) -> LiveSet:
+def live_of(segment: SegmentRef, dead: DeadSet) -> LiveSet:
     """The positions of a segment that its dead set does not name.
 
     Positions at which the segment has no entry are among them; that does no harm.
     """
-    everything = LiveSet.from_range(segment.first_position, segment.last_position + 1)
-    if segment.dead is None:
-        return everything
-    return everything - read_dead_set(fs, directory, segment.dead)
+    return LiveSet.from_range(segment.first_position, segment.last_position + 1) - dead.entries
 
 
-def rewrite(
-    fs: FileSystem,
-    task: RewriteTask,
-    before_read: Callable[[int], None] = lambda _: None,
-    before_write: Callable[[int], None] = lambda _: None,
-) -> SegmentRef:
-    """Carry out a task; the target as a manifest would name it.
+def run_rewrite(task: RewriteTask, check: Check) -> SegmentRef:
+    """Carry out a task; the target as a manifest would name it."""
+    return rewrite(task, Allowance(task.budget, task.clock, check))
 
-    `before_read` and `before_write` are called with the number of bytes and may wait or raise.
-    """
+
+def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
+    """The same with an allowance that is there already."""
+    fs = task.fs
     first = task.sources[0]
-    path = f"{task.directory}/{task.target}"
     with fs.open_read(f"{task.directory}/{first.name}") as file:
         header = replace(read_header(file), created_ms=task.created_ms)
-    writer = SegmentWriter.create(fs, path, header, exclusive=True)
+    name, writer = _create(task, header)
     with writer.file:
         for source in task.sources:
-            live = live_of(fs, task.directory, source)
-            _copy(fs, task.directory, source, live, writer, before_read, before_write)
+            _copy(task, source, writer, allowance)
         footer = writer.seal()
-    return SegmentRef(
+    target = SegmentRef(
         id=first.id,
-        name=task.target,
+        name=name,
         first_position=first.first_position,
         last_position=footer.last_position,
         entries=footer.entries,
@@ -102,43 +129,137 @@ def rewrite(
         time_max=footer.time_max,
         sealed=True,
     )
+    if task.rewriting is not None:
+        task.rewriting.finish(fs, task.directory, task.sources, target)
+    return target
+
+
+def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWriter]:
+    """(name, writer) of the target; another name if an earlier attempt has left the task's."""
+    name = task.target
+    while True:
+        try:
+            path = f"{task.directory}/{name}"
+            return name, SegmentWriter.create(task.fs, path, header, exclusive=True)
+        except FileExistsError:
+            parsed = parse_name(task.target)
+            name = segment_name(parsed.segment_id, parsed.attempt + secrets.token_hex(3))
 
 
 def _copy(
-    fs: FileSystem,
-    directory: str,
-    source: SegmentRef,
-    live: LiveSet,
-    writer: SegmentWriter,
-    before_read: Callable[[int], None],
-    before_write: Callable[[int], None],
+    task: RewriteTask, source: SegmentRef, writer: SegmentWriter, allowance: Allowance
 ) -> None:
-    out: NDArray[np.uint8] = np.empty(PIECE_BYTES, dtype=np.uint8)
+    dead = DeadSet(LiveSet.empty())
+    if source.dead is not None:
+        dead = read_dead_set(task.fs, task.directory, source.dead)
     before = writer.entries
-
-    def gather(pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
-        nonlocal out
-        if len(out) < held:
-            out = np.empty(len(pieces.buffer), dtype=np.uint8)
-        offsets, positions = pieces.offsets, pieces.positions
-        count, filled, end, after, status = kernels.gather(
-            pieces.buffer, 0, held, after, starts, stops, out, offsets, positions
-        )
-        if count:
-            before_write(filled)
-            times = stamps_of(out, offsets[:count]) >> 16
-            writer.append_many(out.data[:filled], positions[:count], offsets[:count], times)
-        return end, after, status
-
-    segment = OpenSegment(fs, directory, source)
+    collected = _Collected(task, dead.parts, writer, allowance)
+    segment = OpenSegment(task.fs, task.directory, source)
     with segment.file:
-        _walk(segment, source, live, before_read, gather)
+        _walk(segment, source, live_of(source, dead), allowance.read, collected.gather)
+        collected.write()
         copied = writer.entries - before
-        expected = source.entries - (source.dead.entries if source.dead is not None else 0)
-        if copied != expected:
+        if copied != source.live_entries:
             _read_through(segment, source)
             path = segment.file.path
-            raise PlanStale(f"{path} has {copied} live entries, {expected} were planned")
+            what = f"{copied} live entries, {source.live_entries} were planned"
+            raise PlanStale(f"{path} has {what}")
+
+
+class _Collected:
+    """Live frames of one source, written to the target in pieces that are large.
+
+    The operating system is asked to begin with each `BEHIND_BYTES` of them at once, so that the
+    disk works while the next ones are gathered, and the fsync at the end has little left to do.
+    """
+
+    __slots__ = (
+        "_allowance",
+        "_bytes",
+        "_count",
+        "_offsets",
+        "_out",
+        "_parts",
+        "_positions",
+        "_task",
+        "_writer",
+    )
+
+    def __init__(
+        self, task: RewriteTask, parts: Parts, writer: SegmentWriter, allowance: Allowance
+    ) -> None:
+        self._task = task
+        self._parts = parts
+        self._writer = writer
+        self._allowance = allowance
+        self._make_room(2 * PIECE_BYTES)
+
+    def _make_room(self, size: int) -> None:
+        self._out: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+        self._offsets: _Array = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
+        self._positions: _Array = np.empty_like(self._offsets)
+        self._count = self._bytes = 0
+
+    def gather(self, pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
+        """Take the live frames out of a piece."""
+        if held > len(self._out) - self._bytes:
+            self.write()
+        if held > len(self._out):
+            self._make_room(len(pieces.buffer))
+        first = self._count
+        count, filled, end, after, status = kernels.gather(
+            pieces.buffer,
+            0,
+            held,
+            after,
+            starts,
+            stops,
+            self._out[self._bytes :],
+            self._offsets[first:],
+            self._positions[first:],
+        )
+        self._offsets[first : first + count] += self._bytes
+        self._count += count
+        self._bytes += filled
+        return end, after, status
+
+    def write(self) -> None:
+        """Append what was gathered to the target."""
+        count, writer = self._count, self._writer
+        if not count:
+            return
+        offsets, positions = self._offsets[:count], self._positions[:count]
+        frames = Frames(self._out[: self._bytes], offsets, positions, base=0)
+        before = writer.end
+        _write(_edited(frames, self._parts, self._task), writer, self._allowance)
+        if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
+            writer.file.begin_sync()
+        self._count = self._bytes = 0
+
+
+def _edited(frames: Frames, parts: Parts, task: RewriteTask) -> Frames:
+    """The frames without the slots that are dead in them."""
+    if not len(parts):
+        return frames
+    here = parts.slice(int(frames.positions[0]), int(frames.positions[-1]) + 1)
+    if not len(here):
+        return frames
+    if task.rewriting is None:
+        what = f"the entry at {here.positions[0]} is partly live"
+        raise InvalidInput(f"{what}, but nobody was given to {task.target} who can take parts out")
+    edited = task.rewriting.edit(frames, here)
+    if not np.array_equal(edited.positions, frames.positions):
+        raise InvalidInput(f"{task.target}: an edit must keep every position")
+    return edited
+
+
+def _write(frames: Frames, writer: SegmentWriter, allowance: Allowance) -> None:
+    """Append frames that stand side by side from the first byte of their buffer on."""
+    last = frames.select(slice(-1, None))
+    size = int(last.offsets[0] + last.lengths()[0]) + HEADER_BYTES
+    allowance.write(size)
+    data = frames.buffer.data[:size]
+    writer.append_many(data, frames.positions, frames.offsets, frames.times())
 
 
 def measure_live(

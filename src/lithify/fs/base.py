@@ -79,6 +79,12 @@ class File(Protocol):
     def fdatasync(self) -> None:
         """Make bytes (and the size that reaches them) durable."""
 
+    def begin_sync(self) -> None:
+        """Have the operating system begin to write what it got to the disk; promises nothing.
+
+        It makes the fsync that follows later a short one.
+        """
+
     def close(self) -> None:
         """Close; a second call does nothing."""
 

@@ -260,6 +260,10 @@ class _FaultyFile:
     def fdatasync(self) -> None:
         self._run("fdatasync", self.inner.fdatasync)
 
+    def begin_sync(self) -> None:
+        # Nothing depends on it, so there is nothing to fail.
+        self.inner.begin_sync()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -142,6 +142,9 @@ class _MemoryFile:
     def fdatasync(self) -> None:
         self.fsync()
 
+    def begin_sync(self) -> None:
+        """A power cut may come before anything has reached the disk."""
+
     def close(self) -> None:
         with self._disk.guard:
             if self._open:

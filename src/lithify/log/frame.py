@@ -75,6 +75,8 @@ class Entry:
     body: bytes
     flags: int = 0
     tag: int = 0
+    live: int | None = None
+    """Bit s is set for each slot s that is live; None: all that are stored."""
 
     @property
     def frame_bytes(self) -> int:

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileLock, FileSystem
+    from lithify.log.batch import Slices
     from lithify.log.pins import PinInfo
     from lithify.log.segment import SegmentFooter, WriterMark
     from lithify.positions import PositionRule
@@ -154,21 +155,28 @@ class Log:
         """Open a log to write and read, creating it if it is not there; see `recovery.py`."""
         settings = settings or LogSettings()
         clock = clock or SystemClock()
-        if not fs.exists(f"{directory}/{MANIFEST}"):
+        found = fs.exists(f"{directory}/{MANIFEST}")
+        if not found:
             # Where a manifest is, the directory was made durable before it.
             fs.mkdir(directory)
         lock = fs.lock(f"{directory}/{LOCK}", owner or f"pid {os.getpid()}")
         if lock is None:
             raise LogLocked(directory, read_file(fs, f"{directory}/{LOCK}").decode() or "unknown")
         try:
-            manifest = _read_or_create(fs, directory, kind, clock, rule, random_bytes)
+            # Another process may have created it before this one got the lock.
+            found = found or fs.exists(f"{directory}/{MANIFEST}")
+            manifest = (
+                _read(fs, directory, kind)
+                if found
+                else _create(fs, directory, kind, clock, rule, random_bytes(12))
+            )
             for event in remove_orphans(fs, directory, manifest):
                 events(event)
             tail = recover_tail(fs, directory, manifest)
         except BaseException:
             lock.release()
             raise
-        publisher = Publisher(fs, directory, manifest, events)
+        publisher = Publisher(fs, directory, manifest, events, names_synced=not found)
         active = _Active(tail.writer, last_before_active(manifest))
         log = cls(fs, directory, lock, publisher, active, settings, clock, rule, events)
         if tail.cut is not None:
@@ -207,17 +215,19 @@ class Log:
 
     def append_many(
         self,
-        bodies: Sequence[Buffer],
+        bodies: Sequence[Buffer] | Slices,
         *,
         time_ms: int | Sequence[int] | NDArray[np.int64] | None = None,
         flags: int | Sequence[int] | NDArray[np.int64] = 0,
         tags: int | Sequence[int] | NDArray[np.int64] = 0,
         positions: Sequence[int] | NDArray[np.int64] | None = None,
+        after: Pending | None = None,
     ) -> Pending:
         """Append several entries; the result stands for all of them and names the last position.
 
         Numbers hold for all bodies, sequences give one for each. If a write fails in the middle,
-        the entries before it are in the log and nothing is acknowledged.
+        the entries before it are in the log and nothing is acknowledged. If the append `after` has
+        failed, these must not be without it: nothing is written, and its error is raised.
         """
         times = self._clock.now_ms() if time_ms is None else time_ms
         batch = Batch(bodies, times, flags, tags, positions, self.settings.entry_bytes_max)
@@ -231,12 +241,14 @@ class Log:
                     # Rolling may have waited for an fsync that failed and took the pieces before
                     # this one with it: then nothing of the batch may be acknowledged.
                     pending.result()
+                if after is not None and after.done():
+                    after.result()
                 writer = active.writer
                 room = self.settings.segment_bytes_max - writer.end
                 limit = self._rule.last(writer.header.segment_id)
                 piece = batch.take(room, place, limit, active.durable.end)
                 try:
-                    writer.append_many(piece.frames, piece.positions, piece.offsets, piece.times)
+                    writer.append_piece(piece)
                 except OSError as error:
                     raise self._write_failed(error, int(piece.positions[-1])) from error
                 pending = self._written(active, int(piece.positions[-1]))
@@ -361,10 +373,16 @@ class Log:
                 self._durable_up_to(active, mark)
             else:
                 self._drop_unacknowledged(active, failure)
+                # Under the lock: an append that is to stand behind these must know.
+                tick.complete(failure)
         self._synced_at_s = self._clock.monotonic_s()
-        tick.complete(failure)
         if failure is not None:
             raise failure
+        tick.complete()
+
+    def _has_unsynced(self) -> bool:
+        active = self._state.active
+        return active.writer.end != active.durable.end
 
     def _durable_up_to(self, active: _Active, mark: WriterMark) -> None:
         active.durable = mark
@@ -388,17 +406,25 @@ class Log:
         To be called every now and then by whoever owns the log; without it both wait for the
         next append, sync or close.
         """
-        if self.settings.durability is Durability.INTERVAL:
+        # Nothing is done for a log in which nothing happens: there may be thousands of them.
+        if self.settings.durability is Durability.INTERVAL and self._has_unsynced():
             waited_ms = (self._clock.monotonic_s() - self._synced_at_s) * 1000
             if waited_ms >= self.settings.sync_interval_ms:
                 self.sync()
         with self._write_lock:
-            self._check_usable()
             writer = self._state.active.writer
+            if self._closed or self._torn or self._publisher.failed:
+                self._check_usable()
             if writer.entries and self._too_old(writer):
                 self._roll()
 
     # --- segments and generations -----------------------------------------------------------
+
+    def must_roll(self, size_bytes: int) -> bool:
+        """Do so many bytes more not fit into the active segment, or is it too old for them?"""
+        writer = self._state.active.writer
+        full = writer.end + size_bytes > self.settings.segment_bytes_max
+        return writer.entries > 0 and (full or self._too_old(writer))
 
     def roll(self) -> None:
         """Seal the active segment and start the next; an empty one stays."""
@@ -556,6 +582,12 @@ class Log:
         """Size of the active segment."""
         return self._state.active.writer.end
 
+    @property
+    def active_times_ms(self) -> tuple[int, int] | None:
+        """When the active segment was begun, and the newest time in it; None if it is empty."""
+        writer = self._state.active.writer
+        return (writer.header.created_ms, writer.time_max) if writer.entries else None
+
     @contextmanager
     def snapshot(self, owner: str = "reader") -> Iterator[Snapshot]:
         """What the log holds now, pinned until the block ends."""
@@ -583,7 +615,8 @@ class Log:
         if self._closed:
             return
         try:
-            self.sync()
+            if self._has_unsynced() or self._torn or self._publisher.failed:
+                self.sync()
             if self._state.active.durable.end != self.manifest.synced_bytes:
                 self.publish(lambda m: m, "close")
         finally:
@@ -607,23 +640,10 @@ class Log:
         self.close()
 
 
-def _read_or_create(
-    fs: FileSystem,
-    directory: str,
-    kind: str,
-    clock: Clock,
-    rule: PositionRule,
-    random_bytes: Callable[[int], bytes],
-) -> Manifest:
-    if not fs.exists(f"{directory}/{MANIFEST}"):
-        check_new_directory(fs, directory)
-        return _create(fs, directory, kind, clock, rule, random_bytes(12))
+def _read(fs: FileSystem, directory: str, kind: str) -> Manifest:
     manifest = read_manifest(fs, directory)
     if manifest.kind != kind:
         raise InvalidInput(f"{directory} is a log of kind {manifest.kind!r}, not {kind!r}")
-    # A process that was killed may have renamed it and not come to this fsync. Nothing may be
-    # acknowledged in a generation that a power cut could undo.
-    fs.sync_dir(directory)
     return manifest
 
 
@@ -631,6 +651,7 @@ def _create(
     fs: FileSystem, directory: str, kind: str, clock: Clock, rule: PositionRule, log_id: bytes
 ) -> Manifest:
     """A log with one empty segment."""
+    check_new_directory(fs, directory)
     first = rule.first(1, NO_POSITION)
     header = SegmentHeader(1, first, clock.now_ms(), kind, log_id)
     with SegmentWriter.create(fs, f"{directory}/{segment_name(1)}", header).file as file:

@@ -21,9 +21,9 @@ Fields
     last_run            the compaction run that published last; tells a resumed run that it did
     state               room for the store's own small facts (JSON)
 
-A segment may carry a **dead set**: positions that are dead but still in the file. It is a file of
-its own, immutable, named here with its CRC. The same segment may stand in the log and in the view,
-with different dead sets; it is retired when it stands in neither.
+A segment may carry a **dead set**: what is dead but still in the file, entries and parts of entries
+(`deadset.py`). It is a file of its own, immutable, named here with its CRC. The same segment may
+stand in the log and in the view, with different dead sets; it is retired when it stands in neither.
 
 Segments are rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few milliseconds.
 """
@@ -67,11 +67,18 @@ class DeadRef:
 
     name: str
     entries: int
-    """Positions in it."""
+    """Entries of the segment that it names as wholly dead."""
     frame_bytes: int
-    """Bytes their frames take in the segment."""
+    """Bytes their frames take in the segment, and the dead shares of partly live entries."""
     file_bytes: int
     crc: int
+    parts: int = 0
+    """Partly live entries in it."""
+
+    def to_row(self) -> list[object]:
+        """Its values in their order, for JSON; without `parts` where there are none."""
+        row: list[object] = [self.name, self.entries, self.frame_bytes, self.file_bytes, self.crc]
+        return [*row, self.parts] if self.parts else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +111,18 @@ class SegmentRef:
     def to_row(self) -> list[object]:
         """Its values in the order of `SEGMENT_COLUMNS`, for JSON."""
         row: list[object] = [getattr(self, column) for column in SEGMENT_COLUMNS[:-1]]
-        dead = self.dead
-        row.append(
-            None
-            if dead is None
-            else [dead.name, dead.entries, dead.frame_bytes, dead.file_bytes, dead.crc]
-        )
+        row.append(None if self.dead is None else self.dead.to_row())
         return row
 
     @classmethod
     def from_row(cls, row: list[Any]) -> SegmentRef:
         """Read back what `to_row` gave."""
-        dead = None if row[-1] is None else DeadRef(*row[-1])
-        return cls(**dict(zip(SEGMENT_COLUMNS, row, strict=True)) | {"dead": dead})
+        if len(row) != len(SEGMENT_COLUMNS):
+            raise ValueError(f"a segment's row has {len(row)} values")
+        *values, dead = row
+        values.append(dead if dead is None else DeadRef(*dead))
+        # The columns are the fields in their order; by name it would take longer.
+        return cls(*values)
 
 
 SEGMENT_COLUMNS = (

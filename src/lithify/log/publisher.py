@@ -4,7 +4,9 @@ Publishing replaces the manifest by one rename. If the file system fails in the 
 known which of the two generations is on disk: the publisher then reads it back ("settles") before
 anything else is written, and goes on with whichever it finds. A generation that was found on disk
 but whose directory could not be fsynced counts only after that fsync; until then every write is
-refused, because a power cut could bring the old generation back.
+refused, because a power cut could bring the old generation back. The same holds for the generation
+that an open has found: whoever published it may have been killed before that fsync, which is left
+to the first write. A log that is only read costs none.
 
 Files that the new generation does not name any more become **retired**: the manifest lists them
 with the generation that retired them until `reclaim` has deleted them.
@@ -48,13 +50,22 @@ class Publisher:
     """Holds the generation that rules, and replaces it."""
 
     def __init__(
-        self, fs: FileSystem, directory: str, manifest: Manifest, events: EventSink
+        self,
+        fs: FileSystem,
+        directory: str,
+        manifest: Manifest,
+        events: EventSink,
+        *,
+        names_synced: bool,
     ) -> None:
+        """Begin with a generation; is it known that its directory was fsynced after it?"""
         self._fs = fs
         self._directory = directory
         self._events = events
         self._unsettled: _Unsettled | None = None
-        self._names_synced = True
+        self._names_synced = names_synced
+        self.failed = False
+        """Did a publish fail, and is what became of it not settled yet?"""
         self.lock = threading.RLock()
         self.manifest = manifest
 
@@ -82,6 +93,7 @@ class Publisher:
                 # Only now, so that appends need not wait for a publish that is under way.
                 self._unsettled = _Unsettled(new, adopt, drop)
                 self._names_synced = False
+                self.failed = True
                 if not isinstance(error, OSError):
                     raise
                 self._events(WriteRefused(self._directory, MANIFEST, str(error)))
@@ -115,6 +127,7 @@ class Publisher:
                 if not self._names_synced:
                     self._fs.sync_dir(self._directory)
                     self._names_synced = True
+                self.failed = False
             except OSError as error:
                 raise WriteFailed(path, error) from error
 

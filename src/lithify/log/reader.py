@@ -5,7 +5,8 @@ moment. It never changes, so a walk over it needs no lock and holds no writer up
 means taking a new snapshot and asking for the positions above the last one seen.
 
 Two walks exist. *log*: the log's own segments. *compacted*: the compacted view up to the horizon,
-the log above it. Both leave out what a segment's dead set names.
+the log above it. Both leave out what a segment's dead set names, and say of an entry that is partly
+live which of its slots are (`Entry.live`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,8 @@ import numpy as np
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, MissingFile
 from lithify.fs import read_file
-from lithify.liveset import LiveSet
 from lithify.log.blocks import BlockIndex
+from lithify.log.deadset import DeadSet
 from lithify.log.names import MANIFEST
 from lithify.log.scan import Frames, scan_frames
 from lithify.log.segment import read_blocks, read_footer, read_header
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ActiveTail", "OpenSegment", "OpenSegments", "Snapshot", "Span", "read_dead_set"]
 
 
-def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> LiveSet:
+def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
     """A dead set, checked against what the manifest says of it."""
     path = f"{directory}/{ref.name}"
     try:
@@ -48,7 +49,7 @@ def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> LiveSet:
         raise MissingFile(path, f"{directory}/{MANIFEST}") from None
     if len(data) != ref.file_bytes or crc32c(data) != ref.crc:
         raise DamagedFile(path, 0, "is not the dead set the manifest names")
-    return LiveSet.from_bytes(data, path)
+    return DeadSet.from_bytes(data, ref.parts, path)
 
 
 class OpenSegment:
@@ -171,7 +172,7 @@ class Snapshot:
         self._fs = fs
         self._directory = directory
         self._segments = segments
-        self._dead: tuple[str, LiveSet] | None = None
+        self._dead: tuple[str, DeadSet] | None = None
         self.manifest = manifest
         self.tail = tail
 
@@ -180,23 +181,32 @@ class Snapshot:
         """The last position to be seen, -1 if there is none."""
         return self.tail.last_position
 
-    def spans(self, *, compacted: bool = False) -> tuple[Span, ...]:
-        """The walk, in position order."""
+    def spans(self, *, compacted: bool = False, through: int | None = None) -> tuple[Span, ...]:
+        """The walk, in position order.
+
+        A compacted one takes the view up to `through` and the log above it. Where the log begins
+        only later, the view goes up to there: what was trimmed is nowhere else. `through` is the
+        horizon unless a reader asks for less of the view, and never more.
+        """
         manifest = self.manifest
         if not compacted or manifest.view is None:
             return tuple(self._span(ref, -1) for ref in manifest.segments)
-        horizon = manifest.horizon
+        border = manifest.horizon
+        if through is not None:
+            border = min(border, max(through, manifest.segments[0].first_position - 1))
         view = (
-            Span(ref, ref.first_position, min(ref.last_position, horizon)) for ref in manifest.view
+            Span(ref, ref.first_position, min(ref.last_position, border))
+            for ref in manifest.view
+            if ref.first_position <= border
         )
-        log = (self._span(ref, horizon) for ref in manifest.segments)
-        return (*view, *(span for span in log if span.high > horizon))
+        log = (self._span(ref, border) for ref in manifest.segments)
+        return (*view, *(span for span in log if span.high > border))
 
     def _span(self, ref: SegmentRef, above: int) -> Span:
         high = ref.last_position if ref.sealed else self.tail.last_position
         return Span(ref, above + 1, high)
 
-    def dead_set(self, ref: SegmentRef) -> LiveSet | None:
+    def dead_set(self, ref: SegmentRef) -> DeadSet | None:
         """What is dead in a segment, or None."""
         if ref.dead is None:
             return None
@@ -213,9 +223,11 @@ class Snapshot:
             else:
                 yield segment.file, self.tail.blocks, self.tail.end
 
-    def read_frames(self, start: int = 0, *, compacted: bool = False) -> Iterator[Frames]:
+    def read_frames(
+        self, start: int = 0, *, compacted: bool = False, through: int | None = None
+    ) -> Iterator[Frames]:
         """Frames with positions at or above `start`, in pieces, ascending."""
-        spans = self.spans(compacted=compacted)
+        spans = self.spans(compacted=compacted, through=through)
         first = bisect_left(spans, start, key=lambda span: span.high)
         for span in spans[first:]:
             yield from self._forward(span, max(start, span.low))
@@ -239,19 +251,26 @@ class Snapshot:
             frames = frames.select(slice(begin, stop))
         dead = self.dead_set(span.ref)
         if dead is not None and len(frames):
-            alive = ~dead.contains_many(frames.positions)
+            alive = ~dead.entries.contains_many(frames.positions)
             if not alive.all():
                 frames = frames.select(alive)
+            if len(dead.parts):
+                frames = replace(frames, parts=dead.parts)
         return frames
 
     def read(
-        self, start: int = 0, *, compacted: bool = False, limit: int | None = None
+        self,
+        start: int = 0,
+        *,
+        compacted: bool = False,
+        through: int | None = None,
+        limit: int | None = None,
     ) -> Iterator[Entry]:
         """Entries with positions at or above `start`, ascending."""
         left = POSITION_MAX if limit is None else limit
         if left <= 0:
             return
-        for frames in self.read_frames(start, compacted=compacted):
+        for frames in self.read_frames(start, compacted=compacted, through=through):
             part = frames if len(frames) <= left else frames.select(slice(0, left))
             yield from part.entries()
             left -= len(part)

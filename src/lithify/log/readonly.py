@@ -40,7 +40,14 @@ if TYPE_CHECKING:
     from lithify.log.recovery import Tail
     from lithify.log.scan import Frames
 
-__all__ = ["find_manifest", "list_pins", "open_readonly", "pinned_manifest", "read_active"]
+__all__ = [
+    "find_manifest",
+    "list_pins",
+    "open_readonly",
+    "pinned_generation",
+    "pinned_manifest",
+    "read_active",
+]
 
 _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -82,6 +89,32 @@ def pinned_manifest(
         try:
             if pin.held and find_manifest(fs, directory).generation == manifest.generation:
                 yield manifest
+                return
+        finally:
+            pin.release()
+
+
+@contextmanager
+def pinned_generation(
+    fs: FileSystem, directory: str, generation: int, *, owner: str, clock: Clock, token: str
+) -> Iterator[None]:
+    """Claim a generation that was read before, by this process or by another one.
+
+    What a reclaim has already deleted stays so: who opens a file of it may get `MissingFile`. What
+    is there stays there until the block ends.
+    """
+    info = PinInfo(owner, generation, clock.now_ms())
+    while True:
+        try:
+            pin = FilePin(fs, directory, token, info)
+        except OSError as error:
+            if error.errno not in _NOT_ALLOWED:
+                raise
+            yield
+            return
+        try:
+            if pin.held:
+                yield
                 return
         finally:
             pin.release()

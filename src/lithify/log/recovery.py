@@ -1,8 +1,9 @@
 """What `Log.open` does to a directory that a crash may have left in any state.
 
-1. The manifest is read and its directory fsynced, which a killed process may not have come to.
-   There is none: if nothing but an empty first segment is there, creation was interrupted and
-   starts again; anything else is a loss that is reported.
+1. The manifest is read. A killed process may not have come to the fsync of its directory: that is
+   made before a name is removed, else before the first write (`publisher.py`). There is no
+   manifest: if nothing but an empty first segment is there, creation was interrupted and starts
+   again; anything else is a loss that is reported.
 2. The active segment is read through, every CRC checked, up to the first bad frame.
    a. All good: a footer behind the frames (the crash came between sealing and publishing) is
       removed; the segment goes on being active.
@@ -238,6 +239,9 @@ def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[E
         if name not in present:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
     orphans = find_orphans(manifest, names)
+    if orphans:
+        # What this generation does not name, the one that a power cut could bring back may.
+        fs.sync_dir(directory)
     for name in orphans:
         fs.remove(f"{directory}/{name}")
     if orphans:
@@ -252,11 +256,17 @@ def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> li
     orphans = [
         file.name
         for file in present
-        if file.kind in _JOURNALLED and _is_orphan(file, known, journal=False)
+        if _is_of_runs(file) and _is_orphan(file, known, journal=False)
     ]
     for name in orphans:
         fs.remove(f"{directory}/{name}")
     return [OrphanRemoved(directory, name) for name in orphans]
+
+
+def _is_of_runs(file: FileName) -> bool:
+    """Only runs write it. Other temporary files may be about to replace what they are for."""
+    is_half_an_index = file.kind is FileKind.TEMPORARY and ".keys." in file.name
+    return file.kind in _JOURNALLED or is_half_an_index
 
 
 def _is_orphan(file: FileName, known: set[str], *, journal: bool) -> bool:

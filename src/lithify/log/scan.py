@@ -9,6 +9,7 @@ the buffer; one larger than the buffer makes it grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.fs import File
+    from lithify.log.deadset import Parts
 
 __all__ = ["PIECE_BYTES", "Frames", "Pieces", "describe", "scan_frames", "stamps_of"]
 
@@ -66,6 +68,8 @@ class Frames:
     positions: NDArray[np.int64]
     base: int
     """The file offset of the buffer's first byte."""
+    parts: Parts | None = None
+    """Which of them are only partly live; None: none."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -88,7 +92,7 @@ class Frames:
 
     def select(self, keep: NDArray[np.bool_] | slice) -> Frames:
         """Some of them."""
-        return Frames(self.buffer, self.offsets[keep], self.positions[keep], self.base)
+        return Frames(self.buffer, self.offsets[keep], self.positions[keep], self.base, self.parts)
 
     def entries(self) -> Iterator[Entry]:
         """Each as a value of its own, which stays valid."""
@@ -96,13 +100,20 @@ class Frames:
         lengths = self.lengths().tolist()
         stamps = stamps_of(self.buffer, self.offsets).tolist()
         tags = self.tags().tolist()
+        lives = repeat(None, len(self)) if self.parts is None else self.parts.masks(self.positions)
         rows = zip(
-            self.offsets.tolist(), self.positions.tolist(), lengths, stamps, tags, strict=True
+            self.offsets.tolist(),
+            self.positions.tolist(),
+            lengths,
+            stamps,
+            tags,
+            lives,
+            strict=True,
         )
-        for offset, position, length, stamp, tag in rows:
+        for offset, position, length, stamp, tag, live in rows:
             begin = offset + HEADER_BYTES
             body = bytes(memory[begin : begin + length])
-            yield Entry(position, stamp >> 16, body, stamp & 0xFFFF, tag)
+            yield Entry(position, stamp >> 16, body, stamp & 0xFFFF, tag, live)
 
 
 class Pieces:
@@ -175,15 +186,22 @@ class Pieces:
         return not (at_end and (left == 0 or consumed == 0))
 
 
-def scan_frames(file: File, start: int, stop: int, after: int) -> Iterator[Frames]:
+def scan_frames(
+    file: File,
+    start: int,
+    stop: int,
+    after: int,
+    before_read: Callable[[int], None] = lambda _: None,
+) -> Iterator[Frames]:
     """All frames of `file[start:stop]`, in pieces.
 
     `start` must be the beginning of a frame and `stop` the end of one. Positions must ascend from
     above `after`. A bad frame raises `DamagedFrame` once all good ones before it were given out.
+    `before_read` is called with the number of bytes and may wait or raise.
     """
     if start >= stop:
         return
-    pieces = Pieces(file, start, stop)
+    pieces = Pieces(file, start, stop, before_read)
     while True:
         held = pieces.fill()
         count, end, status = kernels.scan(

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.fs import File, FileSystem
+    from lithify.log.batch import Piece
 
 __all__ = [
     "FOOTER_BYTES",
@@ -268,6 +269,15 @@ class SegmentWriter:
         self.file.write(frames)
         self.note(positions, offsets + self.end, times)
         self.end += len(frames)
+
+    def append_piece(self, piece: Piece) -> None:
+        """Write encoded frames that are given in one buffer or several."""
+        if len(piece.buffers) == 1:
+            self.file.write(piece.buffers[0])
+        else:
+            self.file.writev(piece.buffers)
+        self.note(piece.positions, piece.offsets + self.end, piece.times)
+        self.end += piece.size
 
     def note(
         self, positions: NDArray[np.int64], offsets: NDArray[np.int64], times: NDArray[np.int64]

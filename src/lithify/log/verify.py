@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lithify.errors import Corrupt, DamagedFile, LithifyError, UnsupportedVersion
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.names import MANIFEST, FileKind, parse_name
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.log.deadset import DeadSet
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
     from lithify.log.scan import Frames
     from lithify.log.segment import SegmentFooter
@@ -102,15 +104,17 @@ class _Dead:
 
     ref: DeadRef
     path: str
-    positions: LiveSet
+    dead: DeadSet
     entries: int = 0
     bytes: int = 0
+    parts: int = 0
 
     def see(self, frames: Frames) -> None:
-        dead = self.positions.contains_many(frames.positions)
+        dead = self.dead.entries.contains_many(frames.positions)
         count = int(dead.sum())
         self.entries += count
         self.bytes += int(frames.lengths()[dead].sum()) + count * HEADER_BYTES
+        self.parts += int(np.isin(frames.positions[~dead], self.dead.parts.positions).sum())
 
 
 @dataclass(slots=True)
@@ -194,9 +198,9 @@ class _Check:
 
     def _read_dead(self, ref: SegmentRef) -> _Dead:
         assert ref.dead is not None
-        positions = read_dead_set(self.fs, self.directory, ref.dead)
+        dead = read_dead_set(self.fs, self.directory, ref.dead)
         path = f"{self.directory}/{ref.dead.name}"
-        first, last = positions.first, positions.last
+        first, last = dead.entries.first, dead.entries.last
         if first is not None and last is not None:
             outside = first < ref.first_position or last > ref.last_position
             if outside:
@@ -206,7 +210,7 @@ class _Check:
                     f"names positions {first} … {last}, "
                     f"{ref.name} has {ref.first_position} … {ref.last_position}",
                 )
-        return _Dead(ref.dead, path, positions)
+        return _Dead(ref.dead, path, dead)
 
     def _check_active(self, manifest: Manifest) -> None:
         tail = read_active(self.fs, self.directory, manifest, self._see)
@@ -275,7 +279,12 @@ def _check_footer(footer: SegmentFooter, found: SegmentFooter, path: str) -> Non
 
 def _check_dead(dead: _Dead) -> None:
     """What the manifest counts of a dead set against the frames it names."""
-    if (dead.entries, dead.bytes) != (dead.ref.entries, dead.ref.frame_bytes):
+    if dead.parts != dead.ref.parts:
+        what = f"says of {dead.ref.parts} entries which slots are live, {dead.parts} are there"
+        raise DamagedFile(dead.path, 0, what)
+    # The dead shares of partly live entries are counted as well, and only the store knows them.
+    at_least = dead.parts > 0 and dead.bytes <= dead.ref.frame_bytes
+    if dead.entries != dead.ref.entries or not (at_least or dead.bytes == dead.ref.frame_bytes):
         raise DamagedFile(
             dead.path,
             0,

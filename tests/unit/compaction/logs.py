@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.compaction.budget import DiskGate
+from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
 from lithify.compaction.run import Compactor, RunSettings
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.budget import Allowance, Budget
-    from lithify.compaction.rewrite import RewriteTask
+    from lithify.compaction.budget import Budget
+    from lithify.compaction.jobs import Check, Jobs, Progress
+    from lithify.compaction.rewrite import Rewriting
     from lithify.compaction.rule import Rule
-    from lithify.compaction.run import Executor
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 DIRECTORY = "/data/log"
 LIMITS = Limits(target_bytes_max=1 << 20, target_entries_max=10_000)
@@ -95,7 +99,9 @@ def compactor_of(
     limits: Limits = LIMITS,
     clock: Clock | None = None,
     events: EventSink = ignore_events,
-    executor: Executor | None = None,
+    jobs: Jobs | None = None,
+    rewriting: Rewriting | None = None,
+    progress: Progress = ignore_progress,
 ) -> Compactor:
     rule = GivenLiveSet(LiveSet.from_iterable(live)) if isinstance(live, Iterable) else live
     settings = RunSettings(limits, policy, options or {}, in_view)
@@ -107,7 +113,9 @@ def compactor_of(
         clock=clock or ManualClock(),
         events=events,
         gate=DiskGate(fs, "/gate"),
-        executor=executor,
+        jobs=jobs,
+        rewriting=rewriting,
+        progress=progress,
         random_bytes=lambda size: next(_names).to_bytes(size, "big"),
     )
 
@@ -118,17 +126,28 @@ _names = count(1)
 
 @dataclass
 class Interrupted:
-    """Rewrites as the local executor does, and calls `between` before each group."""
+    """Works as the local jobs do, and calls `between` before each task."""
 
     between: Callable[[], None]
-    inner: Executor
-    tasks: list[RewriteTask] = field(default_factory=list)
+    tasks: list[object] = field(default_factory=list)
+    slots: int = 1
 
-    def rewrite(
-        self, fs: FileSystem, tasks: Sequence[RewriteTask], allowance: Allowance
-    ) -> Iterator[tuple[int, SegmentRef]]:
+    def run(
+        self,
+        name: str,
+        function: Callable[[T, Check], R],
+        tasks: Sequence[T],
+        *,
+        weights: Sequence[int] = (),
+        check: Check,
+        progress: Progress,
+    ) -> Iterator[tuple[int, R]]:
         self.tasks.extend(tasks)
-        for number, task in enumerate(tasks):
+
+        def interrupted(task: T, check: Check) -> R:
             self.between()
-            for _, target in self.inner.rewrite(fs, [task], allowance):
-                yield number, target
+            return function(task, check)
+
+        return LocalJobs().run(
+            name, interrupted, tasks, weights=weights, check=check, progress=progress
+        )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from lithify.compaction.budget import (
     default_gate_directory,
     reserve_scratch,
 )
-from lithify.errors import InvalidInput, InvalidSetting, RunCancelled, RunRefused
+from lithify.errors import InvalidInput, InvalidSetting, PlanStale, RunCancelled, RunRefused
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
 
@@ -150,7 +151,34 @@ def test_an_allowance_counts_what_passes_and_what_was_waited_for() -> None:
 
     assert not allowance.cancelled
     assert (allowance.bytes_read, allowance.bytes_written) == (6_000, 22_000)
-    assert allowance.waited_s == pytest.approx(0.5 + 1.0, abs=0.001)
+    assert allowance.waited_s == pytest.approx(0.6 + 1.0, abs=0.001)
+
+
+def test_tasks_side_by_side_share_a_budget() -> None:
+    budget = Budget(
+        read_bytes_per_s=100 << 10, memory_bytes=256 << 20, scratch_bytes=7, delete_bytes_per_s=None
+    )
+    assert budget.share(4) == replace(budget, read_bytes_per_s=25 << 10, memory_bytes=64 << 20)
+    assert budget.share(1) == budget.share(0) == budget
+    assert budget.share(10_000) == replace(budget, read_bytes_per_s=1 << 10, memory_bytes=1 << 20)
+
+
+def test_many_short_tasks_keep_to_the_rate_together() -> None:
+    clock = ManualClock(start_ms=0)
+    budget = Budget(read_bytes_per_s=10_240)
+    for _ in range(100):
+        Allowance(budget, clock).read(1024)
+    assert clock.monotonic_s() == pytest.approx(10, rel=0.01)
+
+
+def test_whoever_started_a_task_can_stop_it() -> None:
+    def stop() -> None:
+        raise PlanStale("not any more")
+
+    allowance = Allowance(Budget(), ManualClock(), stop)
+    for stopped in (allowance.check, lambda: allowance.read(1), lambda: allowance.write(0)):
+        with pytest.raises(PlanStale, match="not any more"):
+            stopped()
 
 
 def test_a_cancelled_run_stops_at_its_next_call() -> None:

@@ -66,6 +66,16 @@ def test_what_was_decided_comes_back() -> None:
     assert journal.read() == RECORD
 
 
+def test_facts_and_messages_come_back() -> None:
+    _, journal = new_journal()
+    parts = replace(SEGMENTS[0], dead=replace(DEAD, parts=4))
+    record = replace(
+        RECORD, judged=(parts,), messages=(500, 20), state={"last": [59, 3], "none": None}
+    )
+    journal.create(record)
+    assert journal.read() == record
+
+
 def test_what_was_done_comes_back() -> None:
     _, journal = new_journal()
     journal.create(RECORD)

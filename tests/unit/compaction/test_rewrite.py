@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lithify.clock import ManualClock
+from lithify.compaction.budget import Allowance, Budget
 from lithify.compaction.rewrite import RewriteTask, live_of, measure_live, rewrite
 from lithify.errors import Corrupt, DamagedFrame, MissingFile, PlanStale
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
 from lithify.log.blocks import BLOCK_BYTES
+from lithify.log.deadset import DeadSet
 from lithify.log.frame import HEADER_BYTES, decode_frame
 from lithify.log.reader import OpenSegment
 from lithify.log.scan import PIECE_BYTES
@@ -33,6 +36,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lithify.compaction.rewrite import Rewriting
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
 
@@ -40,14 +44,31 @@ TARGET = "000000000001-aa.seg"
 KIB = 1024
 
 
+class Noted(Allowance):
+    """Remembers what was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(Budget(), ManualClock())
+        self.noted_reads: list[int] = []
+        self.noted_writes: list[int] = []
+
+    def read(self, size_bytes: int) -> None:
+        self.noted_reads.append(size_bytes)
+
+    def write(self, size_bytes: int) -> None:
+        self.noted_writes.append(size_bytes)
+
+
 def copy(
-    fs: FileSystem, sources: Sequence[SegmentRef], target: str = TARGET
+    fs: FileSystem,
+    sources: Sequence[SegmentRef],
+    target: str = TARGET,
+    rewriting: Rewriting | None = None,
 ) -> tuple[SegmentRef, list[int], list[int]]:
     """(target, bytes of each read, bytes of each write)"""
-    reads: list[int] = []
-    writes: list[int] = []
-    task = RewriteTask(DIRECTORY, tuple(sources), target, created_ms=77)
-    return rewrite(fs, task, reads.append, writes.append), reads, writes
+    task = RewriteTask(fs, DIRECTORY, tuple(sources), target, created_ms=77, rewriting=rewriting)
+    noted = Noted()
+    return rewrite(task, noted), noted.noted_reads, noted.noted_writes
 
 
 def frames_of(fs: FileSystem, segment: SegmentRef) -> dict[int, bytes]:
@@ -136,14 +157,17 @@ def test_frames_larger_than_a_piece_are_copied() -> None:
     assert after == {position: before[position] for position in (1, 2, 5, 6, 7)}
 
 
-def test_a_target_that_exists_is_not_overwritten() -> None:
+def test_an_attempt_leaves_the_file_of_an_earlier_one_alone_and_takes_another_name() -> None:
     fs = MemoryFileSystem()
-    source = sealed_segment(fs, [10, 20])
-    copy(fs, [source])
-    before = read_file(fs, f"{DIRECTORY}/{TARGET}")
-    with pytest.raises(FileExistsError):
-        copy(fs, [with_dead(fs, source, {0})])
-    assert read_file(fs, f"{DIRECTORY}/{TARGET}") == before
+    segment = sealed_segment(fs, [10, 20])
+    first, _, _ = copy(fs, [segment])
+    before = read_file(fs, f"{DIRECTORY}/{first.name}")
+    second, _, _ = copy(fs, [segment])
+    assert first.name == TARGET
+    assert second.name.startswith("000000000001-aa")
+    assert second.name != first.name
+    assert read_file(fs, f"{DIRECTORY}/{first.name}") == before
+    assert frames_of(fs, second) == frames_of(fs, first)
 
 
 def test_the_target_is_durable_but_for_its_name() -> None:
@@ -174,8 +198,10 @@ def test_what_is_measured_is_what_is_copied(data: st.DataObject) -> None:
 def test_live_is_what_no_dead_set_names() -> None:
     fs = MemoryFileSystem()
     source = sealed_segment(fs, [1, 2, 3], at=[5, 7, 9])
-    assert set(live_of(fs, DIRECTORY, source)) == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
-    assert set(live_of(fs, DIRECTORY, with_dead(fs, source, {7}))) == set(range(10)) - {7}
+    nothing = DeadSet(LiveSet.empty())
+    assert set(live_of(source, nothing)) == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+    seventh = DeadSet(LiveSet.from_iterable([7]))
+    assert set(live_of(source, seventh)) == set(range(10)) - {7}
 
 
 # --- what is read ---------------------------------------------------------------------------

@@ -266,6 +266,9 @@ class Boastful:
             live = LiveSet.from_iterable([segment.first_position])
             yield Judgement(live, live_entries=5, live_bytes=5 * FRAME_BYTES)
 
+    def facts(self) -> dict[str, object]:
+        return {}
+
 
 def test_a_rule_that_names_what_is_not_there_makes_the_run_stale() -> None:
     fs, log = new_log()
@@ -303,6 +306,9 @@ class ByHalves:
                 dropped[Cause.EXPIRED] = (5, 5 * FRAME_BYTES)
             live = LiveSet.from_iterable(keep)
             yield Judgement(live, len(keep), len(keep) * FRAME_BYTES, dropped)
+
+    def facts(self) -> dict[str, object]:
+        return {}
 
 
 def test_the_report_says_what_was_dropped_and_why() -> None:
@@ -391,6 +397,7 @@ def test_a_publish_of_unknown_outcome_is_found_out_and_never_reported_as_failed(
     log.close()
     fs = FaultyFileSystem(disk)
     log = open_log(fs)
+    log.settle()  # The first write would make one fsync more, that of what the open has found.
     compactor = compactor_of(log, fs, EVEN, clock=ManualClock())
     # Two fsyncs of the directory come before the one after the rename: those of the new names
     # and of the manifest's files; the journal's creation has one more.

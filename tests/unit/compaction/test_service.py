@@ -36,6 +36,9 @@ class FailsOnce:
             raise PlanStale("not now")
         yield from GivenLiveSet(LiveSet.from_range(0, 5)).judge(question)
 
+    def facts(self) -> dict[str, object]:
+        return {}
+
 
 def log_with(segments: int, directory: str) -> tuple[MemoryFileSystem, Log]:
     fs = MemoryFileSystem()

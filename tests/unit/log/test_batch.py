@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.checksum import crc32c
 from lithify.errors import EntryTooLarge, InvalidInput, PositionOutOfRange
-from lithify.log.batch import Batch
+from lithify.log.batch import LARGE_BYTES, Batch, Slices, size_of
 from lithify.log.frame import encode_header
 from lithify.positions import POSITION_MAX
 
@@ -40,10 +41,10 @@ def test_pieces_fit_and_together_are_the_frames_one_by_one(
     while len(batch):
         size = batch.next_size
         piece = batch.take(room, place, POSITION_MAX, synced)
-        assert len(piece.frames) <= max(room, size)
+        assert piece.size == sum(map(len, piece.buffers)) <= max(room, size)
         assert piece.positions.tolist() == list(range(place, place + len(piece.positions)))
         assert piece.offsets[0] == 0
-        data += piece.frames
+        data += b"".join(piece.buffers)
         place += len(piece.positions)
     assert place == 100 + len(bodies)
     assert data == b"".join(
@@ -55,7 +56,64 @@ def test_pieces_fit_and_together_are_the_frames_one_by_one(
 def test_bodies_may_be_any_kind_of_bytes() -> None:
     bodies: list[Buffer] = [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3]]
     piece = Batch(bodies, 0, 0, 0, None, 10).take(1000, 0, POSITION_MAX, 0)
-    assert [bytes(piece.frames[at + 32 : at + 34]) for at in piece.offsets] == [b"ab", b"cd", b"ef"]
+    (frames,) = piece.buffers
+    assert [bytes(frames[at + 32 : at + 34]) for at in piece.offsets] == [b"ab", b"cd", b"ef"]
+
+
+def slices_of(bodies: list[bytes], *, checked: bool) -> Slices:
+    """The bodies, each behind something else, in one buffer, in a sequence of ranges."""
+    stops = np.cumsum([3 + len(body) for body in bodies], dtype=np.int64)
+    lengths = np.array([len(body) for body in bodies], dtype=np.int64)
+    crcs = [crc32c(body) if checked else -1 for body in bodies]
+    data = np.frombuffer(b"".join(b"..." + body for body in bodies), np.uint8)
+    return Slices(data, stops - lengths, stops, np.array(crcs, dtype=np.int64))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=90), st.just(bytes(LARGE_BYTES)), st.just(b"x" * 150_001)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 400_000),
+    st.booleans(),
+)
+def test_slices_of_a_buffer_become_the_frames_of_bodies_small_or_large(
+    bodies: list[bytes], room: int, checked: bool
+) -> None:
+    slices = slices_of(bodies, checked=checked)
+    batch = Batch(slices, 5, 6, 7, None, 200_000)
+    data, place = b"", 100
+    while len(batch):
+        piece = batch.take(room, place, POSITION_MAX, 9)
+        assert piece.size == sum(map(len, piece.buffers))
+        data += b"".join(piece.buffers)
+        place += len(piece.positions)
+    assert data == b"".join(
+        encode_header(body, 100 + i, 5, 6, 7, 9) + body for i, body in enumerate(bodies)
+    )
+    assert size_of(slices) == size_of(bodies) == sum(map(len, bodies))
+
+
+def test_a_large_body_is_written_from_where_it_stands() -> None:
+    slices = slices_of([bytes(LARGE_BYTES)], checked=True)
+    header, body = Batch(slices, 0, 0, 0, None, 2**20).take(2**20, 0, POSITION_MAX, 0).buffers
+    assert len(header) == 32
+    assert np.shares_memory(np.frombuffer(body, np.uint8), slices.data)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 11), (9, 12)])
+def test_a_slice_outside_its_buffer_is_refused(start: int, stop: int) -> None:
+    ranges = (np.array([number], dtype=np.int64) for number in (start, stop, -1))
+    with pytest.raises(InvalidInput, match="bodies are not inside their buffer of 10 bytes"):
+        Batch(Slices(np.zeros(10, np.uint8), *ranges), 0, 0, 0, None, 1000)
+
+
+def test_slices_need_a_stop_and_a_crc_each() -> None:
+    one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    with pytest.raises(InvalidInput, match="as many starts as stops and CRCs"):
+        Batch(Slices(np.zeros(10, np.uint8), two, two, one), 0, 0, 0, None, 1000)
 
 
 @pytest.mark.parametrize("positions", [None, [7, 8, 9, 10]])

@@ -95,6 +95,16 @@ def test_long_runs_agree_too(around: int) -> None:
             assert int(kernels.crc32c_portable(data, 0, size)) == expected
 
 
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.binary(max_size=300), st.sampled_from([0, 1, 65_537, 2**20]))
+def test_crcs_of_two_runs_are_joined_whatever_their_lengths(
+    first: bytes, second: bytes, more: int
+) -> None:
+    second += bytes(more)
+    joined = kernels.crc32c_join(crc32c(first), crc32c(second), len(second))
+    assert int(joined) == crc32c(first + second)
+
+
 def test_the_check_value_of_the_standard() -> None:
     assert int(kernels.crc32c_of(array(b"123456789"), 0, 9)) == 0xE3069283
     assert int(kernels.crc32c_portable(array(b"123456789"), 0, 9)) == 0xE3069283

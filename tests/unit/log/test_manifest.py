@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lithify.errors import DamagedFile, UnsupportedVersion
 from lithify.fs import FaultyFileSystem, MemoryFileSystem
 from lithify.log.manifest import (
+    SEGMENT_COLUMNS,
     DeadRef,
     Manifest,
     Retired,
@@ -22,7 +23,7 @@ from lithify.log.manifest import (
 POSITION = st.integers(-1, 2**63 - 1)
 COUNT = st.integers(0, 2**63)
 NAME = st.text(max_size=20)
-DEAD = st.builds(DeadRef, NAME, COUNT, COUNT, COUNT, st.integers(0, 2**32 - 1))
+DEAD = st.builds(DeadRef, NAME, COUNT, COUNT, COUNT, st.integers(0, 2**32 - 1), parts=COUNT)
 SEGMENT = st.builds(
     SegmentRef,
     COUNT,
@@ -130,3 +131,10 @@ def test_names_are_durable_before_the_manifest_that_names_them() -> None:
         "rename /d/MANIFEST.tmp /d/MANIFEST",
         "sync_dir /d",
     ]
+
+
+def test_a_row_has_the_fields_of_a_segment_in_their_order_and_all_of_them() -> None:
+    assert tuple(field.name for field in fields(SegmentRef)) == SEGMENT_COLUMNS
+    row = SegmentRef(1, "a.seg", 0).to_row()
+    with pytest.raises(ValueError, match="10 values"):
+        SegmentRef.from_row(row[:-1])

@@ -30,7 +30,7 @@ class World:
         self.fs = FaultyFileSystem(self.disk, [Fault.parse(rule) for rule in rules])
         self.events: list[Event] = []
         self.told: list[str] = []
-        self.publisher = Publisher(self.fs, DIRECTORY, FIRST, self.events.append)
+        self.publisher = Publisher(self.fs, DIRECTORY, FIRST, self.events.append, names_synced=True)
 
     def settled(self) -> bool:
         return self.publisher.settled

@@ -121,6 +121,44 @@ def test_the_compacted_walk_goes_from_the_view_over_to_the_log() -> None:
     assert list(contents(log, compacted=True)) == [0, 7, 8, 9, 14, 15]
 
 
+@pytest.mark.parametrize(
+    ("through", "trimmed", "expected"),
+    [
+        (None, 0, [0, 9, *range(12, 16)]),
+        (99, 0, [0, 9, *range(12, 16)]),  # never above the horizon
+        (5, 0, [0, *range(6, 16)]),
+        (0, 0, [0, *range(1, 16)]),
+        (-1, 0, list(range(16))),
+        (5, 8, [0, *range(8, 16)]),  # the log begins later: the view up to there
+        (9, 8, [0, 9, *range(10, 16)]),
+        (5, 12, [0, 9, *range(12, 16)]),
+    ],
+)
+def test_a_reader_may_ask_for_less_of_the_view(
+    through: int | None, trimmed: int, expected: list[int]
+) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    for _ in range(4):
+        log.append_many([b"x"] * 4).result()
+        log.roll()
+    first, _, third = log.manifest.segments[:3]
+    dead = (
+        write_dead_set(fs, first.id, "v", {1, 2, 3}, 3 * 33),
+        write_dead_set(fs, third.id, "v", {8, 10, 11}, 3 * 33),
+    )
+    view = (replace(first, dead=dead[0]), replace(third, dead=dead[1]))
+    log.publish(lambda m: replace(m, view=view, horizon=11), "view")
+    log.drop_head(trimmed)
+    with log.snapshot() as snapshot:
+        found = [entry.position for entry in snapshot.read(compacted=True, through=through)]
+        assert found == expected
+        later = [e.position for e in snapshot.read(7, compacted=True, through=through)]
+        assert later == [position for position in expected if position >= 7]
+        spans = snapshot.spans(compacted=True, through=through)
+        assert [span.high for span in spans] == sorted(span.high for span in spans)
+
+
 # Files that are not what they should be
 
 

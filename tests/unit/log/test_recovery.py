@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 
@@ -17,7 +18,15 @@ from lithify.errors import (
     UnsupportedVersion,
 )
 from lithify.events import Event, OrphanRemoved, Published, TailCut
-from lithify.fs import FileSystem, MemoryFileSystem, read_file
+from lithify.fs import (
+    Fault,
+    FaultyFileSystem,
+    FileSystem,
+    MemoryFileSystem,
+    PowerCut,
+    read_file,
+)
+from lithify.fs.faulty import MUTATING
 from lithify.log.frame import Entry
 from lithify.log.log import Log
 from lithify.log.manifest import read_manifest, write_manifest
@@ -373,3 +382,60 @@ def test_a_recovered_segment_is_sealed_as_if_it_had_never_been_left() -> None:
         log.roll()
         log.close()
     assert read_file(plain, ACTIVE) == read_file(broken, ACTIVE)
+
+
+# What opening costs
+
+
+def test_a_log_that_is_only_opened_and_read_costs_a_lock_and_no_fsync() -> None:
+    memory = MemoryFileSystem()
+    with open_log(memory) as log:
+        fill(log, 20)
+    fs = FaultyFileSystem(memory, record=True)
+    with open_log(fs) as log:
+        assert len(contents(log)) == 20
+        log.maintain()
+    changes = [line.split()[0] for line in fs.trace if line.split()[0] in MUTATING]
+    assert changes == ["lock", "open_append"]
+
+
+def killed_before_the_names_are_durable() -> MemoryFileSystem:
+    """The disk of a process that was killed between the rename of a manifest and its fsync."""
+    memory = MemoryFileSystem()
+    fs = FaultyFileSystem(memory)
+    log = open_log(fs, LARGE)
+    fill(log, 3)
+    fs.add(Fault("rename", kind="CRASH_AFTER"))
+    with pytest.raises(PowerCut):
+        log.roll()
+    return memory.kill_clone()
+
+
+def test_nothing_is_acknowledged_in_a_generation_that_a_power_cut_could_undo() -> None:
+    for seed in range(20):
+        fs = killed_before_the_names_are_durable()
+        log = open_log(fs, LARGE)
+        assert log.manifest.generation == 2
+        assert log.append(b"acknowledged").result() == 3
+        log = open_log(fs.crash_clone(random.Random(seed)), LARGE)
+        assert contents(log)[3] == b"acknowledged"
+
+
+def test_no_file_is_removed_in_a_generation_that_a_power_cut_could_undo() -> None:
+    fs = FaultyFileSystem(killed_before_the_names_are_durable(), record=True)
+    overwrite(fs, f"{DIRECTORY}/000000000099.seg", b"nobody knows me")
+    fs.trace.clear()
+    open_log(fs, LARGE)
+    order = [line.split()[0] for line in fs.trace if line.startswith(("sync_dir", "remove"))]
+    assert order == ["sync_dir", "remove", "sync_dir"]
+
+
+def test_a_log_that_is_opened_and_left_may_still_go_back_a_generation() -> None:
+    seen = set()
+    for seed in range(20):
+        fs = killed_before_the_names_are_durable()
+        open_log(fs, LARGE).close()
+        log = open_log(fs.crash_clone(random.Random(seed)), LARGE)
+        seen.add(log.manifest.generation)
+        assert len(contents(log)) == 3
+    assert seen == {1, 2}

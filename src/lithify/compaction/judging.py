@@ -1,0 +1,123 @@
+"""What a run decides before it changes anything: the rule's judgements, written down.
+
+1. The rule is asked about the candidates and answers segment by segment.
+2. What is dead in a segment goes into a file of its own at once, so that memory holds one segment's
+   judgement and not all of them. The file is durable; its name is made so before the journal.
+3. Counts for the plan and causes for the report are added up. Last come the store's facts.
+
+Invariant: what was dead stays dead. A rule that says otherwise is refused, because readers have
+been told. A crash leaves dead sets that nobody names; the next open removes them.
+
+Called by `run.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lithify.checksum import crc32c
+from lithify.compaction.plan import SegmentStats
+from lithify.errors import InvalidInput
+from lithify.liveset import LiveSet
+from lithify.log.deadset import DeadSet
+from lithify.log.manifest import DeadRef
+from lithify.log.names import dead_set_name
+from lithify.log.reader import read_dead_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.compaction.report import Cause
+    from lithify.compaction.rule import Judgement, Question, Rule
+    from lithify.log.manifest import SegmentRef
+
+__all__ = ["Judged", "judge_segments", "segment_stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the rule said of all candidates."""
+
+    segments: tuple[SegmentRef, ...]
+    """With the dead sets they have now."""
+    stats: tuple[SegmentStats, ...]
+    causes: Mapping[Cause, tuple[int, int]]
+    messages: tuple[int, int]
+    facts: Mapping[str, Any]
+
+
+def judge_segments(question: Question, rule: Rule, run_id: str) -> Judged:
+    """Ask the rule, and write the dead sets that are new under the name of the run."""
+    segments: list[SegmentRef] = []
+    stats: list[SegmentStats] = []
+    causes: dict[Cause, tuple[int, int]] = {}
+    messages = 0, 0
+    for segment, judgement in _judgements(question, rule):
+        question.check()
+        segments.append(_with_dead_set(question, segment, judgement, run_id))
+        stats.append(_stats(segment, judgement))
+        messages = messages[0] + judgement.messages[0], messages[1] + judgement.messages[1]
+        for cause, (count, size) in judgement.dropped.items():
+            so_far = causes.get(cause, (0, 0))
+            causes[cause] = so_far[0] + count, so_far[1] + size
+    return Judged(
+        tuple(segments),
+        tuple(stats),
+        {cause: count for cause, count in causes.items() if any(count)},
+        messages,
+        rule.facts(),
+    )
+
+
+def segment_stats(question: Question, rule: Rule) -> list[SegmentStats]:
+    """The same for a dry run: writes nothing."""
+    return [_stats(segment, judgement) for segment, judgement in _judgements(question, rule)]
+
+
+def _judgements(question: Question, rule: Rule) -> Iterator[tuple[SegmentRef, Judgement]]:
+    return zip(question.segments, rule.judge(question), strict=True)
+
+
+def _with_dead_set(
+    question: Question, segment: SegmentRef, judgement: Judgement, run_id: str
+) -> SegmentRef:
+    """The segment with what is dead in it now, in a durable file of its own."""
+    whole = judgement.live_entries == segment.entries and not len(judgement.parts)
+    if segment.dead is None and whole:
+        return segment
+    everything = LiveSet.from_range(segment.first_position, segment.last_position + 1)
+    dead = DeadSet(everything - judgement.live, judgement.parts)
+    if segment.dead is not None:
+        before = read_dead_set(question.fs, question.directory, segment.dead)
+        if not dead.widens(before):
+            raise InvalidInput(f"the rule brings back dead entries of {segment.name}")
+        # Nothing came back, so the same number of live entries means the same entries.
+        if judgement.live_entries == segment.live_entries and dead.parts == before.parts:
+            return segment
+    data = dead.to_bytes()
+    name = dead_set_name(segment.id, run_id)
+    with question.fs.open_append(f"{question.directory}/{name}", exclusive=True) as file:
+        file.write(data)
+        file.fsync()
+    ref = DeadRef(
+        name,
+        entries=segment.entries - judgement.live_entries,
+        frame_bytes=segment.frame_bytes - judgement.live_bytes,
+        file_bytes=len(data),
+        crc=crc32c(data),
+        parts=len(dead.parts),
+    )
+    return replace(segment, dead=ref)
+
+
+def _stats(segment: SegmentRef, judgement: Judgement) -> SegmentStats:
+    return SegmentStats(
+        id=segment.id,
+        first_position=segment.first_position,
+        last_position=segment.last_position,
+        entries=segment.entries,
+        bytes=segment.frame_bytes,
+        live_entries=judgement.live_entries,
+        live_bytes=judgement.live_bytes,
+    )
