@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.pipeline import open_session
+from lithify.pipeline.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
-from lithify.pipeline import open_session
+from lithify.pipeline.session import open_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def test_workers_talk_over_unix_sockets_and_nobody_outside_can_connect(spark: Sp
 
 
 _PROGRAM = """
-from lithify.pipeline import open_session
+from lithify.pipeline.session import open_session
 session = open_session("local[2,4]")
 print(session.sparkContext.parallelize(range(10), 2).map(lambda x: x * x).sum())
 print(session.range(10).count())

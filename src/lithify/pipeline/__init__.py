@@ -1,6 +1,6 @@
-"""The data pipeline on Spark. Start reading in `session.py`."""
+"""The data pipeline on Spark. Start reading in `session.py`.
 
-from lithify.pipeline.java import JavaHome, find_java
-from lithify.pipeline.session import open_session
+Nothing is imported here: a node uses `worker.py` and has neither Spark nor a JVM in its process.
+"""
 
-__all__ = ["JavaHome", "find_java", "open_session"]
+__all__: list[str] = []

@@ -12,6 +12,7 @@
 | `local[*,4]` | four attempts a task | plain `local[*]` fails a job at its first failed task |
 | `spark.ui.enabled` | false | saves a second at start and a listening port |
 | `spark.python.unix.domain.socket.enabled` | true | a task costs about half as much to start |
+| `spark.python.daemon.module` | `daemon.py` | workers begin with the code of the tasks loaded |
 | `spark.driver.host`, `.bindAddress` | loopback, local masters only | nobody outside may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
 | log level | error | see `log4j2.properties` |
@@ -26,10 +27,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from lithify.pipeline.daemon import PRELOAD
 from lithify.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["open_session"]
 
@@ -37,9 +43,15 @@ _LOOPBACK = "127.0.0.1"
 
 
 def open_session(
-    master: str = "local[*,4]", *, app_name: str = "lithify", memory: str = "1g"
+    master: str = "local[*,4]",
+    *,
+    app_name: str = "lithify",
+    memory: str = "1g",
+    preload: Sequence[str] = (),
 ) -> SparkSession:
     """The Spark session of this process; `memory` is the JVM's heap, payload never enters it.
+
+    `preload` names modules that every Python worker begins with.
 
     The caller calls `stop()` on it. A session that already exists is returned with the settings
     it has.
@@ -52,12 +64,12 @@ def open_session(
     if is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in _settings(memory, is_local=is_local).items():
+    for name, value in _settings(memory, preload, is_local=is_local).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _settings(memory: str, *, is_local: bool) -> dict[str, str]:
+def _settings(memory: str, preload: Sequence[str], *, is_local: bool) -> dict[str, str]:
     """The settings of the module's table."""
     logging = f"{os.path.dirname(__file__)}/log4j2.properties"
     settings = {
@@ -65,6 +77,8 @@ def _settings(memory: str, *, is_local: bool) -> dict[str, str]:
         # The user's own options go into spark.driver.extraJavaOptions and come after these.
         "spark.driver.defaultJavaOptions": f'-Dlog4j2.configurationFile="{logging}"',
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.daemon.module": "lithify.pipeline.daemon",
+        f"spark.executorEnv.{PRELOAD}": ",".join(preload),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -1,0 +1,187 @@
+"""Runs the tasks of a compaction as Spark jobs.
+
+One job a call: each task is a partition of its own, the heaviest first, so that the last ones to
+finish are small. Light ones share a partition. Tasks and
+results are pickled values; what a task reads and writes are files.
+
+1. The job is submitted from a thread of its own, under a job group of its own.
+2. The caller's thread looks ten times a second whether the run is to stop, and how many tasks are
+   done. To stop, the job group is cancelled and the reason raised.
+3. What a task raises on purpose, or the file system raises in it, comes back as a value and is
+   raised here with its type. Anything else, such as the death of a worker, is retried by Spark as
+   often as the master says.
+
+Work of less than `SMALL_WEIGHT` bytes is done in the calling process: a job costs more than that.
+A job has at most `WAVE_WEIGHT` bytes of work or one task, so that a run that is killed has
+journalled most of what it had done.
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from lithify.compaction.jobs import LocalJobs
+from lithify.errors import JobFailed, LithifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkJobs"]
+
+SMALL_WEIGHT = 64 * 2**20
+"""A job costs 50 to 100 ms, whatever it does. One process gets through so much in 25 to 50 ms, so
+that two would not save as much as the job costs."""
+
+BUNDLES = 4
+"""A partition costs 5 ms, or 50 on a busy machine: so much less than a job."""
+
+WAVE_WEIGHT = 32 * 2**30
+POLL_S = 0.1
+
+_groups = count(1)
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class SparkJobs:
+    """See `Jobs`. The session is used and left alone."""
+
+    def __init__(self, session: SparkSession, *, small_weight: int = SMALL_WEIGHT) -> None:
+        self._context: SparkContext = session.sparkContext
+        self._small_weight = small_weight
+        self.slots: int = self._context.defaultParallelism
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[_Task, Callable[[], None]], _Result],
+        tasks: Sequence[_Task],
+        *,
+        weights: Sequence[int] = (),
+        check: Callable[[], None],
+        progress: Callable[[str, int, int], None],
+    ) -> Iterator[tuple[int, _Result]]:
+        """See `Jobs.run`."""
+        if not tasks:
+            return
+        sizes = list(weights) or [1] * len(tasks)
+        total = sum(sizes)
+        if weights and total < self._small_weight:
+            yield from LocalJobs().run(
+                name, function, tasks, weights=weights, check=check, progress=progress
+            )
+            return
+        least = self._small_weight // BUNDLES if weights else 0
+        done = 0
+        for wave in _waves(sizes):
+            before, weight = done, sum(sizes[number] for number in wave)
+
+            def so_far(part: float, before: int = before, weight: int = weight) -> None:
+                progress(name, before + int(part * weight), total)
+
+            bundles = [[(n, tasks[n]) for n in each] for each in _bundles(wave, sizes, least)]
+            yield from self._job(name, function, bundles, check, so_far)
+            done += weight
+            progress(name, done, total)
+
+    def _job(
+        self,
+        name: str,
+        function: Callable[[_Task, Callable[[], None]], _Result],
+        bundles: list[list[tuple[int, _Task]]],
+        check: Callable[[], None],
+        so_far: Callable[[float], None],
+    ) -> list[tuple[int, _Result]]:
+        group = f"lithify-{name}-{next(_groups)}"
+        answers: list[tuple[int, _Result | None, Exception | None]] = []
+        failures: list[Exception] = []
+        over = threading.Event()
+
+        def submit() -> None:
+            try:
+                self._context.setJobGroup(group, f"lithify {name}", interruptOnCancel=True)
+                rows = self._context.parallelize(bundles, len(bundles))
+                found = rows.flatMap(lambda row: [_answer(function, *each) for each in row])
+                answers.extend(found.collect())
+            except Exception as error:  # noqa: BLE001  (Spark's own, handed over to the caller)
+                failures.append(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=submit, name=group)
+        thread.start()
+        try:
+            while not over.wait(POLL_S):
+                check()
+                so_far(self._done(group) / len(bundles))
+            thread.join()
+            check()
+        except BaseException:
+            self._context.cancelJobGroup(group)
+            thread.join()
+            raise
+        if failures:
+            raise JobFailed(name, str(failures[0])) from failures[0]
+        results = []
+        for number, result, error in answers:
+            if error is not None:
+                raise error
+            results.append((number, result))
+        return results  # type: ignore[return-value]
+
+    def _done(self, group: str) -> int:
+        tracker = self._context.statusTracker()
+        done = 0
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info else ():
+                stage_info = tracker.getStageInfo(stage)
+                done += stage_info.numCompletedTasks if stage_info else 0
+        return done
+
+
+def _answer(
+    function: Callable[[_Task, Callable[[], None]], _Result], number: int, task: _Task
+) -> tuple[int, _Result | None, Exception | None]:
+    """Runs in a worker."""
+    try:
+        return number, function(task, _go_on), None
+    except (LithifyError, OSError) as error:
+        return number, None, error
+
+
+def _go_on() -> None:
+    """Spark itself stops a task of a cancelled job."""
+
+
+def _waves(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of the tasks of each job, the heaviest first."""
+    wave: list[int] = []
+    weight = 0
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        if wave and weight + sizes[number] > WAVE_WEIGHT:
+            yield wave
+            wave, weight = [], 0
+        wave.append(number)
+        weight += sizes[number]
+    if wave:
+        yield wave
+
+
+def _bundles(wave: Sequence[int], sizes: Sequence[int], least: int) -> Iterator[list[int]]:
+    """The numbers of the tasks of each partition, which weighs at least so much."""
+    bundle: list[int] = []
+    weight = 0
+    for number in wave:
+        bundle.append(number)
+        weight += sizes[number]
+        if weight >= least:
+            yield bundle
+            bundle, weight = [], 0
+    if bundle:
+        yield bundle

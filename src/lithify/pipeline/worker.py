@@ -1,0 +1,243 @@
+"""A process that keeps a Spark session warm and runs jobs for a node.
+
+A node must not have a JVM of its own in its process, nor wait seconds for one at each run. So
+`WorkerJobs` starts this module as a child when the first job comes, talks to it over a pair of
+sockets, and lets it go when it was idle for a while.
+
+    node → worker   ("run", name, function, tasks, weights)    ("cancel",)
+    worker → node   ("ready", slots)  ("progress", done, total)  ("result", number, value)
+                    ("end",)  ("error", exception)
+
+All are pickled: both ends are the same program. When the node dies the worker reads end of file
+and ends, and its JVM with it. When the worker dies its job fails with `JobFailed`; the next job
+starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lithify.compaction.jobs import no_check
+from lithify.errors import JobFailed, LithifyError, RunCancelled
+from lithify.pipeline.jobs import SMALL_WEIGHT, SparkJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lithify.clock import Clock
+
+__all__ = ["WorkerJobs"]
+
+POLL_S = 0.1
+
+STARTING = "starting Spark"
+"""What progress is told while there is no worker yet."""
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class WorkerJobs:
+    """`Jobs` by a worker process; one job at a time, others wait."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        master: str = "local[*,4]",
+        preload: Sequence[str] = (),
+        idle_s: float = 300.0,
+    ) -> None:
+        self._clock = clock
+        self._command = [sys.executable, "-m", "lithify.pipeline.worker", master, ",".join(preload)]
+        self._idle_s = idle_s
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._used_s = 0.0
+        self.slots = os.cpu_count() or 1
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker, if there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[_Task, Callable[[], None]], _Result],
+        tasks: Sequence[_Task],
+        *,
+        weights: Sequence[int] = (),
+        check: Callable[[], None],
+        progress: Callable[[str, int, int], None],
+    ) -> Iterator[tuple[int, _Result]]:
+        """See `Jobs.run`."""
+        if not tasks:
+            return
+        with self._turn:
+            try:
+                if self._connection is None:
+                    progress(STARTING, 0, 0)
+                connection = self._started(check)
+                _send(connection, ("run", name, function, list(tasks), list(weights)))
+                yield from self._answers(name, connection, check, progress)
+            except _Ended as error:
+                self._let_go()
+                raise JobFailed(name, f"the worker process ended: {error}") from error
+            finally:
+                self._used_s = self._clock.monotonic_s()
+
+    def _started(self, check: Callable[[], None]) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [*self._command, str(theirs.fileno())]
+            self._process = subprocess.Popen(  # noqa: S603  (our own program)
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,  # Ctrl-C is for the node, which lets it go by itself.
+            )
+        self._connection = Connection(ours.detach())
+        try:
+            kind, slots = _receive(self._connection, check)
+        except BaseException:
+            # The next job must not take its greeting for an answer.
+            self._let_go()
+            raise
+        assert kind == "ready"
+        self.slots = slots
+        return self._connection
+
+    def _answers(
+        self,
+        name: str,
+        connection: Connection,
+        check: Callable[[], None],
+        progress: Callable[[str, int, int], None],
+    ) -> Iterator[tuple[int, Any]]:
+        finished = False
+        try:
+            while True:
+                kind, *values = _receive(connection, check)
+                if kind == "result":
+                    yield values[0], values[1]
+                elif kind == "progress":
+                    progress(name, values[0], values[1])
+                else:
+                    finished = True
+                    if kind == "error":
+                        raise values[0]
+                    return
+        finally:
+            if not finished:
+                self._cancel(connection)
+
+    @staticmethod
+    def _cancel(connection: Connection) -> None:
+        """Stop the job; what it still says is thrown away."""
+        with suppress(_Ended):
+            _send(connection, ("cancel",))
+            while _receive(connection, no_check)[0] not in {"end", "error"}:
+                pass
+
+    def maintain(self) -> None:
+        """Let the worker go if it was idle for long."""
+        if self._turn.acquire(blocking=False):
+            try:
+                idle = self._clock.monotonic_s() - self._used_s
+                if self._process is not None and idle >= self._idle_s:
+                    self._let_go()
+            finally:
+                self._turn.release()
+
+    def close(self) -> None:
+        """End the worker; a job that runs fails."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            process.terminate()
+            process.wait()
+
+
+class _Ended(Exception):
+    """The worker hung up."""
+
+
+def _send(connection: Connection, message: tuple[object, ...]) -> None:
+    try:
+        connection.send(message)
+    except OSError as error:
+        raise _Ended(error) from error
+
+
+def _receive(connection: Connection, check: Callable[[], None]) -> Any:
+    try:
+        while not connection.poll(POLL_S):
+            check()
+        return connection.recv()
+    except (EOFError, OSError) as error:
+        raise _Ended(error) from error
+
+
+def _serve(connection: Connection, master: str, preload: str) -> None:
+    """The worker: one job after the other until the node hangs up."""
+    from lithify.pipeline.session import open_session  # noqa: PLC0415  (only this side needs Spark)
+
+    session = open_session(master, preload=tuple(filter(None, preload.split(","))))
+    jobs = SparkJobs(session, small_weight=SMALL_WEIGHT)
+    connection.send(("ready", jobs.slots))
+    with suppress(EOFError, OSError):
+        while True:
+            kind, *values = connection.recv()
+            if kind == "run":
+                _run(connection, jobs, *values)
+    session.stop()
+
+
+def _run(
+    connection: Connection,
+    jobs: SparkJobs,
+    name: str,
+    function: Callable[[Any, Callable[[], None]], Any],
+    tasks: list[Any],
+    weights: list[int],
+) -> None:
+    def check() -> None:
+        # The node says nothing while a job runs but to stop it, or hangs up.
+        if connection.poll():
+            connection.recv()
+            raise RunCancelled(f"job {name} was cancelled")
+
+    def progress(_: str, done: int, total: int) -> None:
+        connection.send(("progress", done, total))
+
+    try:
+        results = jobs.run(name, function, tasks, weights=weights, check=check, progress=progress)
+        for number, value in results:
+            connection.send(("result", number, value))
+    except (LithifyError, OSError) as error:
+        if isinstance(error, (BrokenPipeError, ConnectionError)):
+            raise
+        connection.send(("error", error))
+    else:
+        connection.send(("end",))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[3])), sys.argv[1], sys.argv[2])

@@ -1,0 +1,51 @@
+"""Tasks for the tests of jobs; they run in other processes, so they stand in a module."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lithify.errors import DamagedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["die_once", "double", "fail", "never_end", "refuse"]
+
+
+def double(task: int, check: Callable[[], None]) -> int:
+    """The quick one."""
+    check()
+    return 2 * task
+
+
+def fail(task: int, check: Callable[[], None]) -> int:
+    """Raise what a damaged file raises."""
+    check()
+    if task == 3:
+        raise DamagedFile("some.seg", 77, "CRC-32C does not match")
+    return task
+
+
+def refuse(task: str, check: Callable[[], None]) -> int:
+    """Raise what the file system raises."""
+    check()
+    return len(Path(task).read_bytes())
+
+
+def die_once(task: str, check: Callable[[], None]) -> str:
+    """Kill the worker the first time."""
+    check()
+    marker = Path(task)
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def never_end(task: str, check: Callable[[], None]) -> None:
+    """Say that it has begun and wait for ever, until it is killed."""
+    Path(task).touch()
+    signal.pause()

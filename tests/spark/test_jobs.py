@@ -1,0 +1,103 @@
+"""Jobs on Spark, in this process's session and in a worker process: results, errors, stopping."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import SystemClock
+from lithify.compaction.jobs import ignore_progress, no_check
+from lithify.errors import DamagedFile, JobFailed, RunCancelled
+from lithify.pipeline.jobs import SparkJobs
+from lithify.pipeline.worker import WorkerJobs
+from tests.spark import tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from lithify.compaction.jobs import Jobs
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerJobs]:
+    jobs = WorkerJobs(SystemClock(), master="local[2,4]", preload=["tests.spark.tasks"])
+    yield jobs
+    jobs.close()
+
+
+@pytest.fixture(params=["session", "worker"])
+def jobs(request: pytest.FixtureRequest, spark: SparkSession, worker: WorkerJobs) -> Jobs:
+    return SparkJobs(spark) if request.param == "session" else worker
+
+
+def test_results_come_with_the_number_of_their_task(jobs: Jobs) -> None:
+    said: list[tuple[str, int, int]] = []
+    found = jobs.run(
+        "double", tasks.double, [5, 6, 7], check=no_check, progress=lambda *a: said.append(a)
+    )
+    assert sorted(found) == [(0, 10), (1, 12), (2, 14)]
+    assert said[-1] == ("double", 3, 3)
+
+
+def test_no_tasks_need_no_job(jobs: Jobs) -> None:
+    assert not list(jobs.run("double", tasks.double, [], check=no_check, progress=ignore_progress))
+
+
+def test_an_error_keeps_its_type(jobs: Jobs) -> None:
+    with pytest.raises(DamagedFile, match=r"some\.seg"):
+        list(jobs.run("fail", tasks.fail, range(5), check=no_check, progress=ignore_progress))
+
+
+def test_an_error_of_the_file_system_is_not_tried_again(jobs: Jobs, tmp_path: Path) -> None:
+    missing = [str(tmp_path / "nothing here")]
+    with pytest.raises(FileNotFoundError):
+        list(jobs.run("refuse", tasks.refuse, missing, check=no_check, progress=ignore_progress))
+
+
+def test_a_task_whose_process_is_killed_runs_again(jobs: Jobs, tmp_path: Path) -> None:
+    marker = str(tmp_path / "died")
+    found = jobs.run("die", tasks.die_once, [marker], check=no_check, progress=ignore_progress)
+    assert list(found) == [(0, marker)]
+
+
+def test_a_job_stops_when_its_run_is_cancelled(jobs: Jobs, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def check() -> None:
+        if begun.exists():
+            raise RunCancelled("enough")
+
+    with pytest.raises(RunCancelled, match="enough"):
+        list(
+            jobs.run(
+                "endless", tasks.never_end, [str(begun)], check=check, progress=ignore_progress
+            )
+        )
+    again = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    assert list(again) == [(0, 2)]
+
+
+def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(
+    worker: WorkerJobs, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+
+    def kill() -> None:
+        if begun.exists() and worker.pid is not None:
+            os.kill(worker.pid, signal.SIGKILL)
+
+    with pytest.raises(JobFailed, match="worker process ended"):
+        list(
+            worker.run(
+                "endless", tasks.never_end, [str(begun)], check=kill, progress=ignore_progress
+            )
+        )
+    assert worker.pid is None
+    again = worker.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    assert list(again) == [(0, 2)]
