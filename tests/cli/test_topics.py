@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import jwt
 import pytest
 from typer.testing import CliRunner
@@ -10,9 +14,10 @@ from typer.testing import CliRunner
 import lithify
 from lithify.cli.main import app
 from lithify.topics.subscription import SubscriptionType
-from tests.cli.nodes import served
+from tests.cli.nodes import COMMAND, served
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ORDERS = "persistent://public/default/orders"
@@ -115,14 +120,14 @@ def test_stats_show_subscriptions(data: str) -> None:
 # --- produce and tail ---------------------------------------------------------------------------
 
 
-def test_what_is_produced_is_seen_by_tail(data: str) -> None:
-    options = ("--key", "k", "--property", "by=card", "--data", data)
+def produce_and_tail(*where: str) -> None:
+    options = ("--key", "k", "--property", "by=card", *where)
     assert succeed("produce", "orders", "new", "paid", *options) == "1:0\n1:1\n"
-    assert rows(succeed("produce", "orders", "--json", "--data", data, stdin=b"a\n\xff\n")) == [
+    assert rows(succeed("produce", "orders", "--json", *where, stdin=b"a\n\xff\n")) == [
         {"id": "1:2"},
         {"id": "1:3"},
     ]
-    found = rows(succeed("tail", "orders", "--json", "--data", data))
+    found = rows(succeed("tail", "orders", "--json", *where))
     assert [(row["id"], row["key"], row.get("value")) for row in found] == [
         ("1:0", "k", "new"),
         ("1:1", "k", "paid"),
@@ -131,10 +136,103 @@ def test_what_is_produced_is_seen_by_tail(data: str) -> None:
     ]
     assert found[0]["properties"] == {"by": "card"}
     assert found[3]["value_base64"] == "/w=="
-    first, *_, last = succeed("tail", "orders", "--data", data).splitlines()
+    first, *_, last = succeed("tail", "orders", *where).splitlines()
     assert first.startswith("1:0 ")
     assert first.endswith("Z  k  new")
     assert last.endswith(r"Z  -  \xff")
+    assert [row["id"] for row in rows(succeed("tail", "orders", "--json", "--limit", "1", *where))]
+    from_there = ("--from", "1:1", "--limit", "2", "--json")
+    assert [row["id"] for row in rows(succeed("tail", "orders", *from_there, *where))] == [
+        "1:1",
+        "1:2",
+    ]
+    assert "does not exist" in fail("tail", "nowhere", *where)
+    assert "must be LEDGER:ENTRY" in fail("tail", "orders", "--from", "5", *where)
+    assert succeed("produce", "orders", "--json", *where, stdin=b"") == ""
+    assert succeed("produce", "orders", *where, stdin=b"x" * 100_000 + b"\n\nlast") == (
+        "1:4\n1:5\n1:6\n"
+    )
+    ends = rows(succeed("tail", "orders", "--limit", "3", "--json", *where))
+    assert [len(row["value"] or "") for row in ends] == [100_000, 0, 4]
+
+
+def test_what_is_produced_is_seen_by_tail(data: str) -> None:
+    produce_and_tail("--data", data)
+
+
+def test_what_is_produced_at_a_node_is_seen_by_tail(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as node:
+        produce_and_tail("--url", node.http)
+
+
+@contextmanager
+def follow(url: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [COMMAND, "topics", "tail", "orders", "--follow", "--json", "--url", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_value(following: subprocess.Popen[str]) -> Any:
+    assert following.stdout is not None
+    return json.loads(following.stdout.readline())["value"]
+
+
+def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as node:
+        where = ("--url", node.http)
+        succeed("produce", "orders", "first", *where)
+        with follow(node.http) as following:
+            assert next_value(following) == "first"
+            succeed("produce", "orders", "second", *where)
+            assert next_value(following) == "second"
+            unloaded = f"{node.http}/admin/v2/persistent/public/default/orders/unload"
+            assert httpx.put(unloaded).status_code == 204
+            succeed("produce", "orders", "third", *where)
+            assert next_value(following) == "third"
+            following.send_signal(signal.SIGINT)
+            out, err = following.communicate(timeout=20)
+            assert (following.returncode, out, err) == (0, "", "")
+
+
+def test_whoever_follows_ends_with_the_topic_and_with_the_node(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as node:
+        where = ("--url", node.http)
+        succeed("produce", "orders", "first", *where)
+        with follow(node.http) as following:
+            assert next_value(following) == "first"
+            succeed("delete", "orders", *where)
+            assert following.communicate(timeout=20) == ("", "")
+            assert following.returncode == 0
+        succeed("produce", "orders", "again", *where)
+        with follow(node.http) as following:
+            assert next_value(following) == "again"
+            code, _, lines = node.end(signal.SIGTERM)
+            assert (code, "level=error" in lines) == (0, False), lines
+            assert following.communicate(timeout=20) == ("", "")
+
+
+def test_a_node_that_is_killed_is_named_by_whoever_follows(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as node:
+        succeed("produce", "orders", "first", "--url", node.http)
+        with follow(node.http) as following:
+            assert next_value(following) == "first"
+            node.end(signal.SIGKILL)
+            _, err = following.communicate(timeout=20)
+            assert following.returncode == 1
+            assert err.startswith(f"lithify: error: no node answers at {node.http} (it ended")
+            assert err.count("\n") == 1
+
+
+def test_a_data_directory_is_not_followed(data: str) -> None:
+    succeed("create", "orders", "--data", data)
+    assert "no --follow" in fail("tail", "orders", "--follow", "--data", data)
 
 
 def test_tail_shows_the_last_ones_wherever_segments_end(data: str) -> None:

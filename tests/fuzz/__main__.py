@@ -1,8 +1,9 @@
 """Fuzzing for as long as it is given: `python -m tests.fuzz [--seconds N] [--seed N]`.
 
 Conversations of the corpus are changed and played until the time is up, each round from another
-seed. A finding is made small, printed, and kept as `found-….bin` in the corpus, one file for each
-connection: there the normal tests play it from then on. Memory must not grow from round to round.
+seed; rounds of an odd one to a broker that asks for tokens. A finding is made small, printed, and
+kept as `found-….bin` in the corpus, one file for each connection: there the normal tests play it
+from then on. Memory must not grow from round to round.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def keep(pieces: list[Piece]) -> None:
 
 def one_round(number: int) -> None:
     last: list[Piece] = []
+    secured = bool(number % 2)
 
     @seed(number)
     @settings(
@@ -50,11 +52,11 @@ def one_round(number: int) -> None:
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    @given(pieces=conversations())
+    @given(pieces=conversations(secured=secured))
     def target(pieces: list[Piece]) -> None:
         last[:] = pieces
-        play(pieces)
-        play(pieces, deduplication=True)
+        play(pieces, secured=secured)
+        play(pieces, secured=secured, deduplication=True)
 
     try:
         target()

@@ -6,6 +6,10 @@ is in there too, under names that begin with "found": it is not made here, but k
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ CORPUS = Path(__file__).with_name("corpus")
 TOPIC = "t"
 LEDGER = 0
 NOW_MS = 1_700_000_000_000
+SECRET = b"a secret of the fuzzing tests, of more than 32 bytes"
 Type = wire.BaseCommand
 Sub = wire.CommandSubscribe
 
@@ -32,8 +37,35 @@ def word(kind: int, part: str, **fields: Any) -> bytes:
     return encode_command(command)
 
 
-def connect() -> bytes:
-    return word(Type.CONNECT, "connect", client_version="fuzz", protocol_version=20)
+def connect(**fields: Any) -> bytes:
+    return word(Type.CONNECT, "connect", client_version="fuzz", protocol_version=20, **fields)
+
+
+def token(name: str, valid_s: int | None = None, secret: bytes = SECRET) -> bytes:
+    """A JWT; by hand, so that its bytes do not depend on a library."""
+    claims: dict[str, object] = {"sub": name}
+    if valid_s is not None:
+        claims["exp"] = NOW_MS // 1000 + valid_s
+    parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT"}, claims)]
+    text = b".".join(map(_base64, parts))
+    return text + b"." + _base64(hmac.digest(secret, text, hashlib.sha256))
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def connect_as(name: str, valid_s: int | None = None, *, refresh: bool = True) -> bytes:
+    return connect(
+        auth_method_name="token",
+        auth_data=token(name, valid_s),
+        feature_flags=wire.FeatureFlags(supports_auth_refresh=refresh),
+    )
+
+
+def auth_response(data: bytes, method: str = "token") -> bytes:
+    answer = wire.AuthData(auth_method_name=method, auth_data=data)
+    return word(Type.AUTH_RESPONSE, "authResponse", response=answer)
 
 
 def producer(topic: str = TOPIC, number: int = 1, **fields: Any) -> bytes:
@@ -300,6 +332,69 @@ def _keys_that_are_not_text() -> bytes:
     return b"".join((*frames, subscribe(kind=Sub.Key_Shared), flow()))
 
 
+def _everything(number: int = 1) -> bytes:
+    """Each command that has to be permitted, and some of those that then are free."""
+    return b"".join(
+        (
+            _lookups().removeprefix(connect()),
+            word(
+                Type.GET_OR_CREATE_SCHEMA,
+                "getOrCreateSchema",
+                request_id=6,
+                topic=TOPIC,
+                schema=schema(wire.Schema.String, b""),
+            ),
+            word(Type.GET_SCHEMA, "getSchema", request_id=7, topic=TOPIC),
+            subscribe(name=f"s{number}", number=number) + flow(number),
+            producer(number=number) + send(0, number=number),
+            ack(entry_id(0), number=number),
+        )
+    )
+
+
+EVERYTHING_FRAMES = 12
+
+
+def _with_tokens() -> dict[str, bytes]:
+    """Those with a token that expires are to be played frame by frame, a second each."""
+    elsewhere = "persistent://elsewhere/there/t"
+    # It expires after everything. What comes then waits until the client has shown another.
+    first_s = 1 + EVERYTHING_FRAMES + 1
+    asked = connect_as("both", first_s) + _everything(1) + producer(number=8) + producer(number=9)
+    second_s = first_s + 2 + EVERYTHING_FRAMES + 1
+    again = auth_response(token("both", second_s)) + _everything(2) + producer(number=7)
+    unsigned = _base64(b'{"alg":"none"}') + b"." + _base64(b'{"sub":"root"}') + b"."
+    shown = {
+        "forged": ("token", token("root", secret=SECRET[::-1])),
+        "unsigned": ("token", unsigned),
+        "of_another_method": ("tls", token("root")),
+        "not_text": ("token", b"\xff\xfe." * 3),
+    }
+    next_shown = {
+        "another": auth_response(token("root")),
+        "none": auth_response(b"", ""),
+        "an_old_one": auth_response(token("both", 1)),
+    }
+    return {
+        "token": connect_as("both") + _everything() + producer(elsewhere, 2),
+        "token_of_a_reader": connect_as("reader") + _everything(),
+        "token_of_a_writer": connect_as("writer") + _everything(),
+        "token_of_nobody": connect_as("stranger") + _everything(),
+        "token_renewed": asked + again + auth_response(token("both")) + _everything(3),
+        "token_not_renewed": connect_as("both", first_s, refresh=False) + _everything() * 2,
+        "token_unasked": connect_as("both") + auth_response(token("both")) + _everything(),
+        "token_before_connect": auth_response(token("root")) + connect_as("root"),
+        **{
+            f"token_{how}": connect(auth_method_name=method, auth_data=data) + _everything()
+            for how, (method, data) in shown.items()
+        },
+        **{
+            f"token_followed_by_{what}": asked + answer + _everything(2)
+            for what, answer in next_shown.items()
+        },
+    }
+
+
 def conversations() -> dict[str, bytes]:
     """All of them, by name."""
     names = (
@@ -334,6 +429,7 @@ def conversations() -> dict[str, bytes]:
         "huge_length": connect() + b"\x7f\xff\xff\xff" + bytes(16),
         "no_length": connect() + bytes(16),
         "cut": _filled()[:-3],
+        **_with_tokens(),
     }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from tests.fuzz.conversations import CORPUS, connect, signed
+from tests.fuzz.conversations import CORPUS, connect, connect_as, signed
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn
@@ -25,6 +25,12 @@ CHANGES_MAX = 4
 FRAMES_MAX = 60
 EDGES = (0, 1, 2, 0x08, 0x7F, 0x80, 0xFE, 0xFF)
 CRC_MAGIC = b"\x0e\x01"
+WITH_TOKENS = tuple(
+    connect_as(name, valid_s)
+    for name in ("both", "reader", "writer", "root")
+    for valid_s in (None, 3)
+)
+"""What clients begin with where they have to say who they are."""
 
 
 @cache
@@ -77,7 +83,7 @@ def _changed_frame(draw: DrawFn, frame: bytes) -> bytes:
 
 
 @st.composite
-def _changed_conversation(draw: DrawFn) -> list[bytes]:
+def _changed_conversation(draw: DrawFn, *, secured: bool) -> list[bytes]:
     frames = frames_of(corpus()[draw(st.sampled_from(sorted(corpus())))])
     for _ in range(draw(st.integers(0, CHANGES_MAX))):
         if not frames:
@@ -94,17 +100,24 @@ def _changed_conversation(draw: DrawFn) -> list[bytes]:
             frames.insert(draw(st.integers(0, len(frames) - 1)), frames.pop(at))
         else:
             frames.insert(at + 1, draw(st.sampled_from(_all_frames())))
-    # One that is not connected says no more, so nearly all begin with that.
-    if draw(st.integers(0, 19)) and frames[:1] != [connect()]:
-        frames.insert(0, connect())
+    # One that is not connected, or has no token, says no more, so nearly all begin with that.
+    if draw(st.integers(0, 19)):
+        if secured and frames[:1] == [connect()]:
+            del frames[0]
+        if frames[:1] != [connect()] and not (secured and _shows_a_token(frames)):
+            frames.insert(0, draw(st.sampled_from(WITH_TOKENS)) if secured else connect())
     return frames[:FRAMES_MAX]
 
 
+def _shows_a_token(frames: list[bytes]) -> bool:
+    return bool(frames) and b"eyJ" in frames[0]
+
+
 @st.composite
-def conversations(draw: DrawFn) -> list[Piece]:
-    """Pieces of one or two changed conversations."""
-    first = draw(_changed_conversation())
-    second = draw(_changed_conversation()) if draw(st.booleans()) else []
+def conversations(draw: DrawFn, *, secured: bool = False) -> list[Piece]:
+    """Pieces of one or two changed conversations; `secured`: for a broker that asks for tokens."""
+    first = draw(_changed_conversation(secured=secured))
+    second = draw(_changed_conversation(secured=secured)) if draw(st.booleans()) else []
     left = [first, second]
     pieces: list[Piece] = []
     while left[0] or left[1]:

@@ -11,11 +11,16 @@
    every topic can be read by everybody, and the next process finds on disk what this one had.
 
 Any other exception is a finding.
+
+A *secured* broker asks for tokens: of somebody who may do everything, who may read, who may write,
+or who may do nothing (`GRANTS`). A second passes before each piece, so that tokens expire. Nobody
+may ever have a producer or a consumer who is not allowed to.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +34,8 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.framing import next_frame
 from lithify.settings import Durability, LogSettings
+from lithify.topics.access import Access, Action, TokenKey, with_grant
+from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
 from lithify.topics.subscription import SubscriptionType
 from tests.fuzz import conversations as say
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lithify.checksum import Buffer
+    from lithify.clock import Clock
     from lithify.fs import FileSystem
     from lithify.topics.subscription import Subscription
     from lithify.topics.topic import Topic
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
 CONNECTIONS = 2
 ROUNDS_MAX = 1000
 FRAME_BYTES_MAX = 64 * 2**20
+GRANTS = {"both": ("produce", "consume"), "reader": ("consume",), "writer": ("produce",)}
 Piece = tuple[int, bytes]
 """Which connection, and what it receives."""
 
@@ -86,11 +95,26 @@ class Peer:
         return commands
 
 
-def play(pieces: Sequence[Piece], *, deduplication: bool = False) -> list[list[str]]:
+def play(
+    pieces: Sequence[Piece], *, deduplication: bool = False, secured: bool = False
+) -> list[list[str]]:
     """Play a conversation; the kinds of commands that each connection was sent."""
     fs = MemoryFileSystem()
     with structlog.testing.capture_logs() as logged:
-        return asyncio.run(_play(fs, pieces, logged, deduplication=deduplication))
+        return asyncio.run(_play(fs, pieces, logged, deduplication=deduplication, secured=secured))
+
+
+def _access(topics: Topics, clock: Clock) -> Access:
+    namespace = Namespace.parse("public/default")
+    for name, actions in GRANTS.items():
+        grant = partial(with_grant, namespace=namespace, principal=name, actions=actions)
+        topics.definitions.change(grant)
+    return Access(
+        TokenKey.secret(say.SECRET),
+        superusers=["root"],
+        definitions=lambda: topics.definitions.current,
+        clock=clock,
+    )
 
 
 def _topics(fs: FileSystem, *, deduplication: bool) -> Topics:
@@ -112,18 +136,24 @@ async def _play(
     logged: Sequence[object],
     *,
     deduplication: bool,
+    secured: bool,
 ) -> list[list[str]]:
     topics = _topics(fs, deduplication=deduplication)
-    broker = Broker(topics, name="fuzz", version="fuzz", clock=ManualClock())
+    clock = ManualClock()
+    access = _access(topics, clock) if secured else None
+    broker = Broker(topics, name="fuzz", version="fuzz", clock=ManualClock(), access=access)
     bystander = Peer(broker)
-    bystander.give(say.connect() + say.producer("bystander") + say.subscribe("bystander"))
+    bystander.give(say.connect_as("root"))
+    bystander.give(say.producer("bystander") + say.subscribe("bystander"))
     peers = [Peer(broker) for _ in range(CONNECTIONS)]
     kinds: list[list[str]] = [[] for _ in peers]
     for number, data in pieces:
+        clock.advance(1)
         peers[number].give(data)
         await _settle(broker)
         assert not logged, logged
         _agree(broker, [*peers, bystander])
+        _are_allowed(peers)
         for peer, heard in zip(peers, kinds, strict=True):
             heard += [wire.BaseCommand.Type.Name(each.type) for each in peer.heard()]
     for peer in peers:
@@ -182,6 +212,21 @@ def _agree(broker: Broker, peers: Sequence[Peer]) -> None:
             _counts_are_right(topic, subscription)
 
 
+def _are_allowed(peers: Sequence[Peer]) -> None:
+    """Nobody has a producer or a consumer without the right to have it."""
+    for peer in peers:
+        gate = peer.session._gate
+        if gate._access is None:
+            continue
+        for action, joined in (
+            (Action.PRODUCE, peer.session._producing._joined),
+            (Action.CONSUME, peer.session._consuming._joined),
+        ):
+            for each in joined.values():
+                assert gate._principal is not None, each
+                gate._access.check(gate._principal, each.topic.name.namespace, action)
+
+
 def _counts_are_right(topic: Topic, subscription: Subscription) -> None:
     for consumer in subscription.consumers:
         assert consumer.unacked_messages == sum(each.messages for each in consumer.held.values())
@@ -193,7 +238,7 @@ def _counts_are_right(topic: Topic, subscription: Subscription) -> None:
 async def _everybody_can_read(broker: Broker) -> None:
     """Whatever was written, no subscription of any type stops at it."""
     reader = Peer(broker)
-    reader.give(say.connect())
+    reader.give(say.connect_as("root"))
     for name in broker.topics.opened():
         for kind in SubscriptionType:
             reader.give(say.subscribe(str(name), f"reads {kind}", kind, kind + 1))

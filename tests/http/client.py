@@ -63,7 +63,37 @@ def main(url: str) -> None:
     assert admin.put("/moved/unload").status_code == 204
     producer.send(b"after")
     assert [bytes(consumer.receive(10_000).data()) for _ in range(2)][-1] == b"after"
+
+    # Who is connected, and how much goes through it.
+    stats = admin.get("/moved/stats").json()
+    [publisher], [reader] = stats["publishers"], stats["subscriptions"]["s"]["consumers"]
+    for each in (publisher, reader):
+        assert each["address"].startswith("/127.0.0.1:"), each
+        assert each["clientVersion"], each
+        assert each["connectedSince"].endswith("Z"), each
+    assert publisher["msgRateIn"] > 0
+    assert reader["msgRateOut"] > 0
+    assert stats["subscriptions"]["s"]["msgRateOut"] > 0
+
+    # One producer too many, and a topic that is terminated: what is there is read on.
+    assert admin.post("/moved/maxProducers", json=1).status_code == 204
+    refused_with(pulsar.ProducerBusy, client, "moved")
+    assert admin.delete("/moved/maxProducers").status_code == 204
+    producer.send(b"last")
+    assert admin.post("/moved/terminate").status_code == 200
+    refused_with(pulsar.TopicTerminated, client, "moved")
+    assert bytes(consumer.receive(10_000).data()) == b"last"
+    late = client.subscribe("moved", "late", initial_position=start)
+    assert receive(late, 3) == [b"before", b"after", b"last"]
     client.close()
+
+
+def refused_with(error: type[Exception], client: pulsar.Client, topic: str) -> None:
+    try:
+        client.create_producer(topic)
+    except error:
+        return
+    raise AssertionError(f"a producer of {topic} was let in")
 
 
 if __name__ == "__main__":

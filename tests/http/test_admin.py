@@ -209,11 +209,6 @@ def test_clients_that_may_create_a_topic_are_told_that_it_has_no_partitions(
         assert "does not exist" in strict.refused(404, "GET", f"{at}?checkAllowAutoCreation=true")
 
 
-def test_terminating_is_refused(node: HttpNode) -> None:
-    node.topic()
-    assert "terminated" in node.refused(501, "POST", "/persistent/public/default/orders/terminate")
-
-
 def test_lookup(node: HttpNode) -> None:
     found = node.ask("GET", "/lookup/v2/topic/persistent/public/default/orders").json()
     assert found == {

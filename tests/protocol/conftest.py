@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("broker") / "data", topics=PARTITIONED)
+    server = Server(tmp_path_factory.mktemp("broker") / "data", topics=PARTITIONED, http=True)
     server.start()
     yield server
     alive = server.running

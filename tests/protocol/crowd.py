@@ -149,7 +149,7 @@ class Crowd:
         join = wire.BaseCommand(type=Type.SUBSCRIBE)
         join.subscribe.topic = topic
         join.subscribe.subscription = subscription
-        join.subscribe.subType = kind
+        join.subscribe.subType = wire.CommandSubscribe.SubType.ValueType(kind)
         join.subscribe.consumer_id = join.subscribe.request_id = 1
         join.subscribe.consumer_name = name
         join.subscribe.initialPosition = wire.CommandSubscribe.Earliest

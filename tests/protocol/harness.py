@@ -20,9 +20,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pulsar
 import pytest
 
@@ -33,7 +36,65 @@ ROOT = Path(__file__).parents[2]
 CASE_SECONDS_MAX = 100
 RECEIVE_MS = 10_000
 
-PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader")}
+PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "schemas")}
+
+
+SAID = "case: "
+"""With this begins what a case says to its test, unlike what its client logs."""
+STEPS = 300
+
+
+def say(word: str, rest: str = "") -> None:
+    """Tell the test."""
+    print(f"{SAID}{word} {rest}", flush=True)
+
+
+def wait_until(
+    condition: Callable[[], bool], *, seconds: float = 10, every_s: float = 0.01
+) -> None:
+    """Look until something is so that nobody tells us about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        time.sleep(every_s)
+
+
+def moment_ms() -> int:
+    """A time after all that was published before this call, and before what will be after it."""
+    now_ms = _now_ms()
+    wait_until(lambda: _now_ms() > now_ms, every_s=0)
+    between_ms = _now_ms()
+    wait_until(lambda: _now_ms() > between_ms, every_s=0)
+    return between_ms
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6
+
+
+class Steps:
+    """How far a case has come. Its test asks it to go on for some steps, and at last to stop."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._count = 0
+        self._counted = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+        say("running")
+
+    def add(self) -> None:
+        with self._counted:
+            self._count += 1
+            self._counted.notify()
+
+    def _listen(self) -> None:
+        # The end of the input is the end of the test.
+        while sys.stdin.readline() == "more\n":
+            with self._counted:
+                goal = self._count + STEPS
+                self._counted.wait_for(lambda goal=goal: self._count >= goal)  # type: ignore[misc]
+            say("more")
+        self.stop.set()
 
 
 class Server:
@@ -43,6 +104,7 @@ class Server:
         self.directory = directory
         self.settings = settings
         self.port = 0
+        self._http_port = 0
         self._process: subprocess.Popen[str] | None = None
         self._log = directory.with_suffix(".log")
 
@@ -65,7 +127,7 @@ class Server:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.strip(), f"the broker did not start:\n{self.log}"
-        self.port = int(line)
+        self.port, self._http_port = map(int, line.split())
 
     def kill(self) -> None:
         """As `kill -9` does."""
@@ -108,6 +170,7 @@ class Server:
                 sys.executable,
                 __file__,
                 str(self.port),
+                str(self._http_port),
                 inspect.getfile(function),
                 function.__name__,
                 json.dumps(values),
@@ -119,6 +182,28 @@ class Server:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
+
+    def heard(self, process: subprocess.Popen[str], word: str) -> str:
+        """The rest of the line in which a case says a word; the client prints others before."""
+        assert process.stdout is not None
+        printed = []
+        for line in process.stdout:
+            _, found, rest = line.strip().partition(f"{SAID}{word}")
+            if found:
+                return rest
+            printed.append(line)
+        pytest.fail(f"the client ended before it said {word!r}:\n{''.join(printed)}", pytrace=False)
+
+    def tell(self, process: subprocess.Popen[str], word: str) -> None:
+        """Give a case a line."""
+        assert process.stdin is not None
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
+
+    def let_go_on(self, process: subprocess.Popen[str]) -> None:
+        """Wait until a case has come further by `STEPS`; it counts them with `Steps`."""
+        self.tell(process, "more")
+        self.heard(process, "more")
 
     def run_case(self, function: Callable[..., None], **values: Any) -> str:
         """Run a case to its end; what it printed."""
@@ -164,11 +249,13 @@ class Case:
     topic: str
     """A topic that nobody else uses."""
     client: Any
+    admin: str = ""
+    """Where the broker is asked over HTTP, if it was started with `http`."""
 
     def connect(self, **options: Any) -> Any:
         """Another client."""
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
-        return pulsar.Client(self.url, operation_timeout_seconds=10, logger=logger, **options)
+        given = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn), **options}
+        return pulsar.Client(self.url, operation_timeout_seconds=10, **given)
 
     def fill(self, count: int, topic: str | None = None, **options: Any) -> list[Any]:
         """Send b"0", b"1", … and return their ids."""
@@ -182,6 +269,16 @@ class Case:
         return self.client.subscribe(
             topic or self.topic, name, initial_position=pulsar.InitialPosition.Earliest, **options
         )
+
+    def wait_for_backlog(self, subscription: str, messages: int) -> None:
+        """Until so many are not acknowledged: the client sends acknowledgements when it likes."""
+
+        def is_so() -> bool:
+            path = f"persistent/public/default/{self.topic}/stats"
+            stats = httpx.get(f"{self.admin}/admin/v2/{path}").json()
+            return bool(stats["subscriptions"][subscription]["msgBacklog"] == messages)
+
+        wait_until(is_so)
 
 
 def numbers(*limits: int) -> list[bytes]:
@@ -229,17 +326,18 @@ def nothing_comes(consumer: Any, within_ms: int = 300) -> bool:
     return False
 
 
-def _main(port: str, path: str, name: str, values: str) -> None:
+def _main(port: str, http_port: str, path: str, name: str, values: str) -> None:
     spec = importlib.util.spec_from_file_location("case", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     function = getattr(module, name)
     function = getattr(function, "case", function)
     url = f"pulsar://127.0.0.1:{port}"
     topic = f"{name}-{os.getpid()}"
-    case = Case(url, topic, None)
+    case = Case(url, topic, None, f"http://127.0.0.1:{http_port}")
     case.client = case.connect()
     function(case, **json.loads(values))
     case.client.close()

@@ -47,12 +47,17 @@ class RawClient:
 
     def frames(self) -> Iterator[wire.BaseCommand]:
         """Every command that comes, until the broker hangs up."""
+        return (command for command, _ in self.frames_and_entries())
+
+    def frames_and_entries(self) -> Iterator[tuple[wire.BaseCommand, bytes]]:
+        """The same, each with the entry that comes with it, which most have not."""
         while True:
             while (found := next_frame(memoryview(self._bytes), FRAME_BYTES_MAX)) is not None:
                 frame, size = found
                 command = wire.BaseCommand.FromString(bytes(frame.command))
+                entry = bytes(frame.entry or b"")
                 self._bytes = self._bytes[size:]
-                yield command
+                yield command, entry
             try:
                 received = self._socket.recv(2**20)
             except ConnectionResetError:
@@ -91,7 +96,7 @@ class RawClient:
         self,
         topic: str,
         subscription: str = "s",
-        kind: wire.CommandSubscribe.SubType.ValueType = wire.CommandSubscribe.Exclusive,
+        kind: wire.CommandSubscribe.SubType = wire.CommandSubscribe.Exclusive,
         consumer_id: int = 1,
     ) -> None:
         """Join a subscription from the first message."""
@@ -113,6 +118,14 @@ class RawClient:
         command.flow.consumer_id = consumer_id
         command.flow.messagePermits = permits
         self.send(encode_command(command))
+
+    def last_message_id(self, consumer_id: int = 1) -> wire.CommandGetLastMessageIdResponse:
+        """The topic's last message, and where the subscription stands."""
+        command = wire.BaseCommand(type=Type.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id = consumer_id
+        command.getLastMessageId.request_id = self._request()
+        self.send(encode_command(command))
+        return self.expect(Type.GET_LAST_MESSAGE_ID_RESPONSE).getLastMessageIdResponse
 
     def ping(self) -> None:
         """Is the broker there?"""

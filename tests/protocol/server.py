@@ -1,24 +1,68 @@
 """A broker in a process of its own: `server.py DIRECTORY PORT [SETTINGS]`, the last as JSON.
 
-Prints its port once it listens. Logs go to standard error.
+Prints its port, and the one for HTTP or 0, once it listens. Logs go to standard error. With `drops`
+among the settings it hangs up so many times, each time on any of its connections; with `http` it
+can be asked there, and compacts a topic on `POST /compact/TOPIC`, answered when it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
+import socket
 import sys
 from typing import Any
 
 import structlog
 
 from lithify.clock import SystemClock
+from lithify.errors import RunRefused
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import Connection, listen
 from lithify.settings import LogSettings
 from lithify.topics.store import Topics, TopicSettings
+
+DROP_SECONDS = 0.1
+TASKS: set[asyncio.Task[None]] = set()
+
+
+async def drop(connections: set[Connection], count: int) -> None:
+    rng = random.Random(7)
+    for _ in range(count):
+        await asyncio.sleep(DROP_SECONDS)
+        while not connections:
+            await asyncio.sleep(DROP_SECONDS)
+        rng.choice(list(connections)).abort()
+        print("dropped a connection", file=sys.stderr, flush=True)
+
+
+async def serve_http(broker: Broker) -> int:
+    # Most brokers of the tests are not asked, and these take a while to import.
+    import uvicorn  # noqa: PLC0415
+
+    from lithify.http import create_app  # noqa: PLC0415
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    app = create_app(broker)
+
+    @app.post("/compact/{topic}")
+    async def compact(topic: str) -> None:
+        found = broker.topics.get(topic)
+        while True:
+            try:
+                await asyncio.to_thread(found.service.compact, "test")
+            except RunRefused:
+                # Brokers of other tests take turns with the disk.
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    http = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    TASKS.add(asyncio.create_task(http.serve([listening])))
+    return int(listening.getsockname()[1])
 
 
 async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
@@ -46,7 +90,9 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
     server = await listen(broker, "127.0.0.1", port, connections)
     port = server.sockets[0].getsockname()[1]
     broker.service_url = f"pulsar://127.0.0.1:{port}"
-    print(port, flush=True)
+    http_port = await serve_http(broker) if settings.get("http") else 0
+    print(port, http_port, flush=True)
+    await drop(connections, settings.get("drops", 0))
     await asyncio.Event().wait()
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
-from tests.protocol.harness import RECEIVE_MS, Case, Server
+from tests.protocol.harness import RECEIVE_MS, Case, Server, Steps
 from tests.protocol.raw import RawClient, send_frame
 
 if TYPE_CHECKING:
@@ -98,25 +95,19 @@ def produce(case: Case, batched: bool) -> None:
         "under-fire", batching_enabled=batched, block_if_queue_full=True, max_pending_messages=200
     )
     failed: list[Any] = []
-    stop = threading.Event()
-
-    def listen() -> None:
-        sys.stdin.readline()
-        stop.set()
-
-    threading.Thread(target=listen, daemon=True).start()
+    steps = Steps()
 
     def note(result: Any, _: Any) -> None:
         if result != pulsar.Result.Ok:
             failed.append(result)
+        steps.add()
 
-    print("running", flush=True)
     sent = 0
-    while not stop.is_set():
+    while not steps.stop.is_set():
         producer.send_async(b"%d" % sent, note)
         sent += 1
         if sent % 50 == 0:
-            time.sleep(0.002)
+            producer.flush()
     producer.flush()
     assert not failed
     assert read_all(case, "under-fire") == [b"%d" % number for number in range(sent)]
@@ -126,17 +117,13 @@ def produce(case: Case, batched: bool) -> None:
 @pytest.mark.parametrize("batched", [False, True])
 def test_kill_9_while_producing_doubles_nothing(deduplicating: Server, batched: bool) -> None:
     process = deduplicating.start_case(produce, batched=batched)
-    assert process.stdout is not None
-    while (line := process.stdout.readline()).strip() != "running":
-        assert line, "the client ended"
+    deduplicating.heard(process, "running")
     for _ in range(3):
-        time.sleep(0.5)
+        deduplicating.let_go_on(process)
         deduplicating.kill()
         deduplicating.start()
-    time.sleep(0.5)
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
+    deduplicating.let_go_on(process)
+    deduplicating.tell(process, "stop")
     assert "sent" in deduplicating.finish(process)
 
 

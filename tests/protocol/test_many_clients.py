@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import resource
 import socket
 import struct
+import time
+from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -16,9 +19,10 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
 from tests.protocol.crowd import CONNECT, Crowd
 from tests.protocol.raw import RawClient
+from tests.protocol.real_crowd import take_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.protocol.harness import Server
 
@@ -26,6 +30,10 @@ MIB = 2**20
 TOPICS = 50
 EACH = 4
 """Producers, and consumers, of each topic."""
+SINGLE = {wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover}
+"""Subscriptions with one consumer at a time: messages come in order."""
+SUBSCRIPTIONS = TOPICS + (EACH - 1) * len(range(0, TOPICS, 4))
+"""Of the real crowd: on every fourth topic each consumer has one of its own."""
 IDLE = 10_000
 CATCH_UP_SECONDS = 60
 GROWTH_BYTES_MAX = 40 * MIB
@@ -101,7 +109,7 @@ def test_nothing_is_lost(own_broker: Callable[..., Server], seconds: int) -> Non
     assert sent > 100 * seconds
     assert crowd.lives > 2 * TOPICS * EACH
     for number in range(TOPICS):
-        if number % 4 in {wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover}:
+        if number % 4 in SINGLE:
             in_order(crowd, f"crowd-{number}")
     # Of each topic one more file is open now: the one that is read.
     assert files_fall_to(broker, files + TOPICS)
@@ -113,10 +121,123 @@ def in_order(crowd: Crowd, topic: str) -> None:
     """What a producer sent came in that order, however often it came."""
     for (of, _), came in crowd.came.items():
         if of == topic:
-            for each in range(EACH):
-                begin = b"p%d " % each
-                numbers = [int(v.split()[1]) for v in came if v.startswith(begin)]
-                assert numbers == sorted(numbers)
+            assert_in_order(value.decode() for value in came)
+
+
+def assert_in_order(values: Iterable[str]) -> None:
+    """Of each producer by itself: first times ascend."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for value in dict.fromkeys(values):
+        producer, number = value.split()
+        numbers[producer].append(int(number))
+    assert all(each == sorted(each) for each in numbers.values())
+
+
+class RealCrowd:
+    """As many real clients, in a few processes; see `real_crowd.py`."""
+
+    def __init__(self, broker: Server) -> None:
+        self._broker = broker
+        self._processes = [
+            broker.start_case(
+                take_part,
+                number=number,
+                topics=TOPICS,
+                log=f"{broker.directory}-client-{number}.log",
+            )
+            for number in range(EACH)
+        ]
+        self.came: list[dict[str, list[str]]] = [defaultdict(list) for _ in range(EACH)]
+        """By process, then by topic and subscription: what came, in order, repeats and all."""
+        self._missing: dict[str, set[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def _ask(self, word: str) -> list[Any]:
+        for process in self._processes:
+            self._broker.tell(process, word)
+        return [json.loads(self._broker.heard(process, "answer")) for process in self._processes]
+
+    def more(self) -> None:
+        """Hear what came since; waits a moment if nothing did."""
+        for came, new in zip(self.came, self._ask("more"), strict=True):
+            for where, values in new.items():
+                came[where] += values
+                if where in self._missing:
+                    self._missing[where].difference_update(values)
+
+    def wait_for_all(self) -> None:
+        """Until something has come to every subscription."""
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        served: set[str] = set()
+        while len(served) < SUBSCRIPTIONS:
+            assert time.monotonic() < deadline, f"{len(served)} subscriptions have messages"
+            self.more()
+            for share in self.came:
+                served.update(where for where, values in share.items() if values)
+
+    def stop(self) -> int:
+        """Let producers end; how many messages have receipts."""
+        receipts: dict[str, set[str]] = defaultdict(set)
+        for number, made in enumerate(self._ask("stop")):
+            for topic, numbers in made.items():
+                receipts[topic].update(f"{number} {each}" for each in numbers)
+        for where in set().union(*self.came):
+            came = (share[where] for share in self.came)
+            self._missing[where] = receipts[where.split()[0]].difference(*came)
+        assert len(self._missing) == SUBSCRIPTIONS
+        return sum(map(len, receipts.values()))
+
+    @property
+    def missing(self) -> int:
+        """How much has a receipt and has not come to every subscription; after `stop`."""
+        return sum(map(len, self._missing.values()))
+
+    def end(self) -> None:
+        for answer in self._ask("end"):
+            assert answer == {"errors": []}
+        for process in self._processes:
+            self._broker.finish(process)
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_nothing_is_lost_to_real_clients(own_broker: Callable[..., Server], seconds: int) -> None:
+    drops = 8 * seconds
+    broker = own_broker(drops=drops)
+    files = broker.open_files
+    with RealCrowd(broker) as crowd:
+        crowd.wait_for_all()
+        begin = time.monotonic()
+        warm = 0
+        while (passed := time.monotonic() - begin) < seconds:
+            crowd.more()
+            if not warm and passed > seconds / 3:
+                warm = own_memory_bytes(broker)
+        sent = crowd.stop()
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while crowd.missing or broker.log.count("dropped a connection") < drops:
+            assert time.monotonic() < deadline, f"{crowd.missing} did not come"
+            crowd.more()
+        grown = own_memory_bytes(broker) - warm
+        crowd.end()
+    print("sent", sent, "drops", drops, "grown by", grown, "bytes")
+    assert sent > 100 * seconds
+    for share in crowd.came:
+        for where, values in share.items():
+            if int(where.split()[0].removeprefix("crowd-")) % 4 == wire.CommandSubscribe.Exclusive:
+                # Only there has one process seen every message, and so each for the first time.
+                assert_in_order(values)
+    # A topic has two logs, its messages and its cursors. Of each are open the lock and the file
+    # that is written, and of the first the file that is read.
+    assert files_fall_to(broker, files + 5 * TOPICS)
+    assert grown < GROWTH_BYTES_MAX
+    assert "Traceback" not in broker.log, broker.log
 
 
 @pytest.fixture

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pulsar
 
-from tests.protocol.harness import Case, in_client, numbers, receive_all, send_all
+from tests.protocol.harness import (
+    Case,
+    in_client,
+    moment_ms,
+    numbers,
+    receive_all,
+    send_all,
+    wait_until,
+)
 
 
 def read_all(reader: Any) -> list[bytes]:
@@ -55,9 +62,7 @@ def test_an_empty_topic(case: Case) -> None:
 @in_client
 def test_seeking_readers(case: Case) -> None:
     ids = case.fill(10)
-    time.sleep(0.02)
-    now_ms = round(time.time() * 1000)
-    time.sleep(0.02)
+    now_ms = moment_ms()
     send_all(case.client.create_producer(case.topic), numbers(10, 20))
     reader = case.client.create_reader(case.topic, pulsar.MessageId.earliest)
     assert read_all(reader) == numbers(20)
@@ -95,10 +100,7 @@ def test_a_table_view(case: Case) -> None:
     assert view.get("k5") == b"25"
     assert view.get("k3") is None
     producer.send(b"new", partition_key="k3")
-    stop = time.monotonic() + 5
-    while view.get("k3") != b"new":
-        assert time.monotonic() < stop
-        time.sleep(0.01)
+    wait_until(lambda: view.get("k3") == b"new")
 
 
 @in_client

@@ -8,7 +8,15 @@ from datetime import timedelta
 import pulsar
 import pytest
 
-from tests.protocol.harness import RECEIVE_MS, Case, in_client, nothing_comes, numbers, receive_all
+from tests.protocol.harness import (
+    RECEIVE_MS,
+    Case,
+    in_client,
+    moment_ms,
+    nothing_comes,
+    numbers,
+    receive_all,
+)
 
 
 @in_client
@@ -45,7 +53,7 @@ def test_all_unacknowledged_again(case: Case) -> None:
         consumer = case.earliest(str(kind), consumer_type=kind)
         assert receive_all(consumer, 4) == numbers(4)
         receive_all(consumer, 3, ack=False)
-        time.sleep(0.2)  # the client groups acknowledgements for 100 ms
+        case.wait_for_backlog(str(kind), 6)
         consumer.redeliver_unacknowledged_messages()
         assert sorted(receive_all(consumer, 6)) == numbers(4, 10)
         consumer.close()
@@ -89,9 +97,7 @@ def test_the_dead_letter_topic(case: Case) -> None:
 @in_client
 def test_seeking_by_id_and_time(case: Case) -> None:
     ids = case.fill(10)
-    time.sleep(0.02)
-    now_ms = round(time.time() * 1000)
-    time.sleep(0.02)
+    now_ms = moment_ms()
     producer = case.client.create_producer(case.topic)
     for value in numbers(10, 20):
         producer.send(value)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
 
-from tests.protocol.harness import RECEIVE_MS, Case, Server, numbers, receive_all
+from tests.protocol.harness import (
+    RECEIVE_MS,
+    Case,
+    Server,
+    Steps,
+    nothing_comes,
+    numbers,
+    receive_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+Place = tuple[int, int, int]
+"""Ledger, entry and index in its batch of a message."""
 
 
 def leave_some(case: Case) -> None:
@@ -52,50 +61,46 @@ def test_cursors_are_where_they_were(own_broker: Callable[..., Server]) -> None:
     broker.run_case(find_the_rest)
 
 
-def produce_and_consume(case: Case, kills: int, batched: bool) -> None:
-    """Goes on until it was told of every kill, and 2000 messages more; prints what it saw."""
+def place_of(message_id: Any) -> Place:
+    return message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+
+
+def produce_and_consume(case: Case, batched: bool) -> None:
+    """Goes on until it is told to stop; prints what it saw."""
     producer = case.client.create_producer(
         "under-fire", batching_enabled=batched, block_if_queue_full=True, max_pending_messages=200
     )
     consumer = case.earliest("mixed", topic="under-fire", receiver_queue_size=50)
-    taken: dict[int, tuple[int, int, int]] = {}
+    taken: dict[int, Place] = {}
     sent = 0
-    stop = threading.Event()
-
-    def listen() -> None:
-        for _ in range(kills + 1):
-            sys.stdin.readline()
-        stop.set()
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    seen: list[Place] = []
+    steps = Steps()
 
     def taken_note(number: int) -> Callable[[Any, Any], None]:
         def note(result: Any, found: Any) -> None:
             assert result == pulsar.Result.Ok, result
-            taken[number] = found.ledger_id(), found.entry_id(), found.batch_index()
+            taken[number] = place_of(found)
 
         return note
 
-    seen: list[int] = []
-
     def consume() -> None:
-        while not stop.is_set() or len(seen) < 100:
+        while not steps.stop.is_set():
             try:
                 message = consumer.receive(200)
             except pulsar.Timeout:
                 continue
-            seen.append(int(message.data()))
+            seen.append(place_of(message.message_id()))
             consumer.acknowledge(message)
+            steps.add()
 
     consuming = threading.Thread(target=consume)
     consuming.start()
-    print("running", flush=True)
-    while not stop.is_set():
+    while not steps.stop.is_set():
         producer.send_async(b"%d" % sent, taken_note(sent))
         sent += 1
         if sent % 50 == 0:
-            time.sleep(0.002)
+            # Else the consumer would not keep up.
+            producer.flush()
     producer.flush()
     consuming.join()
     consumer.close()
@@ -104,14 +109,13 @@ def produce_and_consume(case: Case, kills: int, batched: bool) -> None:
     check(case, taken, seen, sent)
 
 
-def check(case: Case, taken: dict[int, tuple[int, int, int]], seen: list[int], sent: int) -> None:
+def check(case: Case, taken: dict[int, Place], seen: list[Place], sent: int) -> None:
     reader = case.client.create_reader("under-fire", pulsar.MessageId.earliest)
-    places: dict[tuple[int, int, int], int] = {}
+    places: dict[Place, int] = {}
     order = []
     while reader.has_message_available():
         message = reader.read_next(RECEIVE_MS)
-        found = message.message_id()
-        place = found.ledger_id(), found.entry_id(), found.batch_index()
+        place = place_of(message.message_id())
         assert place not in places
         places[place] = int(message.data())
         order.append(place)
@@ -120,36 +124,32 @@ def check(case: Case, taken: dict[int, tuple[int, int, int]], seen: list[int], s
     # twice, but the places of the receipts ascend as the numbers do.
     assert all(places[place] == number for number, place in taken.items())
     assert [taken[number] for number in range(sent)] == sorted(taken.values())
-    # The subscription saw everything up to where it stopped, and goes on there.
+    # The subscription saw everything up to where it stopped, and goes on exactly there: what it
+    # acknowledged, the last of it when it closed, does not come again.
     rest = case.client.subscribe("under-fire", "mixed")
-    left = []
-    while True:
-        try:
-            message = rest.receive(1000)
-        except pulsar.Timeout:
+    left: list[Place] = []
+    while not left or left[-1] < order[-1]:
+        if set(seen) >= set(order):
             break
+        message = rest.receive(RECEIVE_MS)
         rest.acknowledge(message)
-        left.append(int(message.data()))
-    assert set(seen) | set(left) == set(range(sent))
-    assert len(left) < sent
-    repeated = len(seen) + len(left) - len(order)
-    print("sent", sent, "entries read", len(order), "seen again", repeated)
+        left.append(place_of(message.message_id()))
+    assert nothing_comes(rest)
+    assert set(left).isdisjoint(seen)
+    assert sorted({*seen, *left}) == order
+    assert left == sorted(left)
+    print("sent", sent, "entries read", len(order), "seen again", len(seen) - len(set(seen)))
 
 
 def under_fire(broker: Server, kills: int, *, batched: bool) -> None:
-    process = broker.start_case(produce_and_consume, kills=kills, batched=batched)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    while (line := process.stdout.readline()).strip() != "running":
-        assert line, "the client ended"
+    process = broker.start_case(produce_and_consume, batched=batched)
+    broker.heard(process, "running")
     for _ in range(kills):
-        time.sleep(0.5)
+        broker.let_go_on(process)
         broker.kill()
         broker.start()
-        process.stdin.write("\n")
-        process.stdin.flush()
-    time.sleep(1)
-    process.stdin.write("\n")
+    broker.let_go_on(process)
+    broker.tell(process, "stop")
     print(broker.finish(process))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from tests.protocol.harness import wait_until
 from tests.protocol.raw import RawClient, Type, send_frame
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ TOPIC_MIB = 200
 
 def steady(broker: Server) -> int:
     """The broker's memory, once it has stopped moving."""
-    before, now = -1, broker.memory_bytes
-    while abs(now - before) > MIB // 4:
-        time.sleep(0.3)
-        before, now = now, broker.memory_bytes
-    return now
+    seen: list[int] = []
+
+    def stands_still() -> bool:
+        seen.append(broker.memory_bytes)
+        return len(seen) > 1 and abs(seen[-1] - seen[-2]) <= MIB // 4
+
+    wait_until(stands_still, seconds=60, every_s=0.3)
+    return seen[-1]
 
 
 def fill(broker: Server, topic: str) -> None:

@@ -5,7 +5,8 @@
     neither                         the node at http://127.0.0.1:8080
 
 A node that asks for a token is shown that of LITHIFY_TOKEN. Over HTTP these are the paths of
-Pulsar's admin interface; both ways give the same values.
+Pulsar's admin interface, and those of `http/produce.py` and `http/tail.py`; both ways give the same
+values.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -15,20 +16,34 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from http.client import HTTPResponse
 
     from lithify.node.node import Node
     from lithify.topics.names import Namespace, TopicName
 
-__all__ = ["NodeNotReached", "Refused", "TopicsAdmin", "open_admin", "open_data"]
+__all__ = [
+    "NewMessage",
+    "NodeNotReached",
+    "Refused",
+    "RemoteNode",
+    "TopicsAdmin",
+    "Wanted",
+    "open_admin",
+    "open_data",
+    "remote_node",
+    "topic_path",
+]
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30.0
+READ_BYTES = 2**16
 
 
 class NodeNotReached(LithifyError):
@@ -46,6 +61,25 @@ class Refused(LithifyError):
     """A node answered that it will not."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """What is to be produced."""
+
+    value: bytes
+    key: str | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages: from a message id on, or else the last so many; and whether to wait."""
+
+    start: str | None = None
+    last: int | None = None
+    limit: int | None = None
+    follow: bool = False
+
+
 class TopicsAdmin(Protocol):
     """What can be done with topics from afar."""
 
@@ -61,12 +95,18 @@ class TopicsAdmin(Protocol):
     def stats(self, name: TopicName) -> dict[str, Any]:
         """As `topics/stats.py` has them."""
 
+    def produce(self, name: TopicName, messages: Sequence[NewMessage]) -> Sequence[str]:
+        """Append messages and wait until they are durable; their ids."""
+
+    def read(self, name: TopicName, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """Messages as rows, see `topics/tail.py`."""
+
 
 @contextmanager
 def open_admin(data: str | None, url: str | None, *, create: bool = False) -> Iterator[TopicsAdmin]:
     """What the options name; `create` makes a data directory that is not there."""
     if data is None:
-        yield _Remote(url or os.environ.get("LITHIFY_URL") or DEFAULT_URL)
+        yield remote_node(url)
     elif url is not None:
         raise InvalidInput("--data and --url name two different places: give one of them")
     else:
@@ -86,6 +126,11 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
         raise InvalidInput(f"{data} is not a data directory")
     with Node(NodeSettings(data=data), fs=fs, what="lithify topics") as node:
         yield node
+
+
+def remote_node(url: str | None) -> RemoteNode:
+    """The node at an address, at that of the environment or at the default one."""
+    return RemoteNode(url or os.environ.get("LITHIFY_URL") or DEFAULT_URL)
 
 
 class _Local:
@@ -113,33 +158,108 @@ class _Local:
         parts = [name.partition_name(i) for i in range(count)]
         return sum_stats({str(part): topic_stats(self._topics.get(part)) for part in parts})
 
+    def produce(self, name: TopicName, messages: Sequence[NewMessage]) -> Sequence[str]:
+        target = self._topics.get(name, create=True)
+        return [
+            str(target.append(value=each.value, key=each.key, properties=each.properties))
+            for each in messages
+        ]
 
-class _Remote:
+    def read(self, name: TopicName, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        from lithify.topics.tail import Place, place_of, place_of_last, read_rows
+
+        if wanted.follow:
+            raise InvalidInput("nobody writes to a data directory that no node serves: no --follow")
+        topic = self._topics.get(name)
+        place = Place() if wanted.start is None else place_of(wanted.start)
+        if wanted.last is not None:
+            place = place_of_last(topic, wanted.last)
+        left = wanted.limit
+        while left is None or left > 0:
+            rows, place = read_rows(topic, place, limit=left)
+            if not rows:
+                return
+            yield from rows
+            left = None if left is None else left - len(rows)
+
+
+class RemoteNode:
+    """A node that is asked over HTTP."""
+
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidInput(f"address {url!r} must begin with http:// or https://")
         self._url = url.rstrip("/")
 
     def list(self, namespace: Namespace) -> list[str]:
-        return [str(name) for name in self._call("GET", f"persistent/{namespace}")]
+        """See `TopicsAdmin`."""
+        return [str(name) for name in self.call("GET", f"persistent/{namespace}")]
 
     def create(self, name: TopicName, partitions: int) -> None:
+        """See `TopicsAdmin`."""
         if partitions:
-            self._call("PUT", f"{_path(name)}/partitions", partitions)
+            self.call("PUT", f"{topic_path(name)}/partitions", partitions)
         else:
-            self._call("PUT", _path(name))
+            self.call("PUT", topic_path(name))
 
     def delete(self, name: TopicName) -> None:
-        self._call("DELETE", _path(name) + ("/partitions" if self._partitions(name) else ""))
+        """See `TopicsAdmin`."""
+        self.call("DELETE", topic_path(name) + ("/partitions" if self._partitions(name) else ""))
 
     def stats(self, name: TopicName) -> dict[str, Any]:
+        """See `TopicsAdmin`."""
         kind = "partitioned-stats" if self._partitions(name) else "stats"
-        return dict(self._call("GET", f"{_path(name)}/{kind}"))
+        return dict(self.call("GET", f"{topic_path(name)}/{kind}"))
+
+    def produce(self, name: TopicName, messages: Sequence[NewMessage]) -> Sequence[str]:
+        """See `TopicsAdmin`."""
+        rows = [
+            {"key": each.key, "properties": each.properties, **_payload(each.value)}
+            for each in messages
+        ]
+        with self._open("POST", f"topics/{topic_path(name)}", {"messages": rows}) as answer:
+            results = json.load(answer)["messagePublishResults"]
+        failed = [row["errorMsg"] for row in results if row["errorCode"]]
+        if failed:
+            raise Refused(f"{len(failed)} of {len(results)} messages: {failed[0]}")
+        return [":".join(row["messageId"].split(":")[:2]) for row in results]
+
+    def read(self, name: TopicName, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """See `TopicsAdmin`."""
+        from http.client import HTTPException
+        from urllib.parse import urlencode
+
+        options = {"start": wanted.start, "last": wanted.last, "limit": wanted.limit}
+        given = {key: value for key, value in options.items() if value is not None}
+        query = urlencode(given | {"follow": json.dumps(wanted.follow)})
+        path = f"topics/{topic_path(name)}/messages?{query}"
+        with self._open("GET", path, timeout_s=None if wanted.follow else TIMEOUT_S) as answer:
+            try:
+                for line in _lines(answer):
+                    row = json.loads(line)
+                    if "id" not in row:
+                        raise Refused(row["error"])
+                    yield row
+            except (OSError, HTTPException, ValueError) as error:
+                # A line that ends in the middle is one that the node did not finish either.
+                raise NodeNotReached(self._url, f"it ended: {error}") from error
 
     def _partitions(self, name: TopicName) -> int:
-        return int(self._call("GET", f"{_path(name)}/partitions")["partitions"])
+        return int(self.call("GET", f"{topic_path(name)}/partitions")["partitions"])
 
-    def _call(self, method: str, path: str, body: object = None) -> Any:
+    def call(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = TIMEOUT_S
+    ) -> Any:
+        """What a path says that begins with admin/v2/ unless it begins with a slash."""
+        path = path[1:] if path.startswith("/") else f"admin/v2/{path}"
+        with self._open(method, path, body, timeout_s) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    @contextmanager
+    def _open(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = TIMEOUT_S
+    ) -> Iterator[HTTPResponse]:
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
@@ -149,18 +269,40 @@ class _Remote:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         # The address was checked to be one of HTTP.
-        request = Request(f"{self._url}/admin/v2/{path}", data, headers, method=method)  # noqa: S310
+        request = Request(f"{self._url}/{path}", data, headers, method=method)  # noqa: S310
         try:
-            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-                text = answer.read()
+            answer = urlopen(request, timeout=timeout_s)  # noqa: S310
         except HTTPError as error:
             raise Refused(_reason(error.read()) or f"{self._url}: {error}") from error
         except (URLError, OSError) as error:
             raise NodeNotReached(self._url, str(getattr(error, "reason", error))) from error
-        return json.loads(text) if text else None
+        with answer:
+            yield answer
 
 
-def _path(name: TopicName) -> str:
+def _payload(value: bytes) -> dict[str, str | None]:
+    from lithify.topics.tail import bytes_or_text
+
+    [(name, text)] = bytes_or_text("payload", value).items()
+    return {"payloadBase64" if name.endswith("base64") else name: text}
+
+
+def _lines(answer: HTTPResponse) -> Iterator[bytes]:
+    """As they come. Not by `readline`, to which a connection that broke is an end like another."""
+    begun: list[bytes] = []
+    while read := answer.read1(READ_BYTES):
+        first, *rest = read.split(b"\n")
+        begun.append(first)
+        if rest:
+            yield b"".join(begun)
+            yield from rest[:-1]
+            begun = [rest[-1]]
+    if any(begun):
+        yield b"".join(begun)
+
+
+def topic_path(name: TopicName) -> str:
+    """The part of a path that names a topic."""
     from urllib.parse import quote
 
     return f"persistent/{name.namespace}/{quote(name.local, safe='')}"

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import config, log, serve, topics
+from lithify.cli import config, log, serve, topic_compaction, topics
 from lithify.errors import LithifyError
 
 __all__ = ["app", "main"]
@@ -50,6 +50,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
+for command in (
+    topic_compaction.compact,
+    topic_compaction.compaction_status,
+    topic_compaction.compaction_history,
+    topic_compaction.get,
+):
+    topics.app.command()(command)
 app.add_typer(topics.app, name="topics")
 app.add_typer(log.app, name="log")
 app.add_typer(config.app, name="config")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,8 +51,19 @@ def serve(
         LocalFileSystem(), config=config, environ=os.environ, flags=flags
     ).settings
     configure_log_lines(settings.log_level)
+    _raise_descriptor_limit()
     with Node(settings, events=log_event, what="lithify serve") as node:
         asyncio.run(_serve(node))
+
+
+def _raise_descriptor_limit() -> None:
+    """Take all the open files that are allowed: every topic needs some, and every client one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A system may allow more than it can give; then it stays as it is.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(node: Node) -> None:

@@ -4,26 +4,24 @@
     lithify topics create TOPIC [--partitions N]
     lithify topics delete TOPIC
     lithify topics stats TOPIC
-    lithify topics produce TOPIC [VALUE…] [--key K] [--property NAME=VALUE]… --data DIR
-    lithify topics tail TOPIC [--limit N | --from LEDGER:ENTRY] --data DIR
+    lithify topics produce TOPIC [VALUE…] [--key K] [--property NAME=VALUE]…
+    lithify topics tail TOPIC [--limit N] [--from LEDGER:ENTRY] [--follow]
 
-All take `--json`, and `--data DIR`; the first four also `--url URL`, see `admin.py`. Produce and
-tail work on a data directory only: messages reach a node through its Pulsar port.
+All take `--json`, and `--data DIR` or `--url URL`, see `admin.py`. The verbs of compaction are in
+`topic_compaction.py`.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
-from lithify.cli.admin import open_admin, open_data
+from lithify.cli.admin import NewMessage, Wanted, open_admin
 from lithify.cli.output import (
     human_count,
     human_time,
@@ -35,17 +33,15 @@ from lithify.cli.output import (
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from lithify.topics.message import Message, MessageId
-    from lithify.topics.topic import Topic
-
-__all__ = ["app"]
+__all__ = ["AsJson", "Data", "Name", "Url", "app", "message_line"]
 
 app = typer.Typer(help="Create, look at, fill and delete topics.", no_args_is_help=True)
 
 _PREVIEW_BYTES = 64
 _TAIL_MESSAGES = 10
+_STDIN_BYTES = 2**16
 
 Name = Annotated[
     str,
@@ -64,10 +60,6 @@ Url = Annotated[
         metavar="URL",
         help="The node's HTTP address; else LITHIFY_URL, else http://127.0.0.1:8080.",
     ),
-]
-DataOnly = Annotated[
-    str,
-    typer.Option("--data", metavar="DIR", help="The data directory, which no node may serve."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -183,7 +175,6 @@ def _print_stats(name: str, found: dict[str, Any]) -> None:
 @app.command()
 def produce(
     topic: Name,
-    data: DataOnly,
     values: Annotated[
         list[str] | None,
         typer.Argument(metavar="[VALUE]...", help="One message each; none: each line of stdin."),
@@ -193,22 +184,24 @@ def produce(
         list[str] | None,
         typer.Option("--property", metavar="NAME=VALUE", help="A property of all the messages."),
     ] = None,
+    data: Data = None,
+    url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Append messages to a topic of a data directory and print their ids; creates the topic.
+    """Append messages to a topic and print their ids; creates the topic if that is allowed."""
+    from lithify.topics.names import TopicName
 
-    For a node that runs use any Pulsar client: this command does not speak its protocol.
-    """
+    name = TopicName.parse(topic)
     pairs = dict(map(_property, properties or []))
-    texts = (value.encode() for value in values) if values else _lines()
-    with open_data(data, create=True) as node:
-        target = node.topics.get(topic, create=True)
-        for text in texts:
-            done = target.append(value=text, key=key, properties=pairs)
-            if as_json:
-                print_json({"id": str(done)}, compact=True)
-            else:
-                print_line(str(done))
+    parts = [[value.encode() for value in values]] if values else _lines()
+    with open_admin(data, url, create=True) as admin:
+        for part in parts:
+            for done in admin.produce(name, [NewMessage(text, key, pairs) for text in part]):
+                if as_json:
+                    print_json({"id": done}, compact=True)
+                else:
+                    print_line(done)
+            sys.stdout.flush()
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -218,15 +211,30 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _lines() -> Iterator[bytes]:
-    for line in sys.stdin.buffer:
-        yield line.removesuffix(b"\n")
+class _Stdin(Protocol):
+    """What its declared type does not have: to be read without waiting for more than there is."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Up to so many bytes, none at the end."""
+
+
+def _lines() -> Iterator[list[bytes]]:
+    """The lines of stdin, those together that are there together."""
+    begun: list[bytes] = []
+    stdin = cast("_Stdin", sys.stdin.buffer)
+    while read := stdin.read1(_STDIN_BYTES):
+        first, *rest = read.split(b"\n")
+        begun.append(first)
+        if rest:
+            yield [b"".join(begun), *rest[:-1]]
+            begun = [rest[-1]]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 @app.command()
 def tail(
     topic: Name,
-    data: DataOnly,
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="The last so many, or the first with --from."),
@@ -235,75 +243,40 @@ def tail(
         str | None,
         typer.Option("--from", metavar="LEDGER:ENTRY", help="Begin here, and go to the end."),
     ] = None,
+    follow: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--follow", help="Go on with what comes later, until Ctrl-C.")
+    ] = False,
+    data: Data = None,
+    url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Print the last messages of a topic of a data directory, by default 10.
+    """Print the last messages of a topic, by default 10."""
+    from lithify.topics.names import TopicName
 
-    For a node that runs use any Pulsar client: this command does not speak its protocol.
-    """
-    with open_data(data) as node:
-        target = node.topics.get(topic)
-        messages: Iterable[Message]
-        if start is not None:
-            messages = islice(target.read(_message_id(start)), limit)
-        else:
-            count = _TAIL_MESSAGES if limit is None else limit
-            messages = deque(target.read(_id_before_last(target, count)), count)
-        for message in messages:
+    name = TopicName.parse(topic)
+    if start is None:
+        wanted = Wanted(last=_TAIL_MESSAGES if limit is None else limit, follow=follow)
+    else:
+        wanted = Wanted(start=start, limit=limit, follow=follow)
+    with open_admin(data, url) as admin, suppress(KeyboardInterrupt):
+        for row in admin.read(name, wanted):
             if as_json:
-                print_json(_message_json(message), compact=True)
+                print_json(row, compact=True)
             else:
-                print_line(_message_line(message))
+                print_line(message_line(row))
+            if follow:
+                sys.stdout.flush()
 
 
-def _message_id(text: str) -> MessageId:
-    from lithify.topics.message import MessageId
+def message_line(row: dict[str, Any]) -> str:
+    """A message for people."""
+    from lithify.topics.tail import bytes_or_text_in
 
-    parts = text.split(":")
-    if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
-        raise InvalidInput(f"message id {text!r} must be LEDGER:ENTRY")
-    return MessageId(int(parts[0]), int(parts[1]))
-
-
-def _id_before_last(topic: Topic, count: int) -> MessageId:
-    """Where to begin so that at least the last `count` messages are read, if there are as many."""
-    from lithify.positions import unpack
-    from lithify.topics.message import MessageId
-
-    for segment in reversed(topic.log.manifest.segments):
-        last = segment.last_position if segment.sealed else topic.log.last_position
-        span = max(0, last - segment.first_position + 1)
-        entries = segment.live_entries if segment.sealed else span
-        if entries >= count:
-            # Where positions are missing, counting back could skip what is wanted.
-            first = segment.first_position if entries != span else last - count + 1
-            return MessageId(*unpack(first))
-        count -= entries
-    return MessageId(0, 0)
-
-
-def _message_line(message: Message) -> str:
-    key = "-" if message.key is None else preview(message.key, _PREVIEW_BYTES)
-    value = "(none)" if message.value is None else preview(message.value, _PREVIEW_BYTES)
-    return f"{message.id!s:<10}  {human_time(message.publish_time_ms)}  {key}  {value}"
-
-
-def _message_json(message: Message) -> dict[str, Any]:
-    return {
-        "id": str(message.id),
-        "publish_time_ms": message.publish_time_ms,
-        "event_time_ms": message.event_time_ms,
-        "producer": message.producer,
-        "sequence_id": message.sequence_id,
-        "properties": dict(message.properties),
-        **_text_or_bytes("key", message.key),
-        **_text_or_bytes("value", message.value),
-    }
-
-
-def _text_or_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """`name` has text, or nothing; what is no UTF-8 is under `name_base64` instead."""
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
+    if "error" in row:
+        return f"{row['id']:<10}  ({row['error']})"
+    key, value = bytes_or_text_in(row, "key"), bytes_or_text_in(row, "value")
+    shown = [
+        "-" if key is None else preview(key, _PREVIEW_BYTES),
+        "(none)" if value is None else preview(value, _PREVIEW_BYTES),
+    ]
+    return f"{row['id']:<10}  {human_time(row['publish_time_ms'])}  {'  '.join(shown)}"

@@ -9,19 +9,26 @@ here has the routes of one noun; names in paths are checked in `paths.py`, refus
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
 from lithify.http import (
     brokers,
+    compaction,
+    lookup,
     metrics,
     namespaces,
+    policies,
+    produce,
     quotas,
     schemas,
     subscriptions,
+    tail,
     tenants,
     topics,
+    upkeep,
 )
 from lithify.http.auth import authorize
 from lithify.http.errors import add_error_handlers
@@ -44,11 +51,27 @@ def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
     )
     app.state.broker = broker
     app.state.cluster = cluster
+    app.state.publisher = produce.Publisher(broker)
+    app.state.readers = tail.Readers()
+    app.state.lookups = asyncio.Lock()
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
     add_error_handlers(app)
-    nouns = brokers, tenants, namespaces, quotas, subscriptions, topics, schemas, metrics
-    for module in nouns:
+    for module in (
+        # Before the subscriptions: the name of one of them means the compacted view.
+        *(
+            brokers,
+            tenants,
+            namespaces,
+            quotas,
+            compaction,
+            subscriptions,
+            topics,
+            schemas,
+            metrics,
+        ),
+        *(policies, produce, tail, lookup, upkeep),
+    ):
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
     return app

@@ -9,6 +9,7 @@ and from the route it has matched; the first line that fits counts:
 | GET of clusters and brokers                 | a token                    |
 | a namespace itself, changed; permissions    | an admin of the tenant     |
 | messages themselves                         | consume                    |
+| messages, produced                          | produce                    |
 | subscriptions, changed                      | consume or admin           |
 | schemas, changed                            | produce or admin           |
 | in a namespace, GET                         | produce, consume or admin  |
@@ -25,7 +26,7 @@ from lithify.http.paths import decoded
 from lithify.topics.access import Access, Action, NotAuthenticated, Principal
 from lithify.topics.names import Namespace
 
-__all__ = ["authorize"]
+__all__ = ["authorize", "expires_ms_of"]
 
 _OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
 _ABOUT_THE_NODE = ("/admin/v2/brokers", "/admin/v2/clusters")
@@ -33,6 +34,8 @@ _A_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _A_TENANT = ("/admin/v2/tenants/{tenant}", "/admin/v2/namespaces/{tenant}")
 _TOPICS = "/admin/v2/persistent/"
 _SCHEMAS = "/admin/v2/schemas/"
+_PRODUCED = "/topics/persistent/"
+_VIEW = "/subscription/__compaction"
 _MESSAGES = ("/position/", "/ledger/", "/examinemessage")
 _READS = frozenset(("GET", "HEAD"))
 
@@ -44,6 +47,7 @@ async def authorize(request: Request) -> None:
     if access is None or route in _OPEN:
         return
     principal = access.authenticate(_token(request))
+    request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
     if reads and route.startswith(_ABOUT_THE_NODE):
         return
@@ -56,16 +60,24 @@ async def authorize(request: Request) -> None:
         access.check_superuser(principal)
 
 
+def expires_ms_of(request: Request) -> int | None:
+    """When an answer that goes on and on has to end; None: never."""
+    expires_ms: int | None = getattr(request.state, "expires_ms", None)
+    return expires_ms
+
+
 def _check_namespace(
     access: Access, principal: Principal, namespace: Namespace, route: str, *, reads: bool
 ) -> None:
     if "/permissions" in route or (route == _A_NAMESPACE and not reads):
         access.check_tenant(principal, namespace.tenant)
+    elif route.startswith(_PRODUCED):
+        access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
     elif any(part in route for part in _MESSAGES):
         access.check(principal, namespace, Action.CONSUME)
     elif reads:
         access.check(principal, namespace, *Action)
-    elif route.startswith(_TOPICS) and "subscription" in route:
+    elif route.startswith(_TOPICS) and "/subscription" in route and _VIEW not in route:
         access.check(principal, namespace, Action.CONSUME, Action.ADMIN)
     elif route.startswith(_SCHEMAS):
         access.check(principal, namespace, Action.PRODUCE, Action.ADMIN)

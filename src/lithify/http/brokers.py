@@ -1,5 +1,6 @@
 """Clusters, brokers and lookup: there is one cluster, and this node is its one broker."""
 
+import os
 from http import HTTPStatus
 from typing import Any
 
@@ -79,6 +80,13 @@ async def version(broker: BrokerHere) -> str:
 async def leader(request: Request) -> dict[str, str]:
     """Always this node."""
     return {"brokerId": request.url.netloc, "serviceUrl": _base(request)}
+
+
+@router.get("/admin/v2/brokers/configuration/runtime")
+async def runtime(broker: BrokerHere) -> dict[str, str]:
+    """Where the data is, for who reads it on the same machine, and what stands in its lock."""
+    topics = broker.topics
+    return {"dataDirectory": os.path.abspath(topics.directory), "owner": topics.owner}
 
 
 @router.get("/admin/v2/brokers")

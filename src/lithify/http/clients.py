@@ -1,11 +1,15 @@
 """Sending connected clients away, so that what they use can be moved or removed.
 
-A client that is sent away looks its topic up and connects again by itself.
+A client that is sent away looks its topic up and connects again by itself. Those who follow a topic
+over HTTP are woken when it is closed, so that they look for it again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+
+from lithify.http.paths import parts_of
 
 if TYPE_CHECKING:
     from lithify.pulsar.broker import Broker
@@ -13,7 +17,14 @@ if TYPE_CHECKING:
     from lithify.topics.subscription import Subscription
     from lithify.topics.topic import Topic
 
-__all__ = ["put_out_all", "put_out_consumers", "put_out_of_topic"]
+__all__ = [
+    "delete_topic",
+    "put_out_all",
+    "put_out_consumers",
+    "put_out_of_topic",
+    "put_out_producers",
+    "unload",
+]
 
 
 def put_out_consumers(broker: Broker, subscription: Subscription) -> None:
@@ -26,6 +37,11 @@ def put_out_of_topic(broker: Broker, topic: Topic) -> None:
     """Send the consumers and producers of a topic away."""
     for subscription in list(topic.subscriptions.values()):
         put_out_consumers(broker, subscription)
+    put_out_producers(broker, topic)
+
+
+def put_out_producers(broker: Broker, topic: Topic) -> None:
+    """Send the producers of a topic away."""
     producers = topic.producers
     # Those that wait go first: they must not take the place of one that leaves.
     for producer in [*producers.waiting, *producers.joined.values()]:
@@ -39,3 +55,23 @@ def put_out_all(broker: Broker, names: list[TopicName]) -> None:
     for name in names:
         if name in opened:
             put_out_of_topic(broker, opened[name])
+
+
+async def delete_topic(broker: Broker, name: TopicName) -> None:
+    """Delete a topic, which nobody may use any more."""
+    parts = parts_of(broker, name)
+    try:
+        await asyncio.to_thread(broker.topics.deleting(name))
+    finally:
+        for part in parts:
+            broker.tell_followers(part)
+
+
+async def unload(broker: Broker, names: list[TopicName]) -> None:
+    """Send everybody away who uses one of these topics, and close them; use opens them again."""
+    put_out_all(broker, names)
+    try:
+        await asyncio.to_thread(broker.topics.unloading(names))
+    finally:
+        for name in names:
+            broker.tell_followers(name)

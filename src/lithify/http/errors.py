@@ -5,14 +5,15 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import structlog
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError, RunRefused
+from lithify.logger import get_logger
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
+from lithify.topics.producers import ProducerBusy
 from lithify.topics.schemas import IncompatibleSchema
 from lithify.topics.store import TopicNotFound
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Refused", "add_error_handlers", "status_of"]
 
-log = structlog.get_logger("lithify.http")
+log = get_logger("lithify.http")
 
 
 class Refused(LithifyError):
@@ -42,6 +43,8 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (AlreadyDefined, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
     (IncompatibleSchema, HTTPStatus.CONFLICT),
+    (ProducerBusy, HTTPStatus.CONFLICT),
+    (RunRefused, HTTPStatus.CONFLICT),
     (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
 

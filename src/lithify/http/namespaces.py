@@ -4,17 +4,26 @@ Policies stand in the settings of the namespace's definition under the names tha
 the topics reads; over HTTP they have Pulsar's names and units.
 """
 
-from http import HTTPStatus
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
 
-from lithify.http.clients import put_out_all
-from lithify.http.errors import Refused
-from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded
+from lithify.http.clients import delete_topic, put_out_all
+from lithify.http.clients import unload as unload_topics
+from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded, parts_of
 from lithify.http.quotas import quota_map
-from lithify.http.settings import change_settings, settings_of
+from lithify.http.settings import (
+    MESSAGE_TTL_MS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    Retention,
+    change_settings,
+    retention_of,
+    settings_of,
+    ttl_seconds_of,
+    ttl_settings,
+)
 from lithify.topics.access import grants_of, with_grant
 from lithify.topics.definitions import AlreadyDefined, Definitions, NamespaceDefinition
 
@@ -22,41 +31,11 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
-RETENTION_MS = "retention_ms"
-RETENTION_BYTES = "retention_bytes"
-MESSAGE_TTL_MS = "message_ttl_ms"
-
-MS_PER_MINUTE = 60_000
-BYTES_PER_MB = 2**20
-
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
-
-
-class Retention(BaseModel):
-    """How long, and up to what size, acknowledged messages stay; -1 is without limit."""
-
-    model_config = ConfigDict(populate_by_name=True)
-    minutes: int = Field(ge=-1, le=2**40, alias="retentionTimeInMinutes")
-    megabytes: int = Field(ge=-1, le=2**40, alias="retentionSizeInMB")
 
 
 def _done() -> Response:
     return Response(status_code=204)
-
-
-def _retention(settings: dict[str, Any]) -> dict[str, int] | None:
-    time_ms, size_bytes = settings.get(RETENTION_MS), settings.get(RETENTION_BYTES)
-    if time_ms is None or size_bytes is None:
-        return None
-    return {
-        "retentionTimeInMinutes": time_ms if time_ms < 0 else time_ms // MS_PER_MINUTE,
-        "retentionSizeInMB": size_bytes if size_bytes < 0 else size_bytes // BYTES_PER_MB,
-    }
-
-
-def _ttl_seconds(settings: dict[str, Any]) -> int | None:
-    value = settings.get(MESSAGE_TTL_MS)
-    return None if value is None else int(value) // 1000
 
 
 # --- namespaces -------------------------------------------------------------------------------
@@ -79,9 +58,9 @@ async def policies(request: Request, name: NamespacePath, broker: BrokerHere) ->
         "auth_policies": {"namespace_auth": grants_of(definitions, name)},
         "replication_clusters": [request.app.state.cluster],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-        "retention_policies": _retention(settings),
+        "retention_policies": retention_of(settings),
         "backlog_quota_map": quota_map(settings),
-        "message_ttl_in_seconds": _ttl_seconds(settings),
+        "message_ttl_in_seconds": ttl_seconds_of(settings),
         "deleted": False,
     }
 
@@ -95,7 +74,7 @@ async def create_namespace(name: NamespacePath, broker: BrokerHere) -> Response:
             raise AlreadyDefined(f"namespace {name} exists already")
         return definitions.with_namespace(name, NamespaceDefinition())
 
-    broker.topics.definitions.change(edit)
+    await asyncio.to_thread(broker.topics.definitions.change, edit)
     return _done()
 
 
@@ -107,10 +86,11 @@ async def delete_namespace(
     definitions = broker.topics.definitions
     definitions.current.namespace(name)
     if force:
-        put_out_all(broker, broker.topics.list(name))
         for topic in definitions.current.topics_of(name):
-            broker.topics.delete(topic)
-    definitions.change(lambda d: d.without_namespace(name))
+            # Right before it: others have their turn while the one before it is deleted.
+            put_out_all(broker, parts_of(broker, topic))
+            await delete_topic(broker, topic)
+    await asyncio.to_thread(definitions.change, lambda d: d.without_namespace(name))
     return _done()
 
 
@@ -118,14 +98,14 @@ async def delete_namespace(
 async def topics(name: NamespacePath, broker: BrokerHere, mode: Mode = "PERSISTENT") -> list[str]:
     """Its topics, each partition by itself. All are persistent."""
     broker.topics.definitions.current.namespace(name)
-    return [] if mode == "NON_PERSISTENT" else [str(each) for each in broker.topics.list(name)]
+    return [] if mode == "NON_PERSISTENT" else broker.topics.names_in(name)
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
 async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Send all clients away; they connect again."""
+    """Send all clients away and close the topics; the clients connect again."""
     broker.topics.definitions.current.namespace(name)
-    put_out_all(broker, broker.topics.list(name))
+    await unload_topics(broker, broker.topics.list(name))
     return _done()
 
 
@@ -135,7 +115,7 @@ async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
 @router.get("/{tenant}/{namespace}/retention")
 async def retention(name: NamespacePath, broker: BrokerHere) -> dict[str, int] | None:
     """How long acknowledged messages stay; null if nothing is said."""
-    return _retention(settings_of(broker, name))
+    return retention_of(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/retention", status_code=204)
@@ -143,26 +123,21 @@ async def set_retention(
     name: NamespacePath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
 ) -> Response:
     """Say how long acknowledged messages stay."""
-    minutes, megabytes = wanted.minutes, wanted.megabytes
-    values = {
-        RETENTION_MS: minutes if minutes < 0 else minutes * MS_PER_MINUTE,
-        RETENTION_BYTES: megabytes if megabytes < 0 else megabytes * BYTES_PER_MB,
-    }
-    change_settings(broker, name, values)
+    await change_settings(broker, name, wanted.settings())
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/retention", status_code=204)
 async def remove_retention(name: NamespacePath, broker: BrokerHere) -> Response:
     """Back to what holds for the node."""
-    change_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
+    await change_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/messageTTL")
 async def message_ttl(name: NamespacePath, broker: BrokerHere) -> int | None:
     """After how many seconds a message counts as acknowledged; null if nothing is said."""
-    return _ttl_seconds(settings_of(broker, name))
+    return ttl_seconds_of(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/messageTTL", status_code=204)
@@ -170,18 +145,14 @@ async def set_message_ttl(
     name: NamespacePath, broker: BrokerHere, seconds: Annotated[int, Body(le=2**40)]
 ) -> Response:
     """Say so; 0 is never."""
-    if seconds < 0:
-        raise Refused(
-            HTTPStatus.PRECONDITION_FAILED, f"message TTL is {seconds} s, must be 0 or more"
-        )
-    change_settings(broker, name, {MESSAGE_TTL_MS: seconds * 1000})
+    await change_settings(broker, name, ttl_settings(seconds))
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/messageTTL", status_code=204)
 async def remove_message_ttl(name: NamespacePath, broker: BrokerHere) -> Response:
     """Back to what holds for the node."""
-    change_settings(broker, name, {MESSAGE_TTL_MS: None})
+    await change_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()
 
 
@@ -199,7 +170,9 @@ async def grant(
 ) -> Response:
     """Let somebody do exactly these things."""
     broker.topics.definitions.current.namespace(name)
-    broker.topics.definitions.change(lambda d: with_grant(d, name, decoded(role), actions))
+    await asyncio.to_thread(
+        broker.topics.definitions.change, lambda d: with_grant(d, name, decoded(role), actions)
+    )
     return _done()
 
 
@@ -207,5 +180,7 @@ async def grant(
 async def revoke(name: NamespacePath, role: str, broker: BrokerHere) -> Response:
     """Let somebody do nothing any more."""
     broker.topics.definitions.current.namespace(name)
-    broker.topics.definitions.change(lambda d: with_grant(d, name, decoded(role), ()))
+    await asyncio.to_thread(
+        broker.topics.definitions.change, lambda d: with_grant(d, name, decoded(role), ())
+    )
     return _done()

@@ -13,9 +13,13 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
-from lithify.http.settings import change_settings, settings_of
-from lithify.topics.policies import policies_of
-from lithify.topics.store import TopicNotFound
+from lithify.http.settings import (
+    applied_to,
+    change_settings,
+    change_topic_settings,
+    settings_of,
+    topic_settings_of,
+)
 
 __all__ = ["quota_map", "router"]
 
@@ -61,13 +65,18 @@ async def set_quota(
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
     """Say how far behind a subscription may be."""
-    if backlogQuotaType != SIZE or wanted.time_s >= 0:
+    await change_settings(broker, name, _settings(wanted, backlogQuotaType))
+    return Response(status_code=204)
+
+
+def _settings(wanted: Quota, kind: Kind) -> dict[str, Any]:
+    """For the definitions, or why not."""
+    if kind != SIZE or wanted.time_s >= 0:
         raise Refused(HTTPStatus.NOT_IMPLEMENTED, "a backlog has a limit of bytes, not of time")
     if wanted.policy != POLICY:
         reason = f"policy {wanted.policy} of a backlog quota: there is only {POLICY}"
         raise Refused(HTTPStatus.NOT_IMPLEMENTED, reason)
-    change_settings(broker, name, {BACKLOG_BYTES_MAX: wanted.size_bytes})
-    return Response(status_code=204)
+    return {BACKLOG_BYTES_MAX: wanted.size_bytes}
 
 
 @router.delete("/namespaces/{tenant}/{namespace}/backlogQuota", status_code=204)
@@ -78,7 +87,7 @@ async def remove_quota(
 ) -> Response:
     """Back to what holds for the node; the limit of time is never there."""
     if backlogQuotaType == SIZE:
-        change_settings(broker, name, {BACKLOG_BYTES_MAX: None})
+        await change_settings(broker, name, {BACKLOG_BYTES_MAX: None})
     return Response(status_code=204)
 
 
@@ -87,12 +96,31 @@ async def topic_quotas(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Those that a topic has itself, or with `applied` those that hold for it."""
-    topics = broker.topics
-    if not topics.exists(name):
-        raise TopicNotFound(f"topic {name} does not exist")
-    current = topics.definitions.current
     if applied:
-        held = policies_of(current, name, topics.settings.policies).backlog_bytes_max
+        held = applied_to(broker, name).backlog_bytes_max
         return quota_map({BACKLOG_BYTES_MAX: held} if held >= 0 else {})
-    found = current.topics.get(str(name)) or current.topics[str(name.whole)]
-    return quota_map(found.settings)
+    return quota_map(topic_settings_of(broker, name))
+
+
+@router.post("/persistent/{tenant}/{namespace}/{topic}/backlogQuota", status_code=204)
+async def set_topic_quota(
+    name: TopicPath,
+    broker: BrokerHere,
+    wanted: Annotated[Quota, Body()],
+    backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
+) -> Response:
+    """Say how far behind a subscription of a topic may be."""
+    await change_topic_settings(broker, name, _settings(wanted, backlogQuotaType))
+    return Response(status_code=204)
+
+
+@router.delete("/persistent/{tenant}/{namespace}/{topic}/backlogQuota", status_code=204)
+async def remove_topic_quota(
+    name: TopicPath,
+    broker: BrokerHere,
+    backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
+) -> Response:
+    """Back to what the namespace says."""
+    if backlogQuotaType == SIZE:
+        await change_topic_settings(broker, name, {BACKLOG_BYTES_MAX: None})
+    return Response(status_code=204)

@@ -3,6 +3,7 @@
 For a partitioned topic each does the same in all partitions; positions are those of one partition.
 """
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated
@@ -146,6 +147,39 @@ async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: Brok
     found = _found(broker, name, subscription)
     _skip_below(broker, found, lambda topic: topic.log.next_position)
     return _done()
+
+
+@router.post("/subscription/{subscription}/skip/{number}", status_code=204)
+async def skip(
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
+) -> Response:
+    """Acknowledge the next so many entries that are not acknowledged, or all there are."""
+    if number < 0:
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{number} messages: must be 0 or more")
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    [(_, found)] = _found(broker, topic.name, subscription)
+    last = await _after_entries(topic, found, number)
+    _skip_below(broker, [(topic, found)], lambda _: last + 1)
+    return _done()
+
+
+async def _after_entries(topic: Topic, subscription: Subscription, number: int) -> int:
+    """The position of the entry that is the last of so many that are not acknowledged."""
+    cursor = subscription.cursor
+    at = cursor.mark_delete
+    while number:
+        with topic.log.snapshot("skip") as snapshot:
+            frames = next(snapshot.read_frames(at + 1), None)
+            positions = [] if frames is None else frames.positions.tolist()
+        if not positions:
+            break
+        for at in positions:
+            number -= not cursor.is_acked(at)
+            if not number:
+                break
+        # Others have their turn after each piece of the log.
+        await asyncio.sleep(0)
+    return at
 
 
 @router.post("/subscription/{subscription}/expireMessages/{seconds}", status_code=204)

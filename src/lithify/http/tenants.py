@@ -1,5 +1,6 @@
 """Tenants: list, read, create, change, delete."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -54,7 +55,7 @@ async def create_tenant(
             raise AlreadyDefined(f"tenant {name} exists already")
         return definitions.with_tenant(name, settings)
 
-    broker.topics.definitions.change(edit)
+    await asyncio.to_thread(broker.topics.definitions.change, edit)
     return Response(status_code=204)
 
 
@@ -64,12 +65,14 @@ async def change_tenant(
 ) -> Response:
     """Say anew who administers a tenant."""
     settings = info.settings(request.app.state.cluster)
-    broker.topics.definitions.change(lambda d: d.with_tenant(name, d.tenant(name) | settings))
+    await asyncio.to_thread(
+        broker.topics.definitions.change, lambda d: d.with_tenant(name, d.tenant(name) | settings)
+    )
     return Response(status_code=204)
 
 
 @router.delete("/{tenant}", status_code=204)
 async def delete_tenant(name: TenantPath, broker: BrokerHere) -> Response:
     """Remove a tenant, which must have no namespaces."""
-    broker.topics.definitions.change(lambda d: d.without_tenant(name))
+    await asyncio.to_thread(broker.topics.definitions.change, lambda d: d.without_tenant(name))
     return Response(status_code=204)

@@ -1,12 +1,13 @@
 """Topics: list, create, delete, partitions, statistics and single messages."""
 
+import asyncio
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
 
-from lithify.http.clients import put_out_all
+from lithify.http import clients
 from lithify.http.errors import Refused
 from lithify.http.ids import from_id, from_position
 from lithify.http.messages import message_response
@@ -48,21 +49,21 @@ def _check_partitions(count: int) -> None:
         )
 
 
-def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
+async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     broker.topics.definitions.current.namespace(name.namespace)
     if broker.topics.exists(name):
         raise AlreadyDefined(f"topic {name} exists already")
     if partitions:
-        broker.topics.create_partitioned(name, partitions)
+        await asyncio.to_thread(broker.topics.create_partitioned, name, partitions)
     else:
-        broker.topics.create(name)
+        await asyncio.to_thread(broker.topics.create, name)
     return _done()
 
 
-def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
+async def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
     if force:
-        put_out_all(broker, parts_of(broker, name))
-    broker.topics.delete(name)
+        clients.put_out_all(broker, parts_of(broker, name))
+    await clients.delete_topic(broker, name)
     return _done()
 
 
@@ -73,7 +74,7 @@ def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
 async def topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
     """Each partition by itself."""
     broker.topics.definitions.current.namespace(name)
-    return [str(each) for each in broker.topics.list(name)]
+    return broker.topics.names_in(name)
 
 
 @router.get("/partitioned")
@@ -98,7 +99,7 @@ async def non_persistent_topics(name: NamespacePath, broker: BrokerHere) -> list
 @router.put("/{topic}", status_code=204)
 async def create_topic(name: TopicPath, broker: BrokerHere) -> Response:
     """Create a topic without partitions."""
-    return _create(broker, name, 0)
+    return await _create(broker, name, 0)
 
 
 @router.delete("/{topic}", status_code=204)
@@ -110,7 +111,7 @@ async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = Fal
     if broker.topics.exists(name) and not defined:
         reason = f"topic {name} is a partition: delete {name.whole}"
         raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
-    return _delete(broker, name, force=force)
+    return await _delete(broker, name, force=force)
 
 
 @router.put("/{topic}/partitions", status_code=204)
@@ -119,7 +120,7 @@ async def create_partitioned(
 ) -> Response:
     """Create a topic with partitions."""
     _check_partitions(partitions)
-    return _create(broker, name, partitions)
+    return await _create(broker, name, partitions)
 
 
 @router.get("/{topic}/partitions")
@@ -151,9 +152,11 @@ async def add_partitions(
         )
 
     def edit(definitions: Definitions) -> Definitions:
-        return definitions.with_topic(name, replace(found, partitions=partitions))
+        # What it is now: this may come after another change.
+        now = definitions.topics.get(str(name), found)
+        return definitions.with_topic(name, replace(now, partitions=partitions))
 
-    broker.topics.definitions.change(edit)
+    await asyncio.to_thread(broker.topics.definitions.change, edit)
     return _done()
 
 
@@ -163,22 +166,7 @@ async def delete_partitioned(
 ) -> Response:
     """Delete a partitioned topic with all that is in it."""
     _partitioned(broker, name)
-    return _delete(broker, name, force=force)
-
-
-@router.put("/{topic}/unload", status_code=204)
-async def unload(name: TopicPath, broker: BrokerHere) -> Response:
-    """Send its clients away; they connect again."""
-    if not broker.topics.exists(name):
-        raise TopicNotFound(f"topic {name} does not exist")
-    put_out_all(broker, parts_of(broker, name))
-    return _done()
-
-
-@router.post("/{topic}/terminate", status_code=501)
-async def terminate(name: TopicPath) -> None:
-    """Topics cannot be terminated."""
-    raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"topic {name} cannot be terminated")
+    return await _delete(broker, name, force=force)
 
 
 # --- statistics -------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 1. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
 2. Tell the caller the addresses.
-3. Until told to stop: serve, and once an interval let the topics do what only time brings about.
+3. Open the topics that nobody uses yet, in the background (`opening.py`).
+4. Compact topics on request, and by themselves where that is wanted (`compacting.py`).
+5. Until told to stop: serve, and once an interval let the topics do what only time brings about.
    What of it waits for the disk is done in a thread, one round at a time.
-4. Stop listening; let each connection send what was answered and close it, and those hard that
+6. Stop listening; let each connection send what was answered and close it, and those hard that
    do not take it in time. What was not answered was not acknowledged: clients send it again.
 
 The caller closes the node afterwards, which makes the rest durable.
@@ -14,23 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from lithify import __version__
 from lithify.errors import LithifyError, LogClosed
+from lithify.logger import get_logger
+from lithify.node.compacting import compacting
+from lithify.node.opening import DESCRIPTORS_PER_TOPIC, open_rest
 from lithify.node.security import make_access, make_tls
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import listen
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.node.node import Node
     from lithify.pulsar.listener import Connection
@@ -44,7 +48,10 @@ __all__ = ["Addresses", "CannotListen", "serve"]
 GOODBYE_S = 2.0
 """How long a connection may take to send what is left when the node stops."""
 
-log = structlog.get_logger("lithify.node")
+ROUND_TOPICS = 50
+"""Topics that are looked after before clients have their turn again; about 1 ms."""
+
+log = get_logger("lithify.node")
 
 
 class CannotListen(LithifyError):
@@ -96,6 +103,7 @@ async def serve(
         access=access,
     )
     broker.max_message_bytes = settings.message_bytes_max
+    broker.limits = settings.limits
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(
             _pulsar(broker, settings.pulsar_host, settings.pulsar_port, tls)
@@ -113,9 +121,14 @@ async def serve(
             )
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(_upkeep(node))
+        await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, ended)))
+        await stack.enter_async_context(
+            _meanwhile(lambda ended: open_rest(node.topics, ended, _topics_max()))
+        )
+        await stack.enter_async_context(compacting(node))
         ready(Addresses(url, http))
         await stop.wait()
+        broker.end()
 
 
 @asynccontextmanager
@@ -180,31 +193,41 @@ def _refusals(setting: str, host: str, port: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _upkeep(node: Node) -> AsyncIterator[None]:
-    """Look after the open topics while the block runs."""
+async def _meanwhile(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
+    """Have something done while the block runs; it is told when to end by the event it gets."""
     ended = asyncio.Event()
-
-    async def rounds() -> None:
-        interval_s = node.settings.sync_interval_ms / 1000
-        while not ended.is_set():
-            try:
-                await asyncio.to_thread(maintain_files, node.topics.opened().values())
-                for topic in node.topics.opened().values():
-                    topic.maintain_memory()
-            except Exception:
-                log.exception("upkeep failed")
-            try:
-                await asyncio.wait_for(ended.wait(), interval_s)
-            except TimeoutError:
-                continue
-
-    task = asyncio.create_task(rounds())
+    task = asyncio.ensure_future(work(ended))
     try:
         yield
     finally:
         # Not cancelled: its thread would go on while the topics are closed.
         ended.set()
         await task
+
+
+async def _upkeep(node: Node, ended: asyncio.Event) -> None:
+    """Look after the open topics."""
+    interval_s = node.settings.sync_interval_ms / 1000
+    while not ended.is_set():
+        try:
+            await asyncio.to_thread(maintain_files, node.topics.opened().values())
+            for number, topic in enumerate(node.topics.opened().values()):
+                if not topic.log.closed:
+                    topic.maintain_memory()
+                if number % ROUND_TOPICS == ROUND_TOPICS - 1:
+                    await asyncio.sleep(0)
+        except Exception:
+            log.exception("upkeep failed")
+        try:
+            await asyncio.wait_for(ended.wait(), interval_s)
+        except TimeoutError:
+            continue
+
+
+def _topics_max() -> int:
+    """How many topics may be open unused: half of the descriptors are for who uses the node."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return descriptors // 2 // DESCRIPTORS_PER_TOPIC
 
 
 def maintain_files(topics: Iterable[Topic]) -> None:

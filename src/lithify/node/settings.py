@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.node.security import SecuritySettings, check_host
+from lithify.pulsar.limits import ConnectionLimits
 from lithify.settings import Durability, LogSettings, check_range
+from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.policies import Policies
 from lithify.topics.store import TopicSettings
 
@@ -43,6 +45,8 @@ _OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN")
 _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()
+_LIMITS = ConnectionLimits()
+_COMPACTION = CompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
     "retention_bytes": 0,
@@ -80,6 +84,34 @@ class NodeSettings:
     backlog_bytes_max: int | None = None
     """These four hold where neither a topic nor its namespace says otherwise; `Policies` explains
     them. None is without limit."""
+    compaction_enabled: bool = _COMPACTION.compaction_enabled
+    compaction_threshold_bytes: int = _COMPACTION.compaction_threshold_bytes
+    compaction_threshold_messages: int = _COMPACTION.compaction_threshold_messages
+    compaction_lag_min_ms: int = _COMPACTION.compaction_lag_min_ms
+    compaction_lag_max_ms: int = _COMPACTION.compaction_lag_max_ms
+    compaction_every_ms: int = _COMPACTION.compaction_every_ms
+    tombstone_retention_ms: int = _COMPACTION.tombstone_retention_ms
+    key_ttl_ms: int = _COMPACTION.key_ttl_ms
+    compaction_order: str = _COMPACTION.compaction_order
+    keep_keyless: bool = _COMPACTION.keep_keyless
+    live_ratio_min: float = _COMPACTION.live_ratio_min
+    rewrite_bytes_max: int = _COMPACTION.rewrite_bytes_max
+    compaction_read_bytes_per_s: int = _COMPACTION.compaction_read_bytes_per_s
+    compaction_write_bytes_per_s: int = _COMPACTION.compaction_write_bytes_per_s
+    compaction_memory_bytes: int = _COMPACTION.compaction_memory_bytes
+    compaction_scratch_bytes: int = _COMPACTION.compaction_scratch_bytes
+    """Up to here they hold where neither a topic nor its namespace says otherwise;
+    `CompactionSettings` explains them."""
+    compaction_service: str = ""
+    """Who compacts topics, as "module:factory"; see `compaction_service.py`."""
+    compaction_master: str = "local[*,4]"
+    """The Spark that runs of a node that serves are done by."""
+    compaction_idle_ms: int = 300_000
+    """The process that keeps it warm is let go after so long without a run."""
+    connection_producers_max: int = _LIMITS.connection_producers_max
+    connection_consumers_max: int = _LIMITS.connection_consumers_max
+    connection_topics_created_max: int = _LIMITS.connection_topics_created_max
+    """These three are explained by `ConnectionLimits`."""
     token_secret_file: str = ""
     token_public_key_file: str = ""
     superusers: tuple[str, ...] = ()
@@ -90,12 +122,13 @@ class NodeSettings:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name in ("data", "pulsar_host", "http_host"):
+        for name in ("data", "pulsar_host", "http_host", "compaction_master"):
             if not getattr(self, name):
                 raise InvalidSetting(name, "", "named")
         check_range("pulsar_port", self.pulsar_port, 0, 65_535)
         check_range("http_port", self.http_port, 0, 65_535)
         check_range("message_bytes_max", self.message_bytes_max, 2**20, 32 * 2**20)
+        check_range("compaction_idle_ms", self.compaction_idle_ms, 0, _POLICIES_MAX)
         for name, lowest in _POLICIES_MIN.items():
             value = getattr(self, name)
             if value is not None:
@@ -107,7 +140,7 @@ class NodeSettings:
         if not self.advertised_host and _is_wildcard(self.pulsar_host):
             limit = f"the node's name or address, because it listens at {self.pulsar_host}"
             raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics  # A log checks its own.
+        _ = self.topics, self.limits  # They check their own.
 
     @property
     def topics(self) -> TopicSettings:
@@ -125,6 +158,19 @@ class NodeSettings:
             policies=Policies(**given),
             auto_create=self.auto_create,
             deduplication=self.deduplication,
+            compaction=CompactionSettings(
+                **{field.name: getattr(self, field.name) for field in fields(CompactionSettings)}
+            ),
+            compaction_service=self.compaction_service,
+        )
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """What one connection may have."""
+        return ConnectionLimits(
+            connection_producers_max=self.connection_producers_max,
+            connection_consumers_max=self.connection_consumers_max,
+            connection_topics_created_max=self.connection_topics_created_max,
         )
 
     @property
@@ -215,7 +261,7 @@ def _unknown(
     return InvalidSetting(f"{name} ({where})", value, f"a setting that exists: {hint}")
 
 
-def _parsed(name: str, text: str) -> str | int | bool | list[str]:
+def _parsed(name: str, text: str) -> str | float | bool | list[str]:
     """What a variable's text stands for; text that stands for nothing better stays as it is."""
     default = _DEFAULTS[name]
     if isinstance(default, bool):
@@ -225,7 +271,7 @@ def _parsed(name: str, text: str) -> str | int | bool | list[str]:
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",")]
     try:
-        return int(text)
+        return float(text) if isinstance(default, float) else int(text)
     except ValueError:
         return text
 
@@ -248,6 +294,9 @@ def _typed(name: str, value: object, origin: str) -> object:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise InvalidSetting(named, value, "a list of texts")
         return tuple(value)
+    elif isinstance(default, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidSetting(named, value, "a number")
     elif isinstance(value, bool) or not isinstance(value, int):
         off = f' or "{_OFF}"' if default is None else ""
         raise InvalidSetting(named, value, f"a whole number{off}")

@@ -12,10 +12,10 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lithify.clock import SystemClock
 from lithify.errors import LithifyError
+from lithify.logger import get_logger
+from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.consuming import Consuming
     from lithify.pulsar.producing import Producing
     from lithify.topics.access import Access
+    from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
     from lithify.topics.subscription import Consumer, Subscription
@@ -38,7 +39,7 @@ MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
 """How long a reader that was put out, as by a seek, has to come back before it is forgotten."""
 
-log = structlog.get_logger("lithify.pulsar")
+log = get_logger("lithify.pulsar")
 
 _Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
 
@@ -59,6 +60,7 @@ class Broker:
         self.access = access
         self.server_version = version
         self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.limits = ConnectionLimits()
         self.service_url = ""
         self.service_url_tls = ""
         self._name = name
@@ -67,14 +69,20 @@ class Broker:
         self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self._working: dict[Topic | TopicName, list[Callable[[], None]]] = {}
         self._due: dict[Topic, set[Subscription]] = {}
         self._clock = clock or SystemClock()
         self._alarms: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
         self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
+        self._news: dict[TopicName, asyncio.Future[None]] = {}
+        self.ending = False
+        """The node is about to stop: whoever follows a topic has to go."""
 
-    def session(self, send: Callable[[Buffer], None]) -> Session:
-        """A session for a new connection."""
-        return Session(self, send)
+    def session(
+        self, send: Callable[[Buffer], None], wake: Callable[[], None] | None = None
+    ) -> Session:
+        """A session for a new connection; see `Session` for `wake`."""
+        return Session(self, send, wake)
 
     def new_name(self) -> str:
         """A name that nobody has."""
@@ -97,6 +105,11 @@ class Broker:
         if waiting is not None:
             waiting.append(answer)
             return
+        pending, then = answer
+        if pending is not None and pending.done():
+            # Nothing is to be waited for: neither the disk nor an answer before this one.
+            self._call(topic, then, _problem_of(pending))
+            return
         self._answers[topic] = deque([answer])
         task = asyncio.get_running_loop().create_task(self._answer(topic))
         self._answering.add(task)
@@ -112,12 +125,53 @@ class Broker:
                     await pending
                 except LithifyError as error:
                     problem = error
-            try:
-                then(problem)
-            except Exception:
-                # The answers behind it must not wait for ever.
-                log.exception("an answer failed", topic=str(topic.name))
+            self._call(topic, then, problem)
         del self._answers[topic]
+
+    def _call(
+        self,
+        topic: Topic,
+        then: Callable[[LithifyError | None], None],
+        problem: LithifyError | None,
+    ) -> None:
+        try:
+            then(problem)
+        except Exception:
+            # The answers behind it must not wait for ever.
+            log.exception("an answer failed", topic=str(topic.name))
+
+    # --- what waits for the disk ------------------------------------------------------------
+
+    def is_working(self, on: Topic | TopicName) -> bool:
+        """Is a thread doing something for it that others have to wait for?"""
+        return on in self._working
+
+    def in_thread(
+        self, on: Topic | TopicName, work: Callable[[], object], then: Callable[[], None]
+    ) -> None:
+        """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
+        waiting = self._working.get(on)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._working[on] = [then]
+        task = asyncio.get_running_loop().create_task(self._work(on, work))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _work(self, on: Topic | TopicName, work: Callable[[], object]) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except LithifyError:
+            # Who waits tries again, and fails where the error can be answered.
+            pass
+        except Exception:
+            log.exception("work in a thread failed", on=str(on))
+        for then in self._working.pop(on):
+            try:
+                then()
+            except Exception:
+                log.exception("a session could not go on", on=str(on))
 
     # --- delivery ---------------------------------------------------------------------------
 
@@ -129,6 +183,7 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._dispatch, topic)
         if subscription is None:
             due.update(topic.subscriptions.values())
+            self.tell_followers(topic.name)
         else:
             due.add(subscription)
 
@@ -164,6 +219,25 @@ class Broker:
     def _wake(self, topic: Topic, subscription: Subscription) -> None:
         del self._alarms[subscription]
         self.dispatch(topic, subscription)
+
+    def expect_news(self, name: TopicName) -> asyncio.Future[None]:
+        """Over when something was appended to a topic, or it is closed; several may share it."""
+        found = self._news.get(name)
+        if found is None:
+            found = self._news[name] = asyncio.get_running_loop().create_future()
+        return found
+
+    def tell_followers(self, name: TopicName) -> None:
+        """Wake those who follow a topic over HTTP."""
+        found = self._news.pop(name, None) if self._news else None
+        if found is not None:
+            found.set_result(None)
+
+    def end(self) -> None:
+        """The node stops: those who follow a topic have seen all they will."""
+        self.ending = True
+        for name in list(self._news):
+            self.tell_followers(name)
 
     # --- who is where -----------------------------------------------------------------------
 
@@ -222,3 +296,12 @@ class Broker:
             if changed or consumer is subscription.consumers[-1]:
                 of, consumer_id = self._consumers[consumer]
                 of.is_active(consumer_id, active=consumer is subscription.active)
+
+
+def _problem_of(pending: Pending) -> LithifyError | None:
+    """Why an append that is over has failed; None if it has not."""
+    try:
+        pending.result()
+    except LithifyError as error:
+        return error
+    return None

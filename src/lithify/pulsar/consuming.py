@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LithifyError
@@ -12,23 +12,28 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import encode_command
 from lithify.pulsar.schemas import consumer_schema
+from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.cursor import bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.message import MessageId
-from lithify.topics.names import TopicName, check_client_name
+from lithify.topics.names import check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lithify.checksum import Buffer
     from lithify.pulsar.session import Session
     from lithify.topics.topic import Topic
+    from lithify.topics.wire_batch import WireBatch
 
 __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
 _LATEST = 2**63 - 1
 _SIZES_MAX = 1000
+_SENT_MAX = 10_000
+"""Batches to a consumer of which is known how many messages they have, or how they went out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +44,23 @@ class _Joined:
     topic: Topic
     subscription: Subscription
     consumer: Consumer
-    sizes: dict[int, int] = field(default_factory=dict)
-    """Messages of the batches delivered last: the client does not say in an acknowledgement."""
+    batches: dict[int, tuple[int, WireBatch | None]] = field(default_factory=dict)
+    """Of the batches delivered last: how many messages they have, which the client does not say in
+    an acknowledgement, and how they went out if it was not as they are."""
+
+    def remember(self, delivery: Delivery) -> None:
+        """Note a batch; the one that was noted first is forgotten if there are too many."""
+        batches, entry = self.batches, delivery.entry
+        batches.pop(entry.position, None)
+        batches[entry.position] = entry.tag, delivery.wire
+        # How many messages it has can be read again, but not in which form it went out.
+        if len(batches) > (_SENT_MAX if self.subscription.compacted else _SIZES_MAX):
+            del batches[next(iter(batches))]
+
+    def forget_up_to(self, position: int) -> None:
+        """These are acknowledged."""
+        while self.batches and (first := next(iter(self.batches))) <= position:
+            del self.batches[first]
 
 
 class Consuming:
@@ -78,23 +98,32 @@ class Consuming:
             name = request.consumer_name or host.new_name()
             check_client_name("consumer", name)
             check_client_name("subscription", request.subscription)
-            create = host.topics.settings.auto_create and request.force_topic_creation
-            topic = host.topics.get(TopicName.parse(request.topic), create=create)
+            host.limits.check_consumers(len(self._joined))
+            topic = self._session.topic(command)
+            check_subscription(topic, request.subscription)
+            check_consumer(topic, request.subscription)
             consumer_schema(host.topics, topic, request)
             subscription = topic.subscription(
                 request.subscription,
                 SubscriptionType(request.subType),
                 durable=request.durable,
                 start=_start_of(request, topic),
+                compacted=request.read_compacted,
             )
             consumer = Consumer(
                 name=name,
                 priority=request.priority_level,
                 slots=_slots_of(request),
+                client=self._session.client(),
             )
             was_active = subscription.active
             try:
-                subscription.add(consumer, SubscriptionType(request.subType))
+                topic.join(
+                    subscription,
+                    consumer,
+                    SubscriptionType(request.subType),
+                    compacted=request.read_compacted,
+                )
             except LithifyError:
                 topic.leave(subscription, consumer)
                 raise
@@ -199,17 +228,16 @@ class Consuming:
 
     def deliver(self, consumer_id: int, delivery: Delivery) -> None:
         """Send an entry to a consumer of this connection."""
-        entry = delivery.entry
+        entry, sent = delivery.entry, delivery.wire
         ledger, number = unpack(entry.position)
-        words = []
-        if delivery.remaining is not None:
-            size = max(1, entry.tag)
-            words = words_from_bits(delivery.remaining, size)
         joined = self._joined[consumer_id]
         if entry.tag > 1:
-            joined.sizes[entry.position] = entry.tag
-            if len(joined.sizes) > _SIZES_MAX:
-                del joined.sizes[next(iter(joined.sizes))]
+            joined.remember(delivery)
+        body: Buffer = entry.body
+        bits, size = delivery.remaining, max(1, entry.tag)
+        if sent is not None:
+            body, bits, size = sent.body, sent.ack_set, sent.messages
+        words = [] if bits is None else words_from_bits(bits, size)
         header = hot.message_header(
             consumer_id,
             ledger,
@@ -217,11 +245,11 @@ class Consuming:
             joined.topic.name.partition,
             delivery.redeliveries,
             words,
-            len(entry.body),
+            len(body),
             None,
         )
         self._session.send(header)
-        self._session.send(entry.body)
+        self._session.send(body)
 
     def is_active(self, consumer_id: int, *, active: bool) -> None:
         """Failover: this consumer gets the messages from now on, or no longer."""
@@ -249,19 +277,38 @@ class Consuming:
         topic, subscription = joined.topic, joined.subscription
         if position > topic.last_position:
             raise InvalidInput(f"position {position} is behind the last, {topic.last_position}")
-        size = remaining = 0
-        if message_id.ack_set:
-            size = joined.sizes.get(position) or _messages_at(topic, position)
-            remaining = bits_from_words(message_id.ack_set) & (1 << size) - 1
+        whole, part = True, None
+        if message_id.ack_set and position >= 0:
+            part = self._part_of(joined, position, bits_from_words(message_id.ack_set))
+            whole = part is not None and not part.remaining
         if ack_type == wire.CommandAck.Cumulative:
-            last = position - 1 if remaining else position
+            last = position if whole else position - 1
             topic.acknowledge(subscription, AckedUpTo(max(last, -1)))
-        if position < 0:
-            return
-        if remaining:
-            topic.acknowledge(subscription, AckedBatch(position, remaining, size, 0))
-        elif ack_type == wire.CommandAck.Individual:
-            topic.acknowledge(subscription, Acked(position))
+            joined.forget_up_to(last)
+        if whole:
+            if ack_type == wire.CommandAck.Individual and position >= 0:
+                topic.acknowledge(subscription, Acked(position))
+                joined.batches.pop(position, None)
+        elif part is not None:
+            topic.acknowledge(subscription, part)
+
+    @staticmethod
+    def _part_of(joined: _Joined, position: int, bits: int) -> AckedBatch | None:
+        """What of a batch is acknowledged if the client has these left of it.
+
+        None if nobody knows any more in which form it went out, and so which messages these are:
+        they stay as they are, and come again when the consumer comes back.
+        """
+        size, sent = joined.batches.get(position, (0, None))
+        if not size:
+            if joined.subscription.compacted:
+                return None
+            size = _messages_at(joined.topic, position)
+        everything = (1 << size) - 1
+        if sent is None:
+            return AckedBatch(position, bits & everything, size)
+        left, masked = sent.left_of(bits), everything & ~sent.left_of(-1)
+        return AckedBatch(position, left | masked if left else 0, size, masked)
 
     def _redeliver(self, command: wire.BaseCommand) -> None:
         request = command.redeliverUnacknowledgedMessages
@@ -282,7 +329,10 @@ class Consuming:
         topic = joined.topic
         try:
             if request.HasField("message_publish_time"):
-                position = topic.find_time(min(request.message_publish_time, _LATEST))
+                position = topic.find_time(
+                    min(request.message_publish_time, _LATEST),
+                    compacted=joined.subscription.compacted,
+                )
             else:
                 position = _resolved(position_of(request.message_id), topic)
         except LithifyError as error:
@@ -304,12 +354,15 @@ class Consuming:
         if joined is None:
             return
         topic = joined.topic
+        last = topic.last_message_id(joined.consumer.through)
         mark_delete = joined.subscription.cursor.mark_delete
         ledger, entry = unpack(mark_delete) if mark_delete >= 0 else (-1, -1)
         marked = MessageId(ledger, entry, -1, topic.name.partition)
-        self._session.send(
-            replies.last_message_id(request.request_id, topic.last_message_id(), marked)
-        )
+        if last.entry >= 0:
+            # Behind the last message it is moved over what does not exist or is not retained, and
+            # the client would take that for a message which is not there.
+            marked = min(marked, replace(last, batch_index=-1))
+        self._session.send(replies.last_message_id(request.request_id, last, marked))
 
     def _stats(self, command: wire.BaseCommand) -> None:
         request = command.consumerStats

@@ -10,6 +10,7 @@ from lithify.topics.retention import BacklogExceeded
 from lithify.topics.schemas import IncompatibleSchema
 from lithify.topics.store import TopicNotFound
 from lithify.topics.subscription import ConsumerRefused
+from lithify.topics.topic import TopicTerminated
 
 __all__ = ["error_code"]
 
@@ -22,6 +23,7 @@ _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (ConsumerRefused, wire.ServerError.ConsumerBusy),
     (TopicNotFound, wire.ServerError.TopicNotFound),
     (IncompatibleSchema, wire.ServerError.IncompatibleSchema),
+    (TopicTerminated, wire.ServerError.TopicTerminatedError),
     (InvalidInput, wire.ServerError.NotAllowedError),
 )
 

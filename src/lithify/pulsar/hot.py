@@ -133,6 +133,9 @@ class Sends:
     """`END`; `NEED_MORE` inside a frame; `FULL`, go on at `stop`; `NOT_A_SEND`, which a malformed
     frame is too; `OVER_LIMIT`."""
 
+    plain: bool
+    """All are of one producer, and none has a bad CRC or is `UNUSUAL` or `BAD_…`."""
+
     frame_starts = _Column(hot_kernels.FRAME_START)
     entry_starts = _Column(hot_kernels.ENTRY_START)
     """Where the CRC's magic is, or without a CRC the metadata's size: the first byte to store."""
@@ -148,6 +151,9 @@ class Sends:
     """As the command has it; 1 if absent."""
     crcs = _Column(hot_kernels.CRC)
     """`NO_CRC`, `GOOD_CRC` or `BAD_CRC`."""
+    entry_crcs = _Column(hot_kernels.ENTRY_CRC)
+    """CRC-32C of a large entry from its first byte to its last; -1 of others, where nobody has
+    computed it and it costs little."""
     flags = _Column(hot_kernels.FLAGS)
     """`CHUNK` is the command's is_chunk and `NULL_VALUE` the metadata's null_value. Presence in the
     metadata: `BATCH` num_messages_in_batch, `KEYED` partition_key, `MARKER` marker_type, `DELAYED`
@@ -166,7 +172,7 @@ class Sends:
     """0 if absent."""
 
     def __len__(self) -> int:
-        return len(self.flags)
+        return int(self.rows.shape[1])
 
 
 def scan_sends(data: NDArray[np.uint8], start: int, stop: int, limit_bytes: int) -> Sends:
@@ -178,8 +184,8 @@ def scan_sends(data: NDArray[np.uint8], start: int, stop: int, limit_bytes: int)
         raise InvalidInput(f"range {start}..{stop} is not inside an array of {data.size} bytes")
     rows_max = min(SENDS_MAX, (stop - start) // _SEND_FRAME_BYTES_MIN + 1)
     rows = np.empty((hot_kernels.COLUMNS, rows_max), dtype=np.int64)
-    count, at, why = hot_kernels.scan_sends(data, start, stop, limit_bytes, rows)
-    return Sends(rows[:, :count], at, why)
+    count, at, why, plain = hot_kernels.scan_sends(data, start, stop, limit_bytes, rows)
+    return Sends(rows[:, :count], at, why, plain)
 
 
 def check_batch(data: NDArray[np.uint8], start: int, stop: int, num_messages: int) -> bool:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lithify.log.kernels import crc32c_of
+from lithify.log.batch import LARGE_BYTES
+from lithify.log.kernels import crc32c_join, crc32c_of
 
 __all__ = [
     "BAD_BATCH",
@@ -34,6 +35,7 @@ __all__ = [
     "DELIVER_AT_TIME",
     "ENCRYPTED",
     "END",
+    "ENTRY_CRC",
     "ENTRY_START",
     "ENTRY_STOP",
     "FLAGS",
@@ -77,11 +79,12 @@ NULL_VALUE = 1 << 7
 CHUNK_ID = 1 << 8
 BAD_METADATA = 1 << 9
 BAD_BATCH = 1 << 10
+_NOT_PLAIN = UNUSUAL | BAD_METADATA | BAD_BATCH
 _FIRST, _SECOND, _THIRD = 1 << 20, 1 << 21, 1 << 22
 _REQUIRED = _FIRST | _SECOND | _THIRD
 """Presence of what a message must have; never leaves this file."""
 
-COLUMNS = 17
+COLUMNS = 18
 (
     FRAME_START,
     ENTRY_START,
@@ -99,6 +102,7 @@ COLUMNS = 17
     DELIVER_AT_TIME,
     COMPRESSION,
     UNCOMPRESSED_SIZE,
+    ENTRY_CRC,
     _TRUTH,  # where a bool waits for its end: of several, the last one counts
 ) = range(COLUMNS)
 
@@ -349,28 +353,39 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
 def scan_sends(data, start, stop, limit_bytes, rows):  # type: ignore[no-untyped-def]
     """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
 
-    Returns (count, where it stopped, why).
+    Returns (count, where it stopped, why, whether all are of one producer and nothing is wrong
+    with any).
     """
-    at, row = start, 0
+    at, row, plain = start, 0, True
     while at < stop:
         if row == rows.shape[1]:
-            return row, at, FULL
+            return row, at, FULL, plain
         why, entry, end = _find_frame(data, at, stop, limit_bytes)
         if why != END:
-            return row, at, why
+            return row, at, why, plain
         if not _read_command(data, at + 8, entry, rows, row):
-            return row, at, NOT_A_SEND
+            return row, at, NOT_A_SEND, plain
         rows[FRAME_START, row] = at
         rows[ENTRY_START, row] = entry
         rows[ENTRY_STOP, row] = end
         rows[PAYLOAD_START, row] = end
+        rows[ENTRY_CRC, row] = -1
         body = entry
         if end - entry >= 6 and data[entry] == 0x0E and data[entry + 1] == 0x01:
             body = entry + 6
             good = np.int64(crc32c_of(data, body, end)) == _u32(data, entry + 2)
             rows[CRC, row] = GOOD_CRC if good else BAD_CRC
+            if good and end - entry >= LARGE_BYTES:
+                front = crc32c_of(data, entry, body)
+                rows[ENTRY_CRC, row] = crc32c_join(front, _u32(data, entry + 2), end - body)
         if rows[CRC, row] != BAD_CRC:
             rows[FLAGS, row] |= _read_metadata(data, body, end, rows, row)
+        plain = (
+            plain
+            and rows[CRC, row] != BAD_CRC
+            and rows[FLAGS, row] & _NOT_PLAIN == 0
+            and rows[PRODUCER_ID, row] == rows[PRODUCER_ID, 0]
+        )
         row += 1
         at = end
-    return row, at, END
+    return row, at, END, plain

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lithify.log.kernels import _copy
+from lithify.log.kernels import copy_bytes
 from lithify.positions import PACKED_ENTRY_BITS
 
 __all__ = [
@@ -135,6 +135,6 @@ def write_messages(out, data, offsets, lengths, positions, consumer, partition, 
         ledger = positions[row] >> PACKED_ENTRY_BITS
         entry = positions[row] & _ENTRY_MASK
         at = write_header(out, at, consumer, ledger, entry, partition, 0, words, -1, length)
-        _copy(out, at, data, begin, length)
+        copy_bytes(out, at, data, begin, length)
         at += length
     return at, offsets.size

@@ -1,8 +1,10 @@
 """TCP and TLS for sessions: the only module of this package that does I/O.
 
-Each connection has one receive buffer, which grows to twice the largest frame and no further; what
-is left of a frame is moved to its front. Whatever a session sends within one receive goes out in
-one write.
+Each connection has one receive buffer. It begins with `RECEIVE_BYTES`, grows to
+`RECEIVE_BYTES_FULL` under a peer that fills it, because what a receive costs does not depend on how
+much there is in it, and beyond that only for a frame that needs it: to twice the largest one and
+no further. What is left of a frame is moved to its front. Whatever a session sends within one
+receive goes out in one write; what is large is not joined with the rest but written by itself.
 
 A connection costs bounded memory, whatever its peer does:
 
@@ -23,14 +25,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 
 from lithify.errors import LithifyError
+from lithify.logger import get_logger
 from lithify.pulsar import replies
 from lithify.pulsar.framing import FRAME_MARGIN_BYTES
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterator
 
     from lithify.checksum import Buffer
     from lithify.pulsar.broker import Broker
@@ -39,12 +42,14 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "listen"]
 
 RECEIVE_BYTES = 2**18
+RECEIVE_BYTES_FULL = 2**20
+PIECE_BYTES_LARGE = 2**16
 OUT_BYTES_MAX = 2**18
 UNANSWERED_MAX = 10_000
 PING_SECONDS = 30
 LINGER_SECONDS = 5
 
-log = structlog.get_logger("lithify.pulsar")
+log = get_logger("lithify.pulsar")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,7 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.add(self)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
-        self._session = self._broker.session(self._send)
+        self._session = self._broker.session(self._send, self._handle)
+        self._session.peer = self.peer
         self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._look_after)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -136,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if self._stop == len(self._buffer):
             left = self._stop - self._start
-            if self._start >= left:
+            if self._start >= left and len(self._buffer) >= RECEIVE_BYTES_FULL:
                 target = self._buffer
             else:
                 target = np.empty(min(2 * len(self._buffer), 2 * self._limit), dtype=np.uint8)
@@ -176,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         reading = transport.is_reading()
         limit = UNANSWERED_MAX if reading else UNANSWERED_MAX // 2
-        wanted = self._draining and session.unanswered <= limit
+        wanted = self._draining and not session.waiting and session.unanswered <= limit
         if reading and not wanted:
             transport.pause_reading()
         elif wanted and not reading:
@@ -195,8 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
         if self._transport is not None and not self._transport.is_closing():
-            if out:
-                self._transport.write(b"".join(out))
+            for piece in _joined(out):
+                self._transport.write(piece)
             self._read_or_not()
 
     def pause_writing(self) -> None:
@@ -214,6 +220,22 @@ class Connection(asyncio.BufferedProtocol):
                 return
             # Its commands may have been left where they were, because of their answers.
             self._handle()
+
+
+def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
+    """What is to be written: small pieces joined, large ones as they are."""
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < PIECE_BYTES_LARGE:
+            small.append(piece)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        # The transport cuts off what it could send: of bytes it would make a copy for that.
+        yield memoryview(piece)
+    if small:
+        yield b"".join(small)
 
 
 async def listen(

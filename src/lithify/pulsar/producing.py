@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import LithifyError, ProtocolError
+from lithify.log.batch import Slices, size_of
+from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.repeats import repeat_receipts, split_run
 from lithify.pulsar.schemas import producer_schema
-from lithify.topics.names import TopicName, check_client_name
+from lithify.topics.admission import check_producer
+from lithify.topics.names import check_client_name
 from lithify.topics.producers import AccessMode, Producer
 from lithify.topics.subscription import SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED
@@ -32,7 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Producing"]
 
+GONE_MAX = 10_000
+"""Producers that were put out and not closed since; a message of an older one is an error."""
+
 _Type = wire.BaseCommand
+
+_LOG_FLAGS = np.zeros((hot.DELAYED | hot.BATCH) + 1, dtype=np.int64)
+"""What the log is told of an entry, by those two of its flags."""
+_LOG_FLAGS[hot.BATCH] = FLAG_BATCH
+_LOG_FLAGS[hot.DELAYED] = FLAG_DELAYED
+_LOG_FLAGS[hot.DELAYED | hot.BATCH] = FLAG_DELAYED | FLAG_BATCH
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +67,8 @@ class Producing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
-        self._gone: set[int] = set()
-        """Those that were put out, whose messages may still be on their way."""
+        self._gone: dict[int, None] = {}
+        """Those that were put out last, whose messages may still be on their way."""
 
     def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
         """The commands that this takes."""
@@ -79,8 +91,8 @@ class Producing:
             check_client_name("producer", name)
             if request.initial_subscription_name:
                 check_client_name("subscription", request.initial_subscription_name)
-            create = host.topics.settings.auto_create
-            topic = host.topics.get(TopicName.parse(request.topic), create=create)
+            host.limits.check_producers(len(self._joined))
+            topic = session.topic(command)
             schema_version = producer_schema(host.topics, topic, request)
             named = bool(request.producer_name)
             producer = Producer(
@@ -89,7 +101,10 @@ class Producing:
                 user_named=named and request.user_provided_producer_name,
                 mode=AccessMode(request.producer_access_mode),
                 topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+                client=session.client(),
             )
+            topic.check_writable()
+            check_producer(topic, name)
             if request.initial_subscription_name:
                 topic.subscription(
                     request.initial_subscription_name,
@@ -97,7 +112,6 @@ class Producing:
                     durable=True,
                     start=0,
                 )
-            topic.check_backlog()
             ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
@@ -106,7 +120,7 @@ class Producing:
             request.producer_id, topic, producer, request.request_id, schema_version, ready
         )
         self._joined[request.producer_id] = joined
-        self._gone.discard(request.producer_id)
+        self._gone.pop(request.producer_id, None)
         host.producer_joined(producer, self, request.producer_id)
         for other in put_out:
             host.producer_put_out(other)
@@ -143,11 +157,17 @@ class Producing:
     def put_out(self, producer_id: int) -> None:
         """Another producer has taken the topic or the name over."""
         if self._joined.pop(producer_id, None) is not None:
-            self._gone.add(producer_id)
-            self._session.send(replies.close_producer(producer_id))
+            self._send_away(producer_id)
+
+    def _send_away(self, producer_id: int) -> None:
+        self._gone[producer_id] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+        self._session.send(replies.close_producer(producer_id))
 
     def _close_producer(self, command: wire.BaseCommand) -> None:
         request = command.close_producer
+        self._gone.pop(request.producer_id, None)
         joined = self._joined.pop(request.producer_id, None)
         if joined is not None:
             self._leave(joined)
@@ -170,18 +190,24 @@ class Producing:
         """The client may not go on; it is told for each producer."""
         for producer_id in list(self._joined):
             self._leave(self._joined.pop(producer_id))
-            self._gone.add(producer_id)
-            self._session.send(replies.close_producer(producer_id))
+            self._send_away(producer_id)
 
     # --- messages ---------------------------------------------------------------------------
 
-    def take(self, data: NDArray[np.uint8], sends: Sends) -> None:
-        """Append the entries of SEND frames, a run of the same producer at a time."""
-        ids = sends.producer_ids
-        edges = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-        starts = [0, *edges.tolist()]
+    def take(self, data: NDArray[np.uint8], sends: Sends) -> int:
+        """Append the entries of SEND frames, a run of the same producer at a time.
+
+        Returns how many were taken: all, unless the session has to wait before the next.
+        """
+        starts = [0]
+        if not sends.plain:
+            ids = sends.producer_ids
+            starts += (np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist()
         for start, stop in zip(starts, [*starts[1:], len(sends)], strict=True):
             self._take_run(data, sends, start, stop)
+            if self._session.waiting:
+                return start
+        return len(sends)
 
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
         producer_id = int(sends.producer_ids[start])
@@ -193,12 +219,17 @@ class Producing:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
         if joined.failed:
             return
+        size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
+        size_bytes += HEADER_BYTES * (stop - start)
+        topic = joined.topic
+        if self._session.must_wait(topic, topic.preparation(size_bytes)):
+            return
+        if sends.plain:
+            self._append(data, sends, joined, start, stop)
+            return
         bad = (sends.crcs[start:stop] == hot.BAD_CRC) | (
             sends.flags[start:stop] & (hot.BAD_METADATA | hot.BAD_BATCH | hot.UNUSUAL) != 0
         )
-        if not bad.any():
-            self._append(data, sends, joined, start, stop)
-            return
         at = start
         for place in (np.flatnonzero(bad) + start).tolist():
             if place > at:
@@ -297,33 +328,34 @@ class Producing:
         """Append entries; `progress` is where deduplication sees the producer after them."""
         if joined.failed:
             return
-        view = data.data
-        ranges = zip(
-            sends.entry_starts[start:stop].tolist(),
-            sends.entry_stops[start:stop].tolist(),
-            strict=True,
+        bodies = Slices(
+            data,
+            sends.entry_starts[start:stop],
+            sends.entry_stops[start:stop],
+            sends.entry_crcs[start:stop],
         )
-        bodies = [view[low:high] for low, high in ranges]
         topic = joined.topic
+        producer = joined.producer
+        known = topic.deduplication if progress is not None else None
         counts = np.maximum(sends.nums_in_batch[start:stop], sends.num_messages[start:stop])
-        seen = sends.flags[start:stop]
-        flags = np.where(seen & hot.DELAYED, FLAG_DELAYED, 0)
-        flags |= np.where(seen & hot.BATCH, FLAG_BATCH, 0)
+        flags = _LOG_FLAGS[sends.flags[start:stop] & (hot.DELAYED | hot.BATCH)]
         sequences = sends.sequence_ids[start:stop].copy()
         highest = sends.highest_sequence_ids[start:stop].copy()
         session = self._session
         try:
             pending = topic.append_entries(
-                bodies, times=sends.publish_times_ms[start:stop], counts=counts, flags=flags
+                bodies,
+                times=sends.publish_times_ms[start:stop],
+                counts=counts,
+                flags=flags,
+                after=None if known is None else known.last_append(producer.name),
             )
         except LithifyError:
             joined.failed = True
             session.host.in_order(topic, lambda: self._fail(joined))
             return
-        producer = joined.producer
         producer.messages += int(counts.sum())
-        producer.bytes += sum(map(len, bodies))
-        known = topic.deduplication
+        producer.bytes += size_of(bodies)
         appended = None
         if known is not None and progress is not None:
             appended = known.appended(producer.name, progress, pending, stop - start)

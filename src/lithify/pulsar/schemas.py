@@ -101,7 +101,7 @@ class SchemaRequests:
         try:
             name = TopicName.parse(request.topic)
             if not topics.exists(name):
-                topics.get(name, create=topics.settings.auto_create)
+                self._session.topic(command)
             schema = _from_wire(request.schema)
             if schema is not None:
                 version = topics.schemas(name).register(schema).version

@@ -4,6 +4,12 @@ The listener hands over what it has received and sends what comes back; TCP, TLS
 same. Time and topics are parameters. What has to wait for the disk is given to the broker with a
 function to call afterwards.
 
+Some of that must happen before a command can be carried out at all: a topic is created or opened, a
+segment is rolled, deduplication is switched. Then the command stays where it is in the receive
+buffer, and all behind it, until a thread has done it; it is read again afterwards, once, and what
+could not be done by the thread is tried in place, so that its error finds its way to the client.
+Other connections go on.
+
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
 last is answered with an error that the client turns into an exception.
@@ -28,6 +34,7 @@ from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import FRAME_MARGIN_BYTES, check_text, next_frame
 from lithify.pulsar.producing import Producing
 from lithify.pulsar.schemas import SchemaRequests
+from lithify.topics.client import Client
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import TopicNotFound
 
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
+    from lithify.pulsar.limits import ConnectionLimits
     from lithify.topics.access import Access
     from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
@@ -51,6 +59,11 @@ PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
 # These come often, and nobody looks at a text in them.
 _TEXT_UNUSED = frozenset((_Type.ACK, _Type.FLOW, _Type.PING, _Type.PONG))
+_USES_TOPIC: dict[int, str] = {
+    _Type.PRODUCER: "producer",
+    _Type.SUBSCRIBE: "subscribe",
+    _Type.GET_OR_CREATE_SCHEMA: "getOrCreateSchema",
+}
 
 
 class Host(Protocol):
@@ -62,6 +75,15 @@ class Host(Protocol):
     max_message_bytes: int
     service_url: str
     service_url_tls: str
+    limits: ConnectionLimits
+
+    def is_working(self, on: Topic | TopicName) -> bool:
+        """Is a thread doing something for it that others have to wait for?"""
+
+    def in_thread(
+        self, on: Topic | TopicName, work: Callable[[], object], then: Callable[[], None]
+    ) -> None:
+        """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
 
     def when_durable(
         self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
@@ -108,14 +130,31 @@ class Host(Protocol):
 class Session:
     """The protocol's side of one connection."""
 
-    def __init__(self, host: Host, send: Callable[[Buffer], None]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        send: Callable[[Buffer], None],
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        """`wake` is called when what `receive` has left can be handed over again.
+
+        Without it the session does not leave anything, and waits for the disk itself.
+        """
         self.host = host
         self.send = send
         self.closed = False
         self.paused = False
+        self.waiting = False
+        """Something is being done in a thread, without which it cannot go on."""
+        self._waited = False
+        self._wake = wake
+        self._created: set[TopicName] = set()
         self.unanswered = 0
         """Messages that were sent and wait for their receipts."""
         self._connected = False
+        self.peer = ""
+        """The address of the client, if there is one."""
+        self._client_version = ""
         self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
         self._gate = Gate(self, host.access)
         self._producing = Producing(self)
@@ -138,14 +177,17 @@ class Session:
         """Handle the complete frames in `data[start:stop]`; where the first incomplete one begins.
 
         Stops early, and is to be called again after `resume`, if the client does not take the
-        answers. Raises `ProtocolError` if the connection has to be closed.
+        answers, and when it is woken, if something has to be done first. Raises `ProtocolError` if
+        the connection has to be closed.
         """
         self._gate.look_at_clock()
-        while start < stop and not (self.closed or self.paused):
+        while start < stop and not (self.closed or self.paused or self.waiting):
             if self._connected:
                 sends = hot.scan_sends(data, start, stop, self._limit)
                 if len(sends):
-                    self._producing.take(data, sends)
+                    taken = self._producing.take(data, sends)
+                    if taken < len(sends):
+                        return int(sends.frame_starts[taken])
                 start = sends.stop
                 if sends.why == hot.FULL:
                     continue
@@ -155,7 +197,8 @@ class Session:
             if found is None:
                 break
             frame, size = found
-            self._command(frame.command)
+            if not self._command(frame.command):
+                return start
             start += size
         return start
 
@@ -180,7 +223,8 @@ class Session:
         self.paused = False
         self._consuming.resume()
 
-    def _command(self, data: memoryview) -> None:
+    def _command(self, data: memoryview) -> bool:
+        """Carry out a command; False if that has to wait."""
         try:
             command = wire.BaseCommand.FromString(bytes(data))
         except DecodeError as error:
@@ -191,15 +235,19 @@ class Session:
             if command.type != _Type.CONNECT or not command.HasField("connect"):
                 raise ProtocolError(f"command {command.type} before CONNECT")
             self._connect(command.connect)
-            return
-        self.handle(command)
+            return True
+        self.handle(command, may_wait=True)
+        return not self.waiting
 
-    def handle(self, command: wire.BaseCommand) -> None:
-        """Carry out a command, now or when the client has shown who it is, or refuse it."""
+    def handle(self, command: wire.BaseCommand, *, may_wait: bool = False) -> None:
+        """Carry out a command, now or when the client has shown who it is, or refuse it.
+
+        One that `may_wait` is handed over again if `waiting` is set afterwards.
+        """
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"command {command.type} is not one that a broker takes")
-        if self._gate.admits(command):
+        if self._gate.admits(command) and not (may_wait and self._waits_for_topic(command)):
             handler(command)
 
     def close(self) -> None:
@@ -214,10 +262,72 @@ class Session:
         self._producing.let_go()
         self._consuming.let_go()
 
+    # --- what has to be done first ----------------------------------------------------------
+
+    def must_wait(self, on: Topic | TopicName, work: Callable[[], object] | None) -> bool:
+        """Does something have to be done in a thread first? Then `waiting` is set."""
+        if self._wake is None:
+            return False
+        if self._waited:
+            work = None
+        if work is None and not self.host.is_working(on):
+            self._waited = False
+            return False
+        self.waiting = True
+        self.host.in_thread(on, work or _nothing, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self.waiting = False
+        self._waited = True
+        if self._wake is not None and not self.closed:
+            self._wake()
+
+    def _waits_for_topic(self, command: wire.BaseCommand) -> bool:
+        """Does the command need a topic that is opened, or made ready, in a thread first?"""
+        part = _USES_TOPIC.get(command.type)
+        if part is None or self._wake is None:
+            return False
+        topics = self.host.topics
+        try:
+            name = TopicName.parse(getattr(command, part).topic)
+            topic = topics.opened_topic(name)
+            if topic is not None:
+                return self.must_wait(topic, topic.preparation(0))
+            create = self._may_create(name, command)
+        except InvalidInput:
+            # The command's own handler answers that.
+            return False
+        if not create and not topics.exists(name):
+            return False
+        return self.must_wait(name, lambda: topics.get(name, create=create))
+
+    def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
+        wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
+        if not (self.host.topics.settings.auto_create and wanted):
+            return False
+        if not (name in self._created or self.host.topics.exists(name)):
+            self.host.limits.check_topics_created(len(self._created))
+            self._created.add(name)
+        return True
+
+    def topic(self, command: wire.BaseCommand) -> Topic:
+        """The topic that a command uses, created if that may be; raises why there is none."""
+        name = TopicName.parse(getattr(command, _USES_TOPIC[command.type]).topic)
+        found = self.host.topics.opened_topic(name)
+        if found is not None:
+            return found
+        return self.host.topics.get(name, create=self._may_create(name, command))
+
+    def client(self) -> Client:
+        """Whose a producer or consumer is that joins now."""
+        return Client(self.peer, self._client_version, self.host.topics.now_ms())
+
     # --- connection and lookup --------------------------------------------------------------
 
     def _connect(self, connect: wire.CommandConnect) -> None:
         self._connected = True
+        self._client_version = connect.client_version
         self._gate.connect(connect)
         host = self.host
         version = min(PROTOCOL_VERSION, max(connect.protocol_version, 0)) or PROTOCOL_VERSION
@@ -257,10 +367,14 @@ class Session:
     def _topics_of_namespace(self, command: wire.BaseCommand) -> None:
         request = command.getTopicsOfNamespace
         try:
-            topics = self.host.topics.list(Namespace.parse(request.namespace))
+            topics = self.host.topics.names_in(Namespace.parse(request.namespace))
             if request.mode == wire.CommandGetTopicsOfNamespace.NON_PERSISTENT:
                 topics = []
         except InvalidInput as error:
             self.send(replies.error(request.request_id, error_code(error), str(error)))
             return
-        self.send(replies.topics_response(request.request_id, map(str, topics)))
+        self.send(replies.topics_response(request.request_id, topics))
+
+
+def _nothing() -> None:
+    """Only somebody else's work is waited for."""

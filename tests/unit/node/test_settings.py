@@ -5,6 +5,7 @@ import pytest
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
 from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
+from lithify.pulsar.limits import ConnectionLimits
 from lithify.settings import Durability
 from lithify.topics.policies import Policies
 from lithify.topics.store import TopicSettings
@@ -62,6 +63,13 @@ def test_what_topics_keep_goes_to_the_topics_and_is_without_limit_by_default() -
     assert found.topics.policies == Policies(0, 4096, 1000, 8192)
     off = {"LITHIFY_RETENTION_MS": "off", "LITHIFY_MESSAGE_TTL_MS": "off"}
     assert read(toml, off).settings.topics.policies == Policies(retention_bytes=4096)
+
+
+def test_what_a_connection_may_have_goes_to_the_broker() -> None:
+    found = read("connection_producers_max = 5", {"LITHIFY_CONNECTION_CONSUMERS_MAX": "6"}).settings
+    assert found.limits == ConnectionLimits(5, 6, 1000)
+    with pytest.raises(InvalidSetting, match="connection_topics_created_max"):
+        read("connection_topics_created_max = -1")
 
 
 def test_a_list_has_commas_in_the_environment() -> None:

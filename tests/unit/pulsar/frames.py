@@ -40,7 +40,7 @@ def entry(payload: bytes = b"payload", *, crc: bool = True, **fields: object) ->
 
 def send(data: bytes, **fields: object) -> bytes:
     given = {"producer_id": 3, "sequence_id": 7, **fields}
-    command = wire.BaseCommand(type=wire.BaseCommand.SEND, send=wire.CommandSend(**given))
+    command = wire.BaseCommand(type=wire.BaseCommand.SEND, send=wire.CommandSend(**given))  # type: ignore[arg-type]
     return b"".join(encode_payload(command, data))
 
 

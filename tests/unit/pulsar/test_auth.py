@@ -84,7 +84,7 @@ class Visit:
         return self.sends(command)
 
 
-def request(kind: int, topic: str = TOPIC, request_id: int = 7) -> Any:
+def request(kind: Command.Type, topic: str = TOPIC, request_id: int = 7) -> Any:
     command = Command(type=kind)
     part = getattr(command, NEEDS[kind][0])
     part.request_id = request_id
@@ -136,7 +136,9 @@ def test_every_command_of_a_session_is_free_or_needs_something() -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_strangers_and_the_unentitled_are_refused_in_the_form_of_the_request(kind: int) -> None:
+def test_strangers_and_the_unentitled_are_refused_in_the_form_of_the_request(
+    kind: Command.Type,
+) -> None:
     stranger = Visit()
     stranger.connects(b"", method="none")
     (answer,) = stranger.sends(request(kind))

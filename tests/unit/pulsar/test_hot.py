@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lithify.checksum import crc32c
 from lithify.errors import InvalidInput
+from lithify.log.batch import LARGE_BYTES
 from lithify.positions import pack
 from lithify.pulsar import hot
 from lithify.pulsar import wire_pb2 as wire
@@ -130,6 +132,25 @@ def test_crcs_are_none_good_or_bad() -> None:
     assert sends.crcs.tolist() == [hot.NO_CRC, hot.GOOD_CRC, hot.BAD_CRC, hot.NO_CRC]
     assert sends.flags.tolist() == [0, 0, 0, 0]
     assert sends.publish_times_ms[2] == 0, "what a bad CRC covers was not read"
+
+
+def test_sends_are_plain_if_nothing_sets_one_apart() -> None:
+    bad = bytearray(send(entry(b"hello")))
+    bad[-1] ^= 1
+    one, other = send(entry(), producer_id=3), send(entry(), producer_id=4)
+    assert scan(one + one).plain
+    assert scan(one + one + PING).plain
+    for odd in (other, bytes(bad), send(b"no entry"), send(entry(txnid_least_bits=1))):
+        assert not scan(one + odd).plain
+        assert not scan(one + odd + one).plain
+
+
+def test_the_crc_of_a_large_entry_is_known_after_the_scan_and_of_no_other() -> None:
+    large = entry(bytes(LARGE_BYTES))
+    frames = send(large) + send(entry(b"small")) + send(entry(bytes(LARGE_BYTES), crc=False))
+    bad = bytearray(send(large))
+    bad[-1] ^= 1
+    assert scan(frames + bytes(bad)).entry_crcs.tolist() == [crc32c(large), -1, -1, -1]
 
 
 GOOD = metadata().SerializeToString()

@@ -1,0 +1,192 @@
+"""Where the commands on compaction work: at a node, over HTTP, or on a directory nobody serves.
+
+Both ways give the same rows, those of `http/compaction.py`. A node has runs done by its worker; on
+a directory this process opens a Spark session of its own, when it is first needed.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lithify.cli.admin import Refused, open_data, remote_node, topic_path
+from lithify.errors import InvalidInput, RunRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.cli.admin import RemoteNode
+    from lithify.compaction.jobs import Jobs
+    from lithify.topics.names import TopicName
+    from lithify.topics.store import Topics
+    from lithify.topics.topic import Topic
+
+    Row = dict[str, Any]
+    Watch = Callable[[Row], None]
+    """Is told the status of each partition again and again."""
+
+__all__ = ["CompactionAdmin", "open_compaction"]
+
+POLL_S = 0.2
+
+
+class CompactionAdmin(Protocol):
+    """What can be done about compaction from afar; rows of each partition."""
+
+    def run(self, name: TopicName, watch: Watch) -> list[Row]:
+        """Compact and wait for the end; the status after it."""
+
+    def plan(self, name: TopicName) -> list[Row]:
+        """What a run would do."""
+
+    def status(self, name: TopicName) -> list[Row]:
+        """How the last run went, or how far it is."""
+
+    def history(self, name: TopicName, limit: int) -> list[Row]:
+        """The reports of the last runs, newest first."""
+
+    def get(self, name: TopicName, key: str) -> Row | None:
+        """The newest message of a key."""
+
+
+@contextmanager
+def open_compaction(
+    data: str | None, url: str | None, master: str | None = None
+) -> Iterator[CompactionAdmin]:
+    """What the options name."""
+    if data is None:
+        if master is not None:
+            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
+        yield _Remote(remote_node(url))
+    elif url is not None:
+        raise InvalidInput("--data and --url name two different places: give one of them")
+    else:
+        with open_data(data) as node, ExitStack() as stack:
+            yield _Local(node.topics, master or node.settings.compaction_master, stack)
+
+
+class _Remote:
+    def __init__(self, node: RemoteNode) -> None:
+        self._node = node
+
+    def run(self, name: TopicName, watch: Watch) -> list[Row]:
+        self._node.call("PUT", f"{topic_path(name)}/compaction")
+        while True:
+            rows = self.status(name)
+            for row in rows:
+                watch(row)
+            if all(row["status"] != "RUNNING" for row in rows):
+                return rows
+            time.sleep(POLL_S)
+
+    def plan(self, name: TopicName) -> list[Row]:
+        rows: list[Row] = self._node.call(
+            "POST", f"{topic_path(name)}/compaction/plan", timeout_s=None
+        )
+        return rows
+
+    def status(self, name: TopicName) -> list[Row]:
+        rows: list[Row] = self._node.call("GET", f"{topic_path(name)}/compaction/progress")
+        return rows
+
+    def history(self, name: TopicName, limit: int) -> list[Row]:
+        path = f"{topic_path(name)}/compaction/history?limit={limit}"
+        rows: list[Row] = self._node.call("GET", path)
+        return rows
+
+    def get(self, name: TopicName, key: str) -> Row | None:
+        from urllib.parse import quote
+
+        try:
+            path = f"/topics/{topic_path(name)}/keys/{quote(key, safe='')}"
+            row: Row = self._node.call("GET", path)
+        except Refused as error:
+            if "no message of key" in str(error):
+                return None
+            raise
+        return row
+
+
+class _Local:
+    def __init__(self, topics: Topics, master: str, stack: ExitStack) -> None:
+        self._topics = topics
+        self._master = master
+        self._stack = stack
+
+    def run(self, name: TopicName, watch: Watch) -> list[Row]:
+        jobs = self._jobs()
+        for topic in self._parts(name):
+
+            def tell(phase: str, done: int, total: int, topic: Topic = topic) -> None:
+                row = {"topic": str(topic.name), "status": "RUNNING"}
+                watch({**row, "phase": phase, "done": done, "total": total})
+
+            _run_when_disk_is_free(topic, jobs, tell)
+        rows = self.status(name)
+        for row in rows:
+            watch(row)
+        return rows
+
+    def plan(self, name: TopicName) -> list[Row]:
+        jobs, rows = self._jobs(), []
+        for topic in self._parts(name):
+            found = topic.compaction.plan(jobs)
+            row = {"topic": str(topic.name), "text": found.explain()}
+            rows.append({**row, "plan": found.plan.to_json()})
+        return rows
+
+    def status(self, name: TopicName) -> list[Row]:
+        return [
+            {"topic": str(topic.name), **topic.compaction.status().row()}
+            for topic in self._parts(name)
+        ]
+
+    def history(self, name: TopicName, limit: int) -> list[Row]:
+        from lithify.topics.compaction_record import report_row
+
+        rows = [
+            {"topic": str(topic.name), **report_row(report)}
+            for topic in self._parts(name)
+            for report in topic.compaction.history.newest(limit)
+        ]
+        return sorted(rows, key=lambda row: -int(row["started_ms"]))[:limit]
+
+    def get(self, name: TopicName, key: str) -> Row | None:
+        from lithify.topics.tail import row_of
+
+        found = [
+            message
+            for message in (topic.get(key) for topic in self._parts(name))
+            if message is not None
+        ]
+        return row_of(max(found, key=lambda each: each.publish_time_ms)) if found else None
+
+    def _parts(self, name: TopicName) -> list[Topic]:
+        count = self._topics.partitions(name)
+        parts = [name.partition_name(number) for number in range(count)] if count else [name]
+        return [self._topics.get(part) for part in parts]
+
+    def _jobs(self) -> Jobs:
+        from lithify.pipeline.jobs import SparkJobs
+        from lithify.pipeline.session import open_session
+        from lithify.topics.compaction import TOPIC_TASKS
+
+        session = open_session(self._master, preload=TOPIC_TASKS)
+        self._stack.callback(session.stop)
+        return SparkJobs(session)
+
+
+def _run_when_disk_is_free(topic: Topic, jobs: Jobs, tell: Callable[[str, int, int], None]) -> None:
+    while True:
+        try:
+            topic.service.compact("command", jobs, tell)
+        except RunRefused as error:
+            if error.limit != "disk":
+                raise
+            tell("WAITING", 0, 0)
+            time.sleep(POLL_S)
+        else:
+            return

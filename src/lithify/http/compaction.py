@@ -1,0 +1,258 @@
+"""Compaction over HTTP: run, watch, cancel, plan, history, settings, and deleting the view.
+
+| path of a topic            |                                                                     |
+|----------------------------|---------------------------------------------------------------------|
+| compaction                 | PUT: run; GET: status and last error, as Pulsar's tools expect it   |
+|                            | DELETE: cancel                                                      |
+| compaction/progress        | GET: status with phase, progress and report, a row each partition   |
+| compaction/plan            | POST: what a run would do, a row each partition                     |
+| compaction/history         | GET: the reports of the last runs, newest first                     |
+| compactionThreshold        | GET, POST, DELETE: bytes, as Pulsar's tools expect it               |
+| compactionSettings         | GET, POST, DELETE: all of `compaction_settings.py`, by their names  |
+| subscription/__compaction  | DELETE: forget everything that was compacted                        |
+
+Of a namespace there are compactionThreshold (with PUT) and compactionSettings. A run happens in the
+background; what it found is in its report. Of a partitioned topic the same is done in all of its
+partitions.
+"""
+
+import asyncio
+from dataclasses import asdict, fields
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+
+from lithify.errors import RunRefused
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
+from lithify.http.settings import (
+    change_settings,
+    change_topic_settings,
+    settings_of,
+    topic_settings_of,
+)
+from lithify.pulsar.broker import Broker
+from lithify.topics.compaction_record import report_row
+from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.names import TopicName
+from lithify.topics.topic import Topic
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2", tags=["compaction"])
+
+_TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
+_NAMESPACE = "/namespaces/{tenant}/{namespace}"
+_THRESHOLD = "compaction_threshold_bytes"
+_NAMES = tuple(field.name for field in fields(CompactionSettings))
+HISTORY_MAX = 1000
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+@router.put(f"{_TOPIC}/compaction", status_code=204)
+async def run(name: TopicPath, broker: BrokerHere) -> Response:
+    """Compact; 409 while a run is going on, in all partitions if there are some."""
+    topics = topics_at(broker, name)
+    refusals = []
+    for topic in topics:
+        try:
+            broker.topics.compactions.request(topic)
+        except RunRefused as error:
+            refusals.append(error)
+    if len(refusals) == len(topics):
+        raise refusals[0]
+    return _done()
+
+
+@router.delete(f"{_TOPIC}/compaction", status_code=204)
+async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
+    """Stop what is going on or waits for its turn; everything stays as it was."""
+    cancelled = [broker.topics.compactions.cancel(topic) for topic in topics_at(broker, name)]
+    if not any(cancelled):
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, f"no run on {name} is going on")
+    return _done()
+
+
+@router.get(f"{_TOPIC}/compaction")
+async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
+    """How the last run went, or that one is going on."""
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    found = await asyncio.to_thread(broker.topics.compactions.status, topic)
+    return {"status": str(found.state), "lastError": found.error}
+
+
+@router.get(f"{_TOPIC}/compaction/progress")
+async def progress(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
+    """The same with everything there is to know."""
+    topics = topics_at(broker, name)
+    found = [await asyncio.to_thread(broker.topics.compactions.status, each) for each in topics]
+    return [
+        {"topic": str(topic.name), **each.row()} for topic, each in zip(topics, found, strict=True)
+    ]
+
+
+@router.post(f"{_TOPIC}/compaction/plan")
+async def plan(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
+    """What a run would do now; 409 while one is going on."""
+    return [await _planned(broker, topic) for topic in topics_at(broker, name)]
+
+
+async def _planned(broker: Broker, topic: Topic) -> dict[str, Any]:
+    found = await asyncio.to_thread(topic.compaction.plan, broker.topics.compactions.jobs)
+    return {"topic": str(topic.name), "text": found.explain(), "plan": found.plan.to_json()}
+
+
+@router.get(f"{_TOPIC}/compaction/history")
+async def history(
+    name: TopicPath, broker: BrokerHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+) -> list[dict[str, Any]]:
+    """The reports of the last runs of each partition, newest first."""
+    rows: list[dict[str, Any]] = []
+    for topic in topics_at(broker, name):
+        reports = await asyncio.to_thread(topic.compaction.history.newest, limit)
+        rows += [{"topic": str(topic.name), **report_row(each)} for each in reports]
+    return sorted(rows, key=lambda row: -int(row["started_ms"]))[:limit]
+
+
+@router.delete(f"{_TOPIC}/subscription/__compaction", status_code=204)
+async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
+    """Forget everything that was compacted, after the run that is going on; the log stays."""
+    topics = topics_at(broker, name)
+    if all(topic.log.manifest.view is None for topic in topics):
+        raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no compacted view")
+    for topic in topics:
+        await asyncio.to_thread(topic.compaction.delete_view)
+    return _done()
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def _applied(broker: Broker, name: TopicName) -> dict[str, Any]:
+    topic_settings_of(broker, name)
+    return asdict(broker.topics.compaction_settings(name))
+
+
+def _own(settings: dict[str, Any]) -> dict[str, Any]:
+    return {each: settings[each] for each in _NAMES if each in settings}
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """What may be set; None goes back to what the level above says."""
+    defaults = asdict(CompactionSettings())
+    for name, value in values.items():
+        if name not in defaults:
+            reason = f"no setting {name}: there are {', '.join(_NAMES)}"
+            raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+        kind = type(defaults[name])
+        given = float if kind is float and type(value) is int else type(value)
+        if value is not None and given is not kind:
+            reason = f"setting {name} is {value!r}, must be of the kind of {defaults[name]!r}"
+            raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+    CompactionSettings(**{key: value for key, value in values.items() if value is not None})
+    return values
+
+
+@router.get(f"{_TOPIC}/compactionSettings")
+async def topic_settings(
+    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+) -> dict[str, Any]:
+    """Those that a topic has itself, or with `applied` those that hold for it."""
+    return _applied(broker, name) if applied else _own(topic_settings_of(broker, name))
+
+
+@router.post(f"{_TOPIC}/compactionSettings", status_code=204)
+async def set_topic_settings(
+    name: TopicPath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+) -> Response:
+    """Set these of a topic; null takes one away."""
+    await change_topic_settings(broker, name, _checked(values))
+    return _done()
+
+
+@router.delete(f"{_TOPIC}/compactionSettings", status_code=204)
+async def remove_topic_settings(name: TopicPath, broker: BrokerHere) -> Response:
+    """Back to what the namespace says."""
+    await change_topic_settings(broker, name, dict.fromkeys(_NAMES))
+    return _done()
+
+
+@router.get(f"{_NAMESPACE}/compactionSettings")
+async def namespace_settings(name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
+    """Those that a namespace has itself."""
+    return _own(settings_of(broker, name))
+
+
+@router.post(f"{_NAMESPACE}/compactionSettings", status_code=204)
+async def set_namespace_settings(
+    name: NamespacePath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+) -> Response:
+    """Set these of a namespace; null takes one away."""
+    await change_settings(broker, name, _checked(values))
+    return _done()
+
+
+@router.delete(f"{_NAMESPACE}/compactionSettings", status_code=204)
+async def remove_namespace_settings(name: NamespacePath, broker: BrokerHere) -> Response:
+    """Back to what the node says."""
+    await change_settings(broker, name, dict.fromkeys(_NAMES))
+    return _done()
+
+
+# --- the threshold, as Pulsar's tools know it -------------------------------------------------
+
+
+@router.get(f"{_TOPIC}/compactionThreshold")
+async def topic_threshold(
+    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+) -> int | None:
+    """New bytes that call for a run; 0 is never, null is as the namespace says."""
+    said = _applied(broker, name) if applied else topic_settings_of(broker, name)
+    found: int | None = said.get(_THRESHOLD)
+    return found
+
+
+@router.post(f"{_TOPIC}/compactionThreshold", status_code=204)
+async def set_topic_threshold(
+    name: TopicPath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
+) -> Response:
+    """Set it."""
+    await change_topic_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
+    return _done()
+
+
+@router.delete(f"{_TOPIC}/compactionThreshold", status_code=204)
+async def remove_topic_threshold(name: TopicPath, broker: BrokerHere) -> Response:
+    """Back to what the namespace says."""
+    await change_topic_settings(broker, name, {_THRESHOLD: None})
+    return _done()
+
+
+@router.get(f"{_NAMESPACE}/compactionThreshold")
+async def namespace_threshold(name: NamespacePath, broker: BrokerHere) -> int | None:
+    """The same of a namespace; null is as the node says."""
+    found: int | None = settings_of(broker, name).get(_THRESHOLD)
+    return found
+
+
+@router.put(f"{_NAMESPACE}/compactionThreshold", status_code=204)
+async def set_namespace_threshold(
+    name: NamespacePath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
+) -> Response:
+    """Set it."""
+    await change_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
+    return _done()
+
+
+@router.delete(f"{_NAMESPACE}/compactionThreshold", status_code=204)
+async def remove_namespace_threshold(name: NamespacePath, broker: BrokerHere) -> Response:
+    """Back to what the node says."""
+    await change_settings(broker, name, {_THRESHOLD: None})
+    return _done()

@@ -1,0 +1,40 @@
+"""The newest message of a key over HTTP, without reading the topic.
+
+    GET /topics/persistent/TENANT/NAMESPACE/TOPIC/keys/KEY
+
+The answer is a row as `tail.py` of the topics says; 404 if the key has no message or was deleted. A
+partitioned topic is asked in all partitions, since whoever wrote it chose the partition.
+
+Look-ups wait for the disk, so they are made in a thread, one after the other.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, TopicPath, decoded, topics_at
+from lithify.topics.tail import row_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
+
+
+@router.get("/keys/{key}")
+async def newest(request: Request, name: TopicPath, broker: BrokerHere, key: str) -> dict[str, Any]:
+    """The newest message of a key."""
+    wanted = decoded(key)
+    found = []
+    async with request.app.state.lookups:
+        for topic in topics_at(broker, name):
+            message = await asyncio.to_thread(topic.get, wanted)
+            if message is not None:
+                found.append(message)
+    if not found:
+        raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no message of key {wanted!r}")
+    return row_of(max(found, key=lambda message: message.publish_time_ms))

@@ -1,0 +1,165 @@
+"""Policies of single topics, and how many clients a topic may have, over HTTP.
+
+| of a topic                 | of a namespace             | in the definitions         |
+|----------------------------|----------------------------|----------------------------|
+| retention, messageTTL      | `namespaces.py`            | `settings.py`              |
+| maxProducers               | maxProducersPerTopic       | producers_max              |
+| maxConsumers               | maxConsumersPerTopic       | consumers_max              |
+| maxSubscriptionsPerTopic   | maxSubscriptionsPerTopic   | subscriptions_max          |
+| maxConsumersPerSubscription| maxConsumersPerSubscription| subscription_consumers_max |
+
+GET says what was set, null if nothing was; with `applied=true` what holds for the topic, whoever
+says it. DELETE goes back to what the level above says. A count of 0 is no limit.
+"""
+
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
+from lithify.http.settings import (
+    MESSAGE_TTL_MS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    Retention,
+    applied_to,
+    change_settings,
+    change_topic_settings,
+    retention_of,
+    settings_of,
+    topic_settings_of,
+    ttl_seconds_of,
+    ttl_settings,
+)
+from lithify.pulsar.broker import Broker
+from lithify.topics.names import TopicName
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2", tags=["policies"])
+
+_TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
+_NAMESPACE = "/namespaces/{tenant}/{namespace}"
+
+_COUNTS = (
+    ("maxProducers", "maxProducersPerTopic", "producers_max"),
+    ("maxConsumers", "maxConsumersPerTopic", "consumers_max"),
+    ("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "subscriptions_max"),
+    ("maxConsumersPerSubscription", "maxConsumersPerSubscription", "subscription_consumers_max"),
+)
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+def _said(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, Any]:
+    """What holds for a topic, or what it says itself."""
+    return asdict(applied_to(broker, name)) if applied else topic_settings_of(broker, name)
+
+
+# --- retention and time to live of a topic ----------------------------------------------------
+
+
+@router.get(f"{_TOPIC}/retention")
+async def retention(
+    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+) -> dict[str, int] | None:
+    """How long its acknowledged messages stay."""
+    return retention_of(_said(broker, name, applied=applied))
+
+
+@router.post(f"{_TOPIC}/retention", status_code=204)
+async def set_retention(
+    name: TopicPath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
+) -> Response:
+    """Say how long its acknowledged messages stay."""
+    await change_topic_settings(broker, name, wanted.settings())
+    return _done()
+
+
+@router.delete(f"{_TOPIC}/retention", status_code=204)
+async def remove_retention(name: TopicPath, broker: BrokerHere) -> Response:
+    """Back to what the namespace says."""
+    await change_topic_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
+    return _done()
+
+
+@router.get(f"{_TOPIC}/messageTTL")
+async def message_ttl(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
+    """After how many seconds one of its messages counts as acknowledged."""
+    return ttl_seconds_of(_said(broker, name, applied=applied))
+
+
+@router.post(f"{_TOPIC}/messageTTL", status_code=204)
+async def set_message_ttl(
+    name: TopicPath,
+    broker: BrokerHere,
+    messageTTL: int,  # noqa: N803  (as clients write it)
+) -> Response:
+    """Say so; 0 is never."""
+    await change_topic_settings(broker, name, ttl_settings(messageTTL))
+    return _done()
+
+
+@router.delete(f"{_TOPIC}/messageTTL", status_code=204)
+async def remove_message_ttl(name: TopicPath, broker: BrokerHere) -> Response:
+    """Back to what the namespace says."""
+    await change_topic_settings(broker, name, {MESSAGE_TTL_MS: None})
+    return _done()
+
+
+# --- counts -----------------------------------------------------------------------------------
+
+
+def _checked(what: str, count: int) -> int:
+    if not 0 <= count <= 2**31:
+        reason = f"{what} is {count}, must be 0 to 2^31"
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
+    return count
+
+
+def _add_topic_routes(what: str, setting: str) -> None:
+    @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
+    async def count(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
+        said: int | None = _said(broker, name, applied=applied).get(setting)
+        return said
+
+    @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")
+    async def change(
+        name: TopicPath, broker: BrokerHere, wanted: Annotated[int, Body()]
+    ) -> Response:
+        await change_topic_settings(broker, name, {setting: _checked(what, wanted)})
+        return _done()
+
+    @router.delete(f"{_TOPIC}/{what}", status_code=204, summary=f"Remove {what} of a topic")
+    async def remove(name: TopicPath, broker: BrokerHere) -> Response:
+        await change_topic_settings(broker, name, {setting: None})
+        return _done()
+
+
+def _add_namespace_routes(what: str, setting: str) -> None:
+    @router.get(f"{_NAMESPACE}/{what}", summary=f"{what} of a namespace")
+    async def count(name: NamespacePath, broker: BrokerHere) -> int | None:
+        said: int | None = settings_of(broker, name).get(setting)
+        return said
+
+    @router.post(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Set {what} of a namespace")
+    async def change(
+        name: NamespacePath, broker: BrokerHere, wanted: Annotated[int, Body()]
+    ) -> Response:
+        await change_settings(broker, name, {setting: _checked(what, wanted)})
+        return _done()
+
+    @router.delete(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Remove {what}")
+    async def remove(name: NamespacePath, broker: BrokerHere) -> Response:
+        await change_settings(broker, name, {setting: None})
+        return _done()
+
+
+for _of_topic, _of_namespace, _setting in _COUNTS:
+    _add_topic_routes(_of_topic, _setting)
+    _add_namespace_routes(_of_namespace, _setting)

@@ -1,0 +1,240 @@
+"""Producing over HTTP, for those who have no Pulsar client at hand.
+
+    POST /topics/persistent/TENANT/NAMESPACE/TOPIC
+    {"messages": [{"payload": "paid", "key": "4711", "properties": {"by": "card"}}, …]}
+
+    {"messagePublishResults": [{"messageId": "3:17:-1", "errorCode": 0}, …]}
+
+As in Pulsar, with two differences. A payload or key that is no text stands under `payloadBase64` or
+`keyBase64`, and a message with no payload at all is a tombstone; schemas are not applied, what
+names one is refused. In a partitioned topic the hash of the key chooses the partition, and messages
+without a key go round; …/partitions/N names one.
+
+1. The body is read after the caller was let in, and of `REQUESTS_MAX` callers at a time: memory is
+   bounded by that and by twice the largest message.
+2. Everything is checked before anything is written: what is refused has changed nothing.
+3. Messages are appended in their order and answered once they are durable, each by its own result:
+   a write that failed has `errorCode` 1 and the reason.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import asyncio
+import itertools
+from base64 import b64decode
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from lithify.errors import LithifyError
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, TopicPath
+from lithify.log.commit import Pending
+from lithify.log.frame import HEADER_BYTES
+from lithify.positions import unpack
+from lithify.pulsar.broker import Broker
+from lithify.topics.hashing import key_hash
+from lithify.topics.message import new_entry
+from lithify.topics.names import TopicName
+from lithify.topics.producers import ProducerBusy
+from lithify.topics.topic import Topic
+
+__all__ = ["Publisher", "router"]
+
+router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
+
+REQUESTS_MAX = 4
+MESSAGES_MAX = 10_000
+
+
+# Strict: what is no Base64 is refused, where pydantic's own type would leave letters out.
+Base64 = Annotated[bytes, BeforeValidator(lambda text: b64decode(text, validate=True))]
+
+
+class NewMessage(BaseModel):
+    """One message."""
+
+    model_config = ConfigDict(extra="forbid")
+    payload: str | None = None
+    payload_bytes: Base64 | None = Field(default=None, alias="payloadBase64")
+    key: str | None = None
+    key_bytes: Base64 | None = Field(default=None, alias="keyBase64")
+    properties: dict[str, str] = {}
+    event_time_ms: int = Field(default=0, ge=0, lt=2**63, alias="eventTime")
+
+    @property
+    def value(self) -> bytes | None:
+        """The payload, whichever way it was given."""
+        return self.payload_bytes if self.payload is None else self.payload.encode()
+
+
+class NewMessages(BaseModel):
+    """What is to be produced."""
+
+    model_config = ConfigDict(extra="forbid")
+    messages: list[NewMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": NewMessages.model_json_schema()}},
+    }
+}
+
+
+class Publisher:
+    """The producer that stands for all who produce over HTTP; one an application."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._name = broker.new_name()
+        self._sequence = itertools.count()
+        self._turn = itertools.count()
+        self._requests = asyncio.Semaphore(REQUESTS_MAX)
+
+    async def publish(
+        self, request: Request, name: TopicName, partition: int | None
+    ) -> dict[str, Any]:
+        """Produce what a request has in its body; the answer to it."""
+        async with self._requests:
+            body = await request.body()
+            try:
+                messages = NewMessages.model_validate_json(body).messages
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, ("body", *first["loc"])))
+                raise Refused(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}") from error
+            # One time for all, in the message and in the frame: reads leave out segments by it.
+            now_ms = self._broker.topics.now_ms()
+            bodies = [self._entry(*each, now_ms) for each in enumerate(messages)]
+            groups = await self._groups(name, partition, messages)
+            results: list[dict[str, Any]] = [{}] * len(messages)
+            appended = []
+            for topic, numbers in groups:
+                entries = [bodies[number] for number in numbers]
+                appended.append((topic, numbers, await self._append(topic, entries, now_ms)))
+            for topic, numbers, pending in appended:
+                for number, result in zip(numbers, await self._end(topic, pending), strict=False):
+                    results[number] = result
+        return {"messagePublishResults": results}
+
+    def _entry(self, number: int, message: NewMessage, now_ms: int) -> bytes:
+        for text, data, what in (
+            (message.payload, message.payload_bytes, "payload"),
+            (message.key, message.key_bytes, "key"),
+        ):
+            if text is not None and data is not None:
+                reason = f"message {number} has a {what} and a {what}Base64: give one of them"
+                raise Refused(HTTPStatus.BAD_REQUEST, reason)
+        body = new_entry(
+            value=message.value,
+            key=message.key_bytes if message.key is None else message.key,
+            properties=message.properties,
+            event_time_ms=message.event_time_ms,
+            producer=self._name,
+            sequence_id=next(self._sequence),
+            publish_time_ms=now_ms,
+        )
+        limit = self._broker.max_message_bytes
+        if len(body) > limit:
+            reason = f"message {number} has {len(body)} bytes, the limit is {limit}"
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        return body
+
+    async def _groups(
+        self, name: TopicName, partition: int | None, messages: list[NewMessage]
+    ) -> list[tuple[Topic, list[int]]]:
+        """Each topic with the numbers of the messages that go there; all of them may be written."""
+        topics = self._broker.topics
+        count = topics.partitions(name)
+        numbers: dict[TopicName, list[int]] = {}
+        for number, message in enumerate(messages):
+            part = name
+            if partition is not None:
+                part = name.partition_name(partition)
+            elif count:
+                part = name.partition_name(self._partition(message, count))
+            numbers.setdefault(part, []).append(number)
+        create = topics.settings.auto_create and partition is None
+        found = []
+        for part, rows in numbers.items():
+            topic = topics.opened_topic(part)
+            if topic is None:
+                topic = await asyncio.to_thread(topics.get, part, create=create)
+            found.append((topic, rows))
+        for topic, _ in found:
+            topic.check_writable()
+            exclusive = topic.producers.exclusive
+            if exclusive is not None:
+                raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+        return found
+
+    def _partition(self, message: NewMessage, count: int) -> int:
+        key = message.key_bytes if message.key is None else message.key.encode()
+        return (next(self._turn) if key is None else key_hash(key)) % count
+
+    async def _append(
+        self, topic: Topic, bodies: list[bytes], now_ms: int
+    ) -> Pending | LithifyError:
+        work = topic.preparation(sum(len(body) + HEADER_BYTES for body in bodies))
+        while work is not None or self._broker.is_working(topic):
+            done = asyncio.get_running_loop().create_future()
+            self._broker.in_thread(topic, work or _nothing, partial(done.set_result, None))
+            await done
+            # Once: if it could not be done, the append says why.
+            work = None
+        count = len(bodies)
+        try:
+            return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
+        except LithifyError as error:
+            return error
+
+    async def _end(self, topic: Topic, pending: Pending | LithifyError) -> Any:
+        """The results of an append, in the order of its messages."""
+        try:
+            if isinstance(pending, LithifyError):
+                raise pending
+            await pending
+        except LithifyError as error:
+            return itertools.repeat({"messageId": "", "errorCode": 1, "errorMsg": str(error)})
+        self._broker.dispatch(topic)
+        positions = (at for first, last in pending.runs for at in range(first, last + 1))
+        return ({"messageId": _text(at, topic), "errorCode": 0} for at in positions)
+
+
+def _nothing() -> None:
+    """Only somebody else's work is waited for."""
+
+
+def _text(position: int, topic: Topic) -> str:
+    ledger, entry = unpack(position)
+    return f"{ledger}:{entry}:{topic.name.partition}"
+
+
+async def _publish(
+    request: Request, name: TopicName, partition: int | None = None
+) -> dict[str, Any]:
+    publisher: Publisher = request.app.state.publisher
+    return await publisher.publish(request, name, partition)
+
+
+@router.post("", openapi_extra=_BODY)
+async def produce(request: Request, name: TopicPath) -> dict[str, Any]:
+    """Append messages to a topic."""
+    return await _publish(request, name)
+
+
+@router.post("/partitions/{partition}", openapi_extra=_BODY)
+async def produce_to_partition(
+    request: Request, name: TopicPath, broker: BrokerHere, partition: int
+) -> dict[str, Any]:
+    """Append messages to one partition of a topic."""
+    count = broker.topics.partitions(name)
+    if not 0 <= partition < count:
+        reason = f"topic {name} has {count} partitions, none has number {partition}"
+        raise Refused(HTTPStatus.NOT_FOUND, reason)
+    return await _publish(request, name, partition)

@@ -1,0 +1,139 @@
+"""Reading over HTTP: the messages of a topic as lines of JSON, without a subscription.
+
+    GET /topics/persistent/TENANT/NAMESPACE/TOPIC/messages
+        ?start=LEDGER:ENTRY     from there on; else from the first message
+        &last=N                 instead: the last N
+        &limit=N                not more than that
+        &follow=true            and what comes later, until the caller leaves
+
+A row is as `tail.py` of the topics says. Without `follow` what is there when the request comes is
+the end. A row with an `error` and no `id` says why there are no more.
+
+Memory: a reader has one piece of about a megabyte, which is read in a thread and sent before the
+next is read; one that waits has none. There are `READERS_MAX` at most. A topic may be unloaded
+meanwhile and is found again; its deletion is the end, and so is the end of the caller's token.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from lithify.errors import LithifyError, LogClosed
+from lithify.http.auth import expires_ms_of
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere, TopicPath, topic_at
+from lithify.positions import POSITION_MAX
+from lithify.pulsar.broker import Broker
+from lithify.topics.names import TopicName
+from lithify.topics.store import TopicNotFound
+from lithify.topics.tail import Place, place_of, place_of_last, read_rows
+from lithify.topics.topic import Topic
+
+__all__ = ["Readers", "router"]
+
+router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
+
+READERS_MAX = 64
+LAST_MAX = 100_000
+
+Count = Annotated[int | None, Query(ge=0, le=2**62)]
+
+
+@dataclass(slots=True)
+class Readers:
+    """How many read now; one an application."""
+
+    count: int = 0
+
+
+@router.get("/messages", response_class=StreamingResponse)
+async def messages(
+    request: Request,
+    name: TopicPath,
+    broker: BrokerHere,
+    start: str | None = None,
+    last: Annotated[int | None, Query(ge=0, le=LAST_MAX)] = None,
+    limit: Count = None,
+    *,
+    follow: bool = False,
+) -> StreamingResponse:
+    """Messages as lines of JSON; with `follow` also those that are yet to come."""
+    if start is not None and last is not None:
+        raise Refused(HTTPStatus.BAD_REQUEST, "start and last are two places: give one of them")
+    readers: Readers = request.app.state.readers
+    if readers.count >= READERS_MAX:
+        reason = f"{readers.count} callers read already, which is the limit"
+        raise Refused(HTTPStatus.TOO_MANY_REQUESTS, reason)
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    place = Place() if start is None else place_of(start)
+    if last is not None:
+        place = await asyncio.to_thread(place_of_last, topic, last)
+    reading = _Reading(
+        broker=broker,
+        name=name,
+        place=place,
+        follows=follow,
+        through=POSITION_MAX if follow else topic.last_position,
+        left=POSITION_MAX if limit is None else limit,
+        expires_ms=expires_ms_of(request),
+    )
+    return StreamingResponse(reading.lines(readers), media_type="application/x-ndjson")
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far one caller has come."""
+
+    broker: Broker
+    name: TopicName
+    place: Place
+    follows: bool
+    through: int
+    left: int
+    expires_ms: int | None
+
+    async def lines(self, readers: Readers) -> AsyncIterator[bytes]:
+        """The body of the answer, a piece at a time."""
+        readers.count += 1
+        try:
+            while self._goes_on():
+                # Expected before the topic is read: what comes in between is not missed.
+                expected = self.broker.expect_news(self.name)
+                topic = self.broker.topics.get(self.name)
+                try:
+                    found = await asyncio.to_thread(self._read, topic)
+                except LogClosed:
+                    # It was unloaded meanwhile, or deleted, which the next round will tell.
+                    continue
+                if found:
+                    yield found
+                elif self.follows:
+                    # Several wait for the same one, which must not be cancelled with one of them.
+                    await asyncio.shield(expected)
+                else:
+                    return
+        except TopicNotFound:
+            return
+        except LithifyError as error:
+            # The status was sent long ago.
+            yield json.dumps({"error": str(error)}).encode() + b"\n"
+        finally:
+            readers.count -= 1
+
+    def _goes_on(self) -> bool:
+        now_ms = self.broker.topics.now_ms()
+        expired = self.expires_ms is not None and now_ms >= self.expires_ms
+        return self.left > 0 and not (self.broker.ending or expired)
+
+    def _read(self, topic: Topic) -> bytes:
+        rows, self.place = read_rows(topic, self.place, through=self.through, limit=self.left)
+        self.left -= len(rows)
+        return b"".join(json.dumps(row).encode() + b"\n" for row in rows)

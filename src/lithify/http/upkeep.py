@@ -1,0 +1,120 @@
+"""What is done to a whole topic: unload, terminate, trim, truncate.
+
+    unload      clients are sent away, the topic is closed, and opened again by use
+    terminate   nothing more is written, ever: producers are refused, consumers read what is there
+    trim        what retention lets go is deleted now, not within a second or so
+    truncate    all that was written counts as acknowledged and is deleted, retention or not
+
+All but terminate do the same in all partitions of a partitioned topic; to terminate those there is
+a path of its own, as in Pulsar.
+"""
+
+import asyncio
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from lithify.http import clients
+from lithify.http.errors import Refused
+from lithify.http.ids import from_id
+from lithify.http.paths import BrokerHere, TopicPath, parts_of, topic_at, topics_at
+from lithify.pulsar.broker import Broker
+from lithify.topics.definitions import Definitions
+from lithify.topics.policies import TERMINATED
+from lithify.topics.store import TopicNotFound
+from lithify.topics.topic import Topic
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/persistent/{tenant}/{namespace}/{topic}", tags=["topics"])
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+@router.put("/unload", status_code=204)
+async def unload(name: TopicPath, broker: BrokerHere) -> Response:
+    """Send its clients away, who connect again, and close it; it is opened again by use."""
+    if not broker.topics.exists(name):
+        raise TopicNotFound(f"topic {name} does not exist")
+    await clients.unload(broker, parts_of(broker, name))
+    return _done()
+
+
+@router.post("/terminate")
+async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+    """Let nobody write to it any more; the last message that it has."""
+    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    return (await _terminate(broker, [topic]))[0]
+
+
+@router.post("/terminate/partitions")
+async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
+    """The same for all partitions of a topic, by their numbers."""
+    if not broker.topics.partitions(name):
+        topic_at(broker, name)
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"topic {name} is not partitioned")
+    found = await _terminate(broker, topics_at(broker, name))
+    return {str(number): row for number, row in enumerate(found)}
+
+
+async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
+    for topic in topics:
+        # From here on: what is written before the definitions are durable would follow the last.
+        topic.terminated = True
+        clients.put_out_producers(broker, topic)
+    try:
+        await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
+    except BaseException:
+        for topic in topics:
+            topic.terminated = False
+        raise
+    found = []
+    for topic in topics:
+        # One that was unloaded meanwhile has been opened by older definitions.
+        current = broker.topics.get(topic.name)
+        current.terminated = True
+        await asyncio.to_thread(current.log.sync)
+        found.append(from_id(current.last_message_id()))
+    return found
+
+
+def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
+    for topic in topics:
+        name, partition = topic.name, -1
+        if str(name) not in definitions.topics:
+            name, partition = name.whole, name.partition
+        found = definitions.topics[str(name)]
+        ended = sorted({*found.settings.get(TERMINATED, ()), partition})
+        settings = found.settings | {TERMINATED: ended}
+        definitions = definitions.with_topic(name, replace(found, settings=settings))
+    return definitions
+
+
+@router.post("/trim", status_code=204)
+async def trim(name: TopicPath, broker: BrokerHere) -> Response:
+    """Delete what retention lets go."""
+    for topic in topics_at(broker, name):
+        topic.enforce()
+        await asyncio.to_thread(topic.maintain_files)
+    return _done()
+
+
+@router.delete("/truncate", status_code=204)
+async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
+    """Delete all messages there are."""
+    for topic in topics_at(broker, name):
+        await asyncio.to_thread(topic.log.roll)
+        end = topic.log.manifest.active.first_position
+        topic.skip_below(end)
+        broker.dispatch(topic)
+        await asyncio.to_thread(_drop, topic, end)
+    return _done()
+
+
+def _drop(topic: Topic, end: int) -> None:
+    topic.log.drop_head(end)
+    topic.log.reclaim()

@@ -1,0 +1,62 @@
+"""Where records go: to structlog if the process has configured it, else to standard `logging`.
+
+    log = get_logger("lithify.pulsar")
+    log.warning("connection closed", peer="10.0.0.7:50321", reason="…")
+
+`lithify serve` configures structlog (`node/log_lines.py`). Whoever serves a node in a process of
+their own need not: structlog's own default prints to stdout, which belongs to the program around
+it, so without a configuration records are those of the standard library's logger of that name, and
+nobody sees them who has not asked for them there. No other setting of the process is touched.
+
+Any module may have one; any thread may call it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+__all__ = ["Logger", "get_logger"]
+
+# Else `logging` writes warnings to stderr for a program that has said nothing about records.
+logging.getLogger("lithify").addHandler(logging.NullHandler())
+
+
+class Logger:
+    """Takes an event, which is a text that is always the same, and what it is about by name."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def info(self, event: str, **pairs: Any) -> None:
+        """Something happened."""
+        self._record(logging.INFO, event, pairs)
+
+    def warning(self, event: str, **pairs: Any) -> None:
+        """Something happened that should not."""
+        self._record(logging.WARNING, event, pairs)
+
+    def error(self, event: str, **pairs: Any) -> None:
+        """Something did not happen that should have."""
+        self._record(logging.ERROR, event, pairs)
+
+    def exception(self, event: str, **pairs: Any) -> None:
+        """The same, with the error that is being handled."""
+        self._record(logging.ERROR, event, {"exc_info": True, **pairs})
+
+    def _record(self, level: int, event: str, pairs: dict[str, Any]) -> None:
+        if structlog.is_configured():
+            structlog.get_logger(self._name).log(level, event, **pairs)
+            return
+        problem = pairs.pop("exc_info", None)
+        text = " ".join((event, *(f"{name}={value!r}" for name, value in pairs.items())))
+        logging.getLogger(self._name).log(level, "%s", text, exc_info=problem)
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of a part of Lithify."""
+    return Logger(name)

@@ -1,0 +1,69 @@
+"""Opening, behind the back of the clients, the topics that nobody has used since the start.
+
+A node serves as soon as its definitions are read, and opens a topic when it is first used. The
+policies of the others must hold too, and statistics must list them, so they are opened as well:
+
+1. A thread lists the topics that have files. One that was defined and never used has none: there
+   is nothing to look after.
+2. A few of them are opened in a thread, then as long as that took nothing is done: whoever serves
+   clients has at least half of the time. A client that needs one of the rest does not wait for its
+   turn, see `Topics.get`.
+3. One that cannot be opened is reported and passed over. Who uses it gets the error.
+4. An open topic keeps `DESCRIPTORS_PER_TOPIC` files open. When as many are open as may be, the rest
+   is left to those who use it, and that is reported.
+
+Called by `serving.py`, while the node serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lithify.errors import LithifyError
+from lithify.logger import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lithify.topics.names import TopicName
+    from lithify.topics.store import Topics
+
+__all__ = ["DESCRIPTORS_PER_TOPIC", "open_rest"]
+
+DESCRIPTORS_PER_TOPIC = 5
+"""Two logs with a lock and an active segment each, and the reader of the cursors."""
+
+STEP_TOPICS = 10
+"""About 4 ms, less than the interpreter lets a thread run before it turns to another one."""
+
+log = get_logger("lithify.node")
+
+
+async def open_rest(topics: Topics, ended: asyncio.Event, topics_max: int) -> None:
+    """Open what is not open, until `topics_max` topics are, or until `ended` is set."""
+    names = await asyncio.to_thread(topics.unopened)
+    loop = asyncio.get_running_loop()
+    for start in range(0, len(names), STEP_TOPICS):
+        if len(topics.opened()) >= topics_max:
+            left = len(names) - start
+            log.warning("topics are left until they are used", topics=left, open_max=topics_max)
+            return
+        began_s = loop.time()
+        await asyncio.to_thread(_open_some, topics, names[start : start + STEP_TOPICS])
+        try:
+            await asyncio.wait_for(ended.wait(), loop.time() - began_s)
+        except TimeoutError:
+            continue
+        return
+
+
+def _open_some(topics: Topics, names: Iterable[TopicName]) -> None:
+    for name in names:
+        try:
+            if topics.exists(name):
+                topics.get(name)
+        except (LithifyError, OSError) as error:
+            log.warning("a topic cannot be opened", topic=str(name), reason=str(error))
+        except Exception:
+            log.exception("a topic cannot be opened", topic=str(name))

@@ -1,0 +1,283 @@
+"""Compaction over HTTP: run, status, history, cancel, settings, statistics, deleting the view."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lithify.compaction.jobs import LocalJobs
+from tests.http.node import ORDERS, HttpNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.topics.topic import Topic
+
+AT = "/persistent/public/default/orders"
+NAMESPACE = "/namespaces/public/default"
+
+
+@pytest.fixture
+def node() -> Iterator[HttpNode]:
+    with HttpNode() as node:
+        yield node
+
+
+class Halted(LocalJobs):
+    """Jobs that begin when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def run(self, name: str, function: Any, tasks: Any, **more: Any) -> Any:
+        self.begun.set()
+        while not self.go_on.wait(0.01):
+            more["check"]()
+        return super().run(name, function, tasks, **more)
+
+
+def fill(topic: Topic, messages: int, keys: int) -> None:
+    for number in range(messages):
+        topic.append(key=f"k{number % keys}", value=b"v%d" % number)
+
+
+def finished(node: HttpNode, at: str = AT) -> dict[str, str]:
+    """What a run that is going on ends with."""
+    while True:
+        found: dict[str, str] = node.get(f"{at}/compaction")
+        if found["status"] != "RUNNING":
+            return found
+
+
+def view_of(topic: Topic) -> dict[bytes | None, bytes | None]:
+    return {each.key: each.value for each in topic.read(compacted=True)}
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_compacted_on_request_as_pulsars_tools_do_it(node: HttpNode) -> None:
+    topic = node.topic()
+    assert node.get(f"{AT}/compaction") == {"status": "NOT_RUN", "lastError": ""}
+    fill(topic, 1000, 10)
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node) == {"status": "SUCCESS", "lastError": ""}
+    assert view_of(topic) == {b"k%d" % n: b"v%d" % (990 + n) for n in range(10)}
+    stats = node.get(f"{AT}/stats")["compaction"]
+    assert stats["lastCompactionRemovedEventCount"] == 990
+    assert stats["lastCompactionSucceedTimestamp"] > 0
+    assert stats["lastCompactionFailedTimestamp"] == 0
+    internal = node.get(f"{AT}/internalStats")
+    assert internal["compactedLedger"]["entries"] == 10
+    cursor = internal["cursors"]["__compaction"]
+    assert cursor["properties"] == {"CompactedTopicLedger": internal["compactedLedger"]["ledgerId"]}
+    assert cursor["numberOfEntriesSinceFirstNotAckedMessage"] == 0
+    metrics = node.ask("GET", "/metrics").text
+    labels = f'{{cluster="standalone",namespace="public/default",topic="{ORDERS}"}}'
+    assert f"pulsar_compaction_removed_event_count_total{labels} 990.0" in metrics
+    assert f"pulsar_compaction_compacted_entries_count{labels} 10.0" in metrics
+
+
+def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode) -> None:
+    fill(node.topic(), 100, 10)
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "SUCCESS"
+    [row] = node.get(f"{AT}/compaction/progress")
+    assert row["report"]["result"] == "nothing to do"
+    [report] = node.get(f"{AT}/compaction/history")
+    assert (report["result"], report["trigger"]) == ("done", "admin")
+    assert report["topic"] == ORDERS
+
+
+def test_a_second_run_is_refused_while_one_is_going_on_and_the_first_can_be_cancelled(
+    node: HttpNode,
+) -> None:
+    fill(node.topic(), 100, 10)
+    jobs = node.topics.compactions.jobs = Halted()
+    node.do("PUT", f"{AT}/compaction")
+    assert jobs.begun.wait(10)
+    assert "going on" in node.refused(409, "PUT", f"{AT}/compaction")
+    assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan")
+    assert node.get(f"{AT}/compaction")["status"] == "RUNNING"
+    node.do("DELETE", f"{AT}/compaction")
+    found = finished(node)
+    assert found["status"] == "ERROR"
+    assert "cancel" in found["lastError"]
+    assert [row["result"] for row in node.get(f"{AT}/compaction/history")] == ["cancelled"]
+    assert "no run" in node.refused(412, "DELETE", f"{AT}/compaction")
+    assert node.get(f"{AT}/stats")["compaction"]["lastCompactionFailedTimestamp"] > 0
+    node.topics.compactions.jobs = LocalJobs()
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "SUCCESS"
+
+
+def test_one_topic_waits_for_the_other(node: HttpNode) -> None:
+    fill(node.topic(), 100, 10)
+    fill(node.topic("persistent://public/default/other"), 100, 10)
+    jobs = node.topics.compactions.jobs = Halted()
+    node.do("PUT", f"{AT}/compaction")
+    assert jobs.begun.wait(10)
+    other = "/persistent/public/default/other"
+    node.do("PUT", f"{other}/compaction")
+    [row] = node.get(f"{other}/compaction/progress")
+    assert (row["status"], row["phase"]) == ("RUNNING", "WAITING")
+    jobs.go_on.set()
+    assert finished(node)["status"] == finished(node, other)["status"] == "SUCCESS"
+
+
+def test_all_partitions_are_compacted_together(node: HttpNode) -> None:
+    node.do("PUT", f"{AT}/partitions", 3)
+    for number in range(3):
+        fill(node.topics.get(f"{ORDERS}-partition-{number}"), 50, 5)
+    node.do("PUT", f"{AT}/compaction")
+    for number in range(3):
+        assert finished(node, f"{AT}-partition-{number}")["status"] == "SUCCESS"
+    assert len(node.get(f"{AT}/compaction/history")) == 3
+    node.refused(405, "GET", f"{AT}/compaction")
+
+
+def test_a_plan_changes_nothing(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    topic.log.roll()
+    before = topic.log.manifest
+    answer = node.ask("POST", f"/admin/v2{AT}/compaction/plan")
+    [row] = answer.json()
+    assert row["topic"] == ORDERS
+    assert "horizon" in row["text"]
+    assert row["plan"]
+    assert topic.log.manifest == before
+
+
+def test_status_and_history_survive_a_restart(node: HttpNode) -> None:
+    fill(node.topic(), 100, 10)
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    before = node.get(f"{AT}/stats")["compaction"]
+    node.do("PUT", f"{AT}/unload")
+    assert node.get(f"{AT}/compaction") == {"status": "SUCCESS", "lastError": ""}
+    assert node.get(f"{AT}/stats")["compaction"] == before
+    assert len(node.get(f"{AT}/compaction/history?limit=5")) == 1
+
+
+def test_the_topic_that_is_not_there_is_not_found(node: HttpNode) -> None:
+    for method, path in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("GET", "/history")):
+        node.refused(404, method, f"{AT}/compaction{path}")
+
+
+# --- deleting ---------------------------------------------------------------------------------
+
+
+def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    at = f"{AT}/subscription/__compaction"
+    node.refused(404, "DELETE", at)
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    node.do("DELETE", at)
+    assert node.get(f"{AT}/internalStats")["compactedLedger"]["ledgerId"] == -1
+    assert "__compaction" not in node.get(f"{AT}/internalStats")["cursors"]
+    assert len(list(topic.read(compacted=True))) == 100
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "SUCCESS"
+    assert len(view_of(topic)) == 10
+
+
+def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
+    fill(node.topic(), 100, 10)
+    jobs = node.topics.compactions.jobs = Halted()
+    node.do("PUT", f"{AT}/compaction")
+    assert jobs.begun.wait(10)
+    node.do("DELETE", AT)
+    node.refused(404, "GET", f"{AT}/compaction")
+    jobs.go_on.set()
+    fill(node.topic(), 10, 10)
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "SUCCESS"
+
+
+# --- triggers ---------------------------------------------------------------------------------
+
+
+def look(node: HttpNode, topic: Topic) -> str | None:
+    """Let the node look for what is due; the trigger of the run that this has begun."""
+    seen = len(topic.compaction.history.newest(1000))
+    node.topics.compactions.look()
+    finished(node)
+    newest = topic.compaction.history.newest(1000)
+    return newest[0].trigger if len(newest) > seen else None
+
+
+def test_triggers_of_a_topic(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    assert look(node, topic) is None, "nothing is set"
+    node.do("POST", f"{AT}/compactionThreshold", 2000)
+    assert look(node, topic) == "threshold"
+    fill(topic, 10, 10)
+    assert look(node, topic) is None, "too few bytes"
+    node.do("POST", f"{AT}/compactionSettings", {"compaction_threshold_messages": 20})
+    assert look(node, topic) is None, "too few messages"
+    fill(topic, 10, 10)
+    assert look(node, topic) == "threshold"
+    fill(topic, 1, 1)
+    node.do("POST", f"{AT}/compactionSettings", {"compaction_lag_max_ms": 5000})
+    assert look(node, topic) is None
+    node.clock.advance(5)
+    assert look(node, topic) == "lag"
+    node.do("DELETE", f"{AT}/compactionSettings")
+    node.do("POST", f"{NAMESPACE}/compactionSettings", {"compaction_every_ms": 60_000})
+    node.clock.advance(61)
+    assert look(node, topic) is None, "nothing new"
+    fill(topic, 1, 1)
+    assert look(node, topic) == "periodic"
+    fill(topic, 1, 1)
+    assert look(node, topic) is None, "it was just done"
+    node.clock.advance(61)
+    node.do("POST", f"{AT}/compactionSettings", {"compaction_enabled": False})
+    assert look(node, topic) is None, "switched off"
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_settings_of_a_topic_come_before_those_of_its_namespace(node: HttpNode) -> None:
+    topic = node.topic()
+    assert node.get(f"{AT}/compactionThreshold") is None
+    assert node.get(f"{NAMESPACE}/compactionThreshold") is None
+    node.do("PUT", f"{NAMESPACE}/compactionThreshold", 1000)
+    assert node.get(f"{AT}/compactionThreshold?applied=true") == 1000
+    node.do("POST", f"{AT}/compactionThreshold", 10)
+    assert node.get(f"{AT}/compactionThreshold") == 10
+    assert topic.compaction.settings().compaction_threshold_bytes == 10
+    node.do("DELETE", f"{AT}/compactionThreshold")
+    node.do("POST", f"{AT}/compactionSettings", {"compaction_order": "event", "live_ratio_min": 1})
+    assert topic.compaction.settings().by_event_time
+    applied = node.get(f"{AT}/compactionSettings?applied=true")
+    assert (applied["compaction_threshold_bytes"], applied["live_ratio_min"]) == (1000, 1)
+    assert node.get(f"{NAMESPACE}/compactionSettings") == {"compaction_threshold_bytes": 1000}
+    node.do("DELETE", f"{NAMESPACE}/compactionThreshold")
+    node.do("DELETE", f"{AT}/compactionSettings")
+    assert node.get(f"{AT}/compactionSettings") == {}
+
+
+def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:
+    node.topic()
+    for at in (AT, NAMESPACE):
+        method = "POST" if at is AT else "PUT"
+        assert "-1" in node.refused(412, method, f"{at}/compactionThreshold", -1)
+        settings = f"{at}/compactionSettings"
+        assert "no setting speed" in node.refused(412, "POST", settings, {"speed": 1})
+        assert "key_ttl_ms" in node.refused(412, "POST", settings, {"key_ttl_ms": "long"})
+        assert "keep_keyless" in node.refused(412, "POST", settings, {"keep_keyless": 1})
+        assert "publish or event" in node.refused(
+            412, "POST", settings, {"compaction_order": "size"}
+        )
+        node.refused(412, "POST", settings, {"compaction_read_bytes_per_s": -5})
+    assert node.get(f"{AT}/compactionSettings") == {}

@@ -1,0 +1,195 @@
+"""Messages over HTTP: produced and read as JSON, in bounded pieces, without a subscription."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lithify.http import produce, tail
+from lithify.pulsar.consuming import Consuming
+from lithify.topics.message import encode_entry
+from lithify.topics.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from lithify.topics.producers import AccessMode, Producer
+from lithify.topics.subscription import Consumer, Delivery, SubscriptionType
+from lithify.topics.tail import read_rows
+from tests.http.node import ORDERS, HttpNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AT = "/topics/persistent/public/default/orders"
+
+
+@pytest.fixture
+def node() -> Iterator[HttpNode]:
+    with HttpNode() as node:
+        yield node
+
+
+def send(node: HttpNode, *messages: object, path: str = AT) -> list[str]:
+    answer = node.ask("POST", path, json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["messagePublishResults"]
+    assert [row["errorCode"] for row in results] == [0] * len(messages)
+    return [row["messageId"] for row in results]
+
+
+def rows(node: HttpNode, query: str = "", path: str = AT) -> list[dict[str, Any]]:
+    answer = node.ask("GET", f"{path}/messages?{query}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def refusal(node: HttpNode, status: int, body: Any, path: str = AT) -> str:
+    answer = node.ask("POST", path, json=body)
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["reason"])
+
+
+def test_what_is_produced_is_read(node: HttpNode) -> None:
+    data = base64.b64encode(b"\xff\x00").decode()
+    sent = send(
+        node,
+        {"payload": "paid", "key": "4711", "properties": {"by": "card"}, "eventTime": "17"},
+        {"payloadBase64": data, "keyBase64": data},
+        {"key": "4711"},
+    )
+    assert sent == ["1:0:-1", "1:1:-1", "1:2:-1"]
+    first, second, third = rows(node)
+    assert (first["id"], first["key"], first["value"]) == ("1:0", "4711", "paid")
+    assert (first["properties"], first["event_time_ms"]) == ({"by": "card"}, 17)
+    assert (second["key_base64"], second["value_base64"]) == (data, data)
+    assert (third["key"], third["value"]) == ("4711", None), "a tombstone"
+
+
+def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
+    topic = node.topic()
+    subscription = topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
+    consumer = Consumer("c", permits=10)
+    subscription.add(consumer, SubscriptionType.EXCLUSIVE)
+    delivered: list[int] = []
+
+    class Client(Consuming):
+        def deliver(self, consumer_id: int, delivery: Delivery) -> None:
+            delivered.append(delivery.entry.position)
+
+    session = node.broker.session(lambda _: None)
+    node.broker.consumer_joined(consumer, Client(session), 1)
+    send(node, {"payload": "a"}, {"payload": "b"})
+    assert delivered == [1 << 32, (1 << 32) + 1]
+
+
+def test_where_reading_begins_and_ends(node: HttpNode) -> None:
+    node.topic(messages=40)
+    ids = [row["id"] for row in rows(node)]
+    assert len(ids) == 40
+    assert len({each.split(":")[0] for each in ids}) > 2, "several ledgers"
+    assert [row["id"] for row in rows(node, f"start={ids[17]}")] == ids[17:]
+    assert [row["id"] for row in rows(node, f"start={ids[17]}&limit=3")] == ids[17:20]
+    for last in (0, 1, 7, 39, 40, 41):
+        assert [row["id"] for row in rows(node, f"last={last}")] == ids[max(0, 40 - last) :]
+    for query, status in (("start=5", 412), ("start=9:1&last=1", 400), ("last=-1", 400)):
+        assert node.ask("GET", f"{AT}/messages?{query}").status_code == status
+
+
+def test_the_last_messages_of_batches_are_counted_one_by_one(node: HttpNode) -> None:
+    topic = node.topic()
+    single = SingleMessageMetadata(payload_size=1).SerializeToString()
+    head = len(single).to_bytes(4, "big") + single
+    for values in (b"abcd", b"efgh", b"ijkl"):
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+        metadata.num_messages_in_batch = 4
+        batch = b"".join(head + bytes([value]) for value in values)
+        topic.append_entries([encode_entry(metadata, batch)], times=[1], counts=[4]).result()
+    assert [row["value"] for row in rows(node, "last=6")] == list("ghijkl")
+    assert rows(node, "last=6")[0]["id"] == "1:1:2"
+
+
+def test_pieces_are_bounded_and_nothing_is_lost_between_them(
+    node: HttpNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.topic(messages=30)
+    sizes: list[int] = []
+
+    def small(*given: Any, **more: Any) -> Any:
+        found = read_rows(*given, bytes_max=1000, **more)
+        sizes.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(tail, "read_rows", small)
+    assert [row["value"] for row in rows(node)] == [f"v{number}" for number in range(30)]
+    assert max(sizes) == 4
+
+
+def test_an_entry_that_cannot_be_opened_does_not_hide_the_rest(node: HttpNode) -> None:
+    topic = node.topic(messages=1)
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    metadata.compression = ZLIB
+    topic.append_entries([encode_entry(metadata, b"junk")], times=[1], counts=[1]).result()
+    node.topic(messages=1)
+    first, second, third = rows(node)
+    assert (first["id"], third["id"]) == ("1:0", "1:2")
+    assert second["id"] == "1:1"
+    assert "compressed" in second["error"]
+
+
+def test_a_partitioned_topic_spreads_by_key(node: HttpNode) -> None:
+    node.do("PUT", "/persistent/public/default/orders/partitions", 3)
+    keyed = [send(node, {"payload": "x", "key": key})[0] for key in ("a", "a", "b", "b")]
+    parts = [each.rpartition(":")[2] for each in keyed]
+    assert parts[0] == parts[1]
+    assert parts[2] == parts[3]
+    turns = [each.rpartition(":")[2] for each in send(node, *[{"payload": "x"}] * 6)]
+    assert sorted(turns) == ["0", "0", "1", "1", "2", "2"]
+    assert send(node, {"payload": "y"}, path=f"{AT}/partitions/1")[0].endswith(":1")
+    assert rows(node, path=f"{AT}-partition-1")[-1]["value"] == "y"
+    assert "none has number 3" in refusal(
+        node, 404, {"messages": [{"payload": "y"}]}, f"{AT}/partitions/3"
+    )
+    assert node.ask("GET", f"{AT}/messages").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"messages": []}, "at least 1"),
+        ({"messages": [{"payload": "a"}], "valueSchema": "x"}, "body.valueSchema: Extra"),
+        ({"messages": [{"payload": 5}]}, "body.messages.0.payload"),
+        ({"messages": [{"payload": "a", "payloadBase64": "YQ=="}]}, "give one of them"),
+        ({"messages": [{"payloadBase64": "?"}]}, "body.messages.0.payloadBase64"),
+        (None, "body: "),
+    ],
+)
+def test_a_body_that_is_wrong_changes_nothing(node: HttpNode, body: Any, text: str) -> None:
+    assert text in refusal(node, 400, body)
+    assert not node.topics.exists(ORDERS)
+
+
+def test_limits_are_named(node: HttpNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.broker.max_message_bytes = 1000
+    big = {"messages": [{"payload": "small"}, {"payload": "x" * 990}]}
+    assert "message 1 has" in refusal(node, 413, big)
+    assert "2000 bytes" in refusal(node, 413, {"messages": [{"payload": "x" * 3000}]})
+    assert not node.topics.exists(ORDERS), "nothing was written"
+    many = {"messages": [{"payload": ""}] * (produce.MESSAGES_MAX + 1)}
+    node.broker.max_message_bytes = 2**20
+    assert "at most 10000" in refusal(node, 400, many)
+    node.topic()
+    monkeypatch.setattr(tail, "READERS_MAX", 0)
+    assert node.ask("GET", f"{AT}/messages").status_code == 429
+
+
+def test_a_topic_that_does_not_exist(node: HttpNode) -> None:
+    assert node.ask("GET", f"{AT}/messages").status_code == 404
+    assert send(node, {"payload": "a"}) == ["1:0:-1"], "created by use"
+    with HttpNode(auto_create=False) as strict:
+        assert "does not exist" in refusal(strict, 404, {"messages": [{"payload": "a"}]})
+
+
+def test_an_exclusive_producer_is_not_disturbed(node: HttpNode) -> None:
+    node.topic().producers.add(Producer("p", mode=AccessMode.EXCLUSIVE))
+    assert "for itself" in refusal(node, 409, {"messages": [{"payload": "a"}]})

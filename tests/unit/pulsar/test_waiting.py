@@ -1,0 +1,377 @@
+"""What waits for the disk is done in a thread: who needs it waits, all others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.events import ignore_events
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.broker import Broker
+from lithify.pulsar.framing import encode_command, next_frame
+from lithify.pulsar.limits import ConnectionLimits
+from lithify.pulsar.listener import Connection, listen
+from lithify.settings import LogSettings
+from lithify.topics.definitions import NamespaceDefinition
+from lithify.topics.names import Namespace
+from lithify.topics.store import Topics, TopicSettings
+from tests.unit.log.helpers import PATIENCE_S
+from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+Type = wire.BaseCommand
+Error = wire.ServerError
+
+
+def in_a_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(story)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(story(**fixtures))
+
+    return run
+
+
+class WatchedFileSystem(FaultyFileSystem):
+    """Knows in which thread a directory was made durable, and can hold that up."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryFileSystem())
+        self.threads: list[tuple[str, threading.Thread]] = []
+        self.held = ""
+        self.holding = threading.Event()
+        self.go = threading.Event()
+
+    def sync_dir(self, path: str) -> None:
+        self.threads.append((path, threading.current_thread()))
+        if self.held and self.held in path:
+            self.holding.set()
+            assert self.go.wait(PATIENCE_S)
+        super().sync_dir(path)
+
+    def hold(self, part: str) -> None:
+        self.held = part
+        self.holding.clear()
+        self.go.clear()
+
+    def let_go(self) -> None:
+        self.held = ""
+        self.go.set()
+
+    async def is_held(self) -> None:
+        assert await asyncio.to_thread(self.holding.wait, PATIENCE_S)
+
+    def in_loop(self) -> list[str]:
+        here = threading.current_thread()
+        return [path for path, thread in self.threads if thread is here]
+
+
+class Client:
+    """A connection to a broker that listens."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._data = b""
+
+    def send(self, *frames: bytes | wire.BaseCommand) -> None:
+        for each in frames:
+            self._writer.write(each if isinstance(each, bytes) else encode_command(each))
+
+    async def answer(self) -> wire.BaseCommand:
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := next_frame(memoryview(self._data), LIMIT_BYTES)) is None:
+                self._data += await self._reader.read(2**16)
+        self._data = self._data[found[1] :]
+        command: wire.BaseCommand = wire.BaseCommand.FromString(bytes(found[0].command))
+        return command
+
+    def hang_up(self) -> None:
+        self._writer.transport.abort()
+
+    async def answers(self, count: int) -> list[wire.BaseCommand]:
+        return [await self.answer() for _ in range(count)]
+
+    async def ping(self) -> None:
+        self.send(wire.BaseCommand(type=Type.PING, ping=wire.CommandPing()))
+        assert (await self.answer()).type == Type.PONG
+
+    async def join(self, topic: str = "orders", producer_id: int = 3) -> wire.BaseCommand:
+        self.send(producer(topic, producer_id))
+        return await self.answer()
+
+    def send_numbers(self, *numbers: int) -> None:
+        self.send(*(send(entry(sequence_id=n), sequence_id=n) for n in numbers))
+
+
+def producer(topic: str = "orders", producer_id: int = 3) -> wire.BaseCommand:
+    command = wire.BaseCommand(type=Type.PRODUCER)
+    command.producer.topic = topic
+    command.producer.producer_id = producer_id
+    command.producer.request_id = 1
+    command.producer.producer_name = f"p{producer_id}"
+    return command
+
+
+def subscribe(topic: str, consumer_id: int) -> wire.BaseCommand:
+    command = wire.BaseCommand(type=Type.SUBSCRIBE)
+    command.subscribe.topic = topic
+    command.subscribe.subscription = f"s{consumer_id}"
+    command.subscribe.subType = wire.CommandSubscribe.Shared
+    command.subscribe.consumer_id = consumer_id
+    command.subscribe.request_id = 2
+    return command
+
+
+class Served:
+    """A broker at a port."""
+
+    def __init__(self, fs: WatchedFileSystem, broker: Broker, port: int) -> None:
+        self.fs = fs
+        self.broker = broker
+        self.topics = broker.topics
+        self._port = port
+        self._clients: list[Client] = []
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
+        self._clients.append(client)
+        connect = wire.BaseCommand(type=Type.CONNECT)
+        connect.connect.client_version = "test"
+        connect.connect.protocol_version = 20
+        client.send(connect)
+        assert (await client.answer()).type == Type.CONNECTED
+        return client
+
+    def hang_up(self) -> None:
+        for client in self._clients:
+            client.hang_up()
+
+    def numbers(self, topic: str = "orders") -> list[int]:
+        return [message.sequence_id for message in self.topics.get(topic).read()]
+
+
+@asynccontextmanager
+async def served(*, deduplication: bool = False) -> AsyncIterator[Served]:
+    fs = WatchedFileSystem()
+    topics = Topics(
+        fs,
+        "/data",
+        settings=TopicSettings(
+            log=LogSettings(segment_bytes_max=4096), deduplication=deduplication
+        ),
+        clock=ManualClock(),
+        events=ignore_events,
+        owner="test",
+    )
+    broker = Broker(topics, name="n", version="test")
+    connections: set[Connection] = set()
+    server = await listen(broker, "127.0.0.1", 0, connections)
+    fs.threads.clear()
+    node = Served(fs, broker, server.sockets[0].getsockname()[1])
+    try:
+        yield node
+    finally:
+        fs.let_go()
+        server.close()
+        node.hang_up()
+        for each in set(connections):
+            each.abort()
+        # Once round the loop, in which the sockets are closed.
+        await asyncio.sleep(0)
+        await server.wait_closed()
+        topics.close()
+
+
+@in_a_loop
+async def test_creating_a_topic_and_rolling_it_never_wait_in_the_loop() -> None:
+    async with served() as node:
+        client = await node.client()
+        assert (await client.join()).type == Type.PRODUCER_SUCCESS
+        assert [path for path, _ in node.fs.threads], "the definition and the topic's files"
+        for start in range(0, 200, 10):
+            client.send_numbers(*range(start, start + 10))
+            receipts = await client.answers(10)
+            assert [each.send_receipt.sequence_id for each in receipts] == list(
+                range(start, start + 10)
+            )
+        assert node.fs.in_loop() == []
+        assert len(node.topics.get("orders").log.manifest.segments) > 3
+        assert node.numbers() == list(range(200))
+
+
+@in_a_loop
+async def test_while_a_topic_rolls_its_producers_wait_in_order_and_others_go_on() -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        await client.join()
+        await other.join("another")
+        client.send_numbers(*range(20))
+        await client.answers(20)
+        node.fs.hold("orders")
+        client.send_numbers(*range(20, 60))
+        await node.fs.is_held()
+        client.send(wire.BaseCommand(type=Type.PING, ping=wire.CommandPing()))
+        await other.ping()
+        other.send_numbers(1)
+        assert (await other.answer()).send_receipt.sequence_id == 1
+        node.fs.let_go()
+        answers = await client.answers(41)
+        assert sorted(each.type for each in answers) == [Type.SEND_RECEIPT] * 40 + [Type.PONG]
+        receipts = [each for each in answers if each.type == Type.SEND_RECEIPT]
+        assert [each.send_receipt.sequence_id for each in receipts] == list(range(20, 60))
+        assert node.numbers() == list(range(60))
+
+
+@in_a_loop
+async def test_two_clients_that_create_one_topic_get_the_same() -> None:
+    async with served() as node:
+        clients = [await node.client() for _ in range(2)]
+        node.fs.hold("/data")
+        for number, client in enumerate(clients):
+            client.send(producer("new", number))
+        await node.fs.is_held()
+        node.fs.let_go()
+        for client in clients:
+            assert (await client.answer()).type == Type.PRODUCER_SUCCESS
+        assert len(node.topics.opened()) == 1
+        assert len(node.topics.get("new").producers.joined) == 2
+
+
+@in_a_loop
+async def test_a_client_that_hangs_up_while_it_waits_leaves_nothing_behind() -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        node.fs.hold("/data")
+        client.send(producer("new"))
+        await node.fs.is_held()
+        client.hang_up()
+        await other.ping()
+        node.fs.let_go()
+        assert (await other.join("new", 4)).type == Type.PRODUCER_SUCCESS
+        joined = node.topics.get("new").producers.joined
+        while list(joined) != ["p4"]:
+            await other.ping()
+
+
+@in_a_loop
+async def test_what_the_thread_could_not_do_is_told_to_the_client() -> None:
+    async with served() as node:
+        client = await node.client()
+        node.fs.add(Fault("rename", "*definitions*", count=None))
+        answer = await client.join()
+        assert answer.type == Type.ERROR
+        assert answer.error.error == Error.PersistenceError
+        node.fs.clear()
+        assert (await client.join()).type == Type.PRODUCER_SUCCESS
+        client.send_numbers(*range(20))
+        await client.answers(20)
+        node.fs.add(Fault("rename", "*orders/log*", count=None))
+        client.send_numbers(*range(20, 70))
+        while (answer := await client.answer()).type == Type.SEND_RECEIPT:
+            pass
+        assert answer.type == Type.CLOSE_PRODUCER
+        node.fs.clear()
+
+
+# --- deduplication, switched while clients are there ------------------------------------------
+
+
+def deduplicate(node: Served, *, on: bool) -> None:
+    name = Namespace("public", "default")
+    definition = NamespaceDefinition({"deduplication": on})
+    node.topics.definitions.change(lambda d: d.with_namespace(name, definition))
+    node.fs.threads.clear()
+
+
+@in_a_loop
+async def test_deduplication_is_switched_on_and_off_under_a_producer() -> None:
+    async with served() as node:
+        client = await node.client()
+        await client.join()
+        client.send_numbers(7, 7)
+        await client.answers(2)
+        deduplicate(node, on=True)
+        # Its numbers may have begun again since 7: only what comes from here on counts.
+        client.send_numbers(3, 4, 4)
+        last = (await client.answers(3))[-1].send_receipt
+        assert last.message_id.ledgerId == 2**64 - 1, "it was there already"
+        assert node.numbers() == [7, 7, 3, 4]
+        assert node.topics.get("orders").last_sequence_id("p3") == 4
+        deduplicate(node, on=False)
+        client.send_numbers(4)
+        await client.answers(1)
+        assert node.numbers() == [7, 7, 3, 4, 4]
+        deduplicate(node, on=True)
+        client.send_numbers(2)
+        await client.answers(1)
+        assert node.numbers()[-1] == 2, "what was known before it was off is forgotten"
+        assert node.fs.in_loop() == []
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def limit(node: Served, **limits: int) -> None:
+    node.broker.limits = replace(ConnectionLimits(), **limits)
+
+
+@pytest.mark.parametrize(
+    ("setting", "first", "second"),
+    [
+        ("connection_producers_max", producer("orders", 1), producer("orders", 2)),
+        ("connection_consumers_max", subscribe("orders", 1), subscribe("orders", 2)),
+        ("connection_topics_created_max", producer("one", 1), producer("two", 2)),
+        ("connection_topics_created_max", subscribe("one", 1), subscribe("two", 2)),
+    ],
+)
+@in_a_loop
+async def test_a_connection_is_refused_what_is_over_a_limit(
+    setting: str, first: wire.BaseCommand, second: wire.BaseCommand
+) -> None:
+    async with served() as node:
+        limit(node, **{setting: 1})
+        client = await node.client()
+        client.send(first)
+        assert (await client.answer()).type in {Type.PRODUCER_SUCCESS, Type.SUCCESS}
+        client.send(second)
+        answer = await client.answer()
+        assert answer.type == Type.ERROR
+        assert answer.error.error == Error.NotAllowedError
+        assert setting in answer.error.message
+        assert not node.topics.exists("two")
+        # The limit is this connection's alone, and it can still use what there is.
+        client.send(first)
+        assert (await client.answer()).type in {Type.PRODUCER_SUCCESS, Type.SUCCESS}
+        other = await node.client()
+        other.send(second)
+        assert (await other.answer()).type in {Type.PRODUCER_SUCCESS, Type.SUCCESS}
+
+
+@in_a_loop
+async def test_producers_that_were_put_out_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lithify.pulsar.producing.GONE_MAX", 3)
+    async with served() as node:
+        client = await node.client()
+        for number in range(10):
+            await client.join(producer_id=number)
+            for each in list(node.topics.get("orders").producers.joined.values()):
+                node.topics.get("orders").producers.remove(each)
+                node.broker.producer_put_out(each)
+            assert (await client.answer()).type == Type.CLOSE_PRODUCER
+        # Its message was on the way: no reason to hang up.
+        client.send(send(entry(), producer_id=9))
+        await client.ping()
+        client.send(send(entry(), producer_id=1))
+        assert await client._reader.read() == b""
