@@ -22,7 +22,8 @@ import numpy as np
 
 from bench.harness import Case
 from lithify.checksum import crc32c
-from lithify.compaction.rewrite import RewriteTask, rewrite
+from lithify.compaction.jobs import no_check
+from lithify.compaction.rewrite import RewriteTask, run_rewrite
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
 from lithify.log.frame import HEADER_BYTES
@@ -303,7 +304,7 @@ def rewriting(directory: str, sizes: Sizes) -> list[Case]:
     """Copying the live quarter of a segment into a new one."""
     log, whole = _sealed(directory, sizes)
     segment = _with_dead_set(log, whole)
-    task = RewriteTask(log.directory, (segment,), "bench-target.seg", created_ms=0)
+    task = RewriteTask(FS, log.directory, (segment,), "bench-target.seg", created_ms=0)
     path = f"{log.directory}/{segment.name}"
     target = f"{log.directory}/{task.target}"
     buffer = memoryview(bytearray(PIECE_BYTES))
@@ -318,7 +319,7 @@ def rewriting(directory: str, sizes: Sizes) -> list[Case]:
         return took_s
 
     def ours() -> None:
-        assert rewrite(FS, task).entries == segment.live_entries
+        assert run_rewrite(task, no_check).entries == segment.live_entries
 
     def raw() -> None:
         _read_whole(path, buffer)

@@ -67,6 +67,10 @@ class NewestPerKey:
             gone = segment.live_entries - entries, segment.live_bytes - size
             yield Judgement(mine, entries, size, {Cause.SUPERSEDED: gone})
 
+    def facts(self) -> dict[str, object]:
+        """There are none to keep with the log."""
+        return {}
+
 
 def _keys_of(
     fs: FileSystem, directory: str, segment: SegmentRef

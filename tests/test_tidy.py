@@ -34,20 +34,28 @@ GENERATED = {
 PURE = (
     "src/lithify/checksum.py",
     "src/lithify/compaction/horizon.py",
+    "src/lithify/compaction/packing.py",
     "src/lithify/compaction/plan.py",
     "src/lithify/compaction/policies.py",
     "src/lithify/compaction/schedule.py",
+    "src/lithify/compaction/view_policy.py",
     "src/lithify/errors.py",
     "src/lithify/events.py",
     "src/lithify/liveset/format.py",
     "src/lithify/liveset/liveset.py",
     "src/lithify/liveset/ranges.py",
+    "src/lithify/log/deadset.py",
     "src/lithify/log/frame.py",
+    "src/lithify/log/keyindex_kernels.py",
     "src/lithify/positions.py",
     "src/lithify/pulsar/framing.py",
     "src/lithify/pulsar/hot.py",
     "src/lithify/pulsar/hot_kernels.py",
     "src/lithify/pulsar/hot_writers.py",
+    "src/lithify/topics/fields.py",
+    "src/lithify/topics/index_kernels.py",
+    "src/lithify/topics/key_hash.py",
+    "src/lithify/topics/reduce_kernels.py",
 )
 IMPURE_MODULES = frozenset(
     ("asyncio", "io", "os", "pathlib", "random", "socket", "subprocess", "threading", "time")

@@ -1,9 +1,11 @@
-"""Reserved for Spark: it imports installed packages named `pyspark_*` and looks for data sources.
+"""Lets `spark.read.format("lithify")` work with no registration.
 
-There is none here yet, so `spark.read.format("lithify")` is not available. The name is taken now
-because it has to ship in the same distribution as `lithify` itself.
+Spark imports the installed packages named `pyspark_*` and takes the data source that each has as
+`DefaultSource`. Ours is `lithify.topics.spark_source`.
 """
 
 from __future__ import annotations
 
-__all__ = []
+from lithify.topics.spark_source import LithifySource as DefaultSource
+
+__all__ = ["DefaultSource"]

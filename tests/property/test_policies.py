@@ -16,6 +16,7 @@ from lithify.compaction.policies import (
     plan_hybrid,
     plan_sparse_neighbours,
     plan_stats_based,
+    plan_view,
     plan_whole_dead,
 )
 
@@ -74,11 +75,17 @@ hybrid_policies = st.builds(
     lambda now_ms: partial(plan_hybrid, last_full_ms=10, now_ms=now_ms, full_every_ms=10),
     st.integers(0, 30),
 )
+view_policies = st.builds(
+    lambda density, cap: partial(plan_view, density_min=density, rewrite_bytes_max=cap),
+    st.floats(0, 1),
+    st.integers(1, 300) | st.just(2**50),
+)
 policies = (
     st.sampled_from([plan_whole_dead, plan_all])
     | stats_policies
     | sparse_policies
     | hybrid_policies
+    | view_policies
 )
 
 
@@ -183,6 +190,18 @@ def test_a_second_round_has_nothing_left_to_do(
 ) -> None:
     after = apply_plan(policy(segments, limits), segments)
     assert policy(after, limits).is_empty
+
+
+@given(view_policies, logs(), limits_values)
+def test_view_ends_after_a_few_rounds(
+    policy: Policy, segments: tuple[SegmentStats, ...], limits: Limits
+) -> None:
+    rounds = 0
+    after = segments
+    while not (plan := policy(after, limits)).is_empty:
+        after = apply_plan(plan, after)
+        rounds += 1
+        assert rounds <= 2 * len(segments)
 
 
 @given(st.integers(1, 3), logs(), limits_values)

@@ -9,7 +9,8 @@ deleting a subscription is durable when it returns.
 Records: the entry's `tag` is the number of the subscription, the high byte of its `flags` the kind.
 
     kind         body
-    1  snapshot  length of the head (4, little-endian), the head (JSON: name, properties), cursor
+    1  snapshot  length of the head (4, little-endian), the head (JSON: name, properties, and
+                 "compacted": true of one that reads compacted), cursor
     2  deleted   nothing
     3 … 7        a change, see `cursor_changes.py`
 
@@ -89,9 +90,13 @@ class _Subscription:
     cursor: Cursor
     snapshot_bytes: int = 0
     """Size of its newest snapshot in the log."""
+    compacted: bool = False
 
     def to_bytes(self) -> bytes:
-        head = json.dumps({"name": self.name, "properties": self.properties}).encode()
+        facts: dict[str, object] = {"name": self.name, "properties": self.properties}
+        if self.compacted:
+            facts["compacted"] = True
+        head = json.dumps(facts).encode()
         return b"".join((_LENGTH.pack(len(head)), head, self.cursor.to_bytes()))
 
     @classmethod
@@ -101,7 +106,9 @@ class _Subscription:
         split = _LENGTH.size + length
         head = json.loads(body[_LENGTH.size : split])
         cursor = Cursor.from_bytes(body[split:], path)
-        return cls(entry.tag, head["name"], head["properties"], cursor, len(body))
+        found = cls(entry.tag, head["name"], head["properties"], cursor, len(body))
+        found.compacted = head.get("compacted", False)
+        return found
 
 
 class CursorStore:
@@ -141,12 +148,20 @@ class CursorStore:
 
     # --- subscriptions ----------------------------------------------------------------------
 
-    def create(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> None:
+    def create(
+        self,
+        name: str,
+        cursor: Cursor,
+        properties: Mapping[str, str],
+        *,
+        compacted: bool = False,
+    ) -> None:
         """Add a subscription, durably; the cursor is the store's from now on."""
         with self._lock:
             if name in self._subscriptions:
                 raise InvalidInput(f"subscription {name!r} exists in {self._log.directory}")
             subscription = _Subscription(self._next_number, name, dict(properties), cursor)
+            subscription.compacted = compacted
             self._append_snapshot(subscription)
             self._next_number += 1
             self._subscriptions[name] = subscription
@@ -172,6 +187,18 @@ class CursorStore:
     def properties(self, name: str) -> dict[str, str]:
         """What was given when it was created."""
         return dict(self._named(name).properties)
+
+    def is_compacted(self, name: str) -> bool:
+        """Did its last consumer read compacted? Then what was trimmed from the log still counts."""
+        return self._named(name).compacted
+
+    def set_compacted(self, name: str, *, compacted: bool) -> None:
+        """Remember how it is read; as durable as an acknowledgement."""
+        with self._lock:
+            subscription = self._named(name)
+            if subscription.compacted is not compacted:
+                subscription.compacted = compacted
+                self._append_snapshot(subscription)
 
     def ack(self, name: str, change: Change) -> None:
         """Record a change of a cursor and make it; see the module for what survives when.

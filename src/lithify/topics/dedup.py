@@ -12,31 +12,37 @@ message counts as written with its last chunk.
 Progress is kept twice: as *appended*, which decides what is a duplicate, and as *durable*, which
 decides whether a duplicate may be acknowledged, and which goes to disk. An append that fails takes
 the first back to the second. Its producer must then not go on with later messages, which would make
-duplicates of those that failed, before it has joined again.
+duplicates of those that failed, before it has joined again. So a producer's append is made `after`
+the one before it: if that has failed by the time the bytes would be written, they are not, and no
+crash can leave the later message in the log without the earlier one.
 
 On disk there is a snapshot, one checked line (`compaction/lines.py`), replaced atomically:
 
     {"version":1,"position":…,"producers":[["name",17],["other",4,[5,"uuid",publish_time_ms,1]],…]}
 
-It says what the log says up to `position`, which is durable before the snapshot is written. To
-open:
+It says what the log says up to `position`, which is durable before the snapshot is written. It is
+there for as long as deduplication is switched on. To open:
 
-1. Read the snapshot. One that is damaged, or of positions that the log does not have, is as none.
-2. Read the log behind its position, or all of it, and take every entry into account.
+1. Read the snapshot. Where there is none, deduplication begins here: nothing is known of producers
+   and entries before the end of the log, because a producer may have begun its numbers again while
+   nobody looked at them. A first snapshot says so.
+2. One that is damaged, or of positions that the log does not have, is as one of an empty log.
+3. Read the log behind its position and take every entry into account.
 
 So after a crash at any time the progress is that of the entries that are in the log. A snapshot is
-written every `snapshot_entries`, which bounds step 2, and by `close`. One that cannot be written is
+written every `snapshot_entries`, which bounds step 3, and by `close`. One that cannot be written is
 reported and tried again later: it only saves time, unless the log's head has been dropped since.
 
 At most `producers_max` producers are remembered, those that wrote last.
 
-Owned by the topic, one thread at a time.
+Owned by the topic, one thread at a time; `discard` may be called from another one.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +50,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import Corrupt, LithifyError
+from lithify.errors import Corrupt, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import write_atomic
 from lithify.positions import NO_POSITION
@@ -71,6 +77,7 @@ __all__ = [
     "Progress",
     "Sent",
     "Stretch",
+    "forget_producers",
 ]
 
 _VERSION = 1
@@ -193,8 +200,17 @@ class Deduplication:
         """The one that was used last is last."""
         self._position = NO_POSITION
         self._unsaved_entries = 0
-        self._load()
-        self._replay()
+        self._discarded = False
+        self._saving = threading.Lock()
+        if fs.exists(path):
+            self._load()
+            self._replay()
+        else:
+            self._position = log.last_position
+            try:
+                self._write()
+            except OSError as error:
+                raise WriteFailed(path, error) from error
 
     # --- what is new ------------------------------------------------------------------------
 
@@ -202,6 +218,14 @@ class Deduplication:
         """The highest that is durable, -1 while nothing is known of the producer."""
         found = self._producers.get(producer)
         return -1 if found is None else found.durable.last
+
+    def next_sequence_id(self, producer: str) -> int:
+        """The lowest that is new."""
+        return self._of(producer).appended.last + 1
+
+    def last_append(self, producer: str) -> Pending | None:
+        """What the producer's next append has to be made `after`."""
+        return self._of(producer).pending
 
     def split(
         self, producer: str, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
@@ -300,8 +324,6 @@ class Deduplication:
             del self._producers[name]
 
     def _load(self) -> None:
-        if not self._fs.exists(self._path):
-            return
         try:
             lines, _ = read_lines(self._fs, self._path)
         except Corrupt:
@@ -342,21 +364,43 @@ class Deduplication:
         if not self._unsaved_entries:
             return
         self._unsaved_entries = 0
-        producers = [[name, *_fields_of(each.durable)] for name, each in self._producers.items()]
-        row = {"version": _VERSION, "position": self._position, "producers": producers}
         try:
-            if self._log.settings.durability is not Durability.ALWAYS:
-                # A snapshot of entries that a power cut takes away would call the same messages,
-                # sent again, duplicates of nothing.
-                self._log.sync()
-            line = encode_line(json.dumps(row, separators=(",", ":")))
-            write_atomic(self._fs, self._path, line)
+            self._write()
         except (OSError, LithifyError) as error:
             self._events(WriteRefused(self._log.directory, self._path, str(error)))
+
+    def _write(self) -> None:
+        producers = [[name, *_fields_of(each.durable)] for name, each in self._producers.items()]
+        row = {"version": _VERSION, "position": self._position, "producers": producers}
+        if self._log.settings.durability is not Durability.ALWAYS:
+            # A snapshot of entries that a power cut takes away would call the same messages,
+            # sent again, duplicates of nothing.
+            self._log.sync()
+        line = encode_line(json.dumps(row, separators=(",", ":")))
+        with self._saving:
+            if not self._discarded:
+                write_atomic(self._fs, self._path, line)
 
     def close(self) -> None:
         """Write the last snapshot; before the log is closed."""
         self.save()
+
+    def discard(self) -> None:
+        """Deduplication is switched off: what was known must not be believed later."""
+        with self._saving:
+            self._discarded = True
+            forget_producers(self._fs, self._path)
+
+
+def forget_producers(fs: FileSystem, path: str) -> None:
+    """Remove the snapshot of a topic whose deduplication is switched off."""
+    if not fs.exists(path):
+        return
+    try:
+        fs.remove(path)
+        fs.sync_dir(path.rpartition("/")[0])
+    except OSError as error:
+        raise WriteFailed(path, error) from error
 
 
 def _metadata_of(body: Buffer) -> MessageMetadata:

@@ -5,11 +5,15 @@ change. Nothing else stores definitions, so that another keeper can take this in
 
 A namespace belongs to a tenant and a topic to a namespace: what others stand in is not removed
 before them. `Definitions` is a value, its methods are pure and return the next one.
+
+`DefinitionsFile.change` waits for the disk. Any thread may call it; changes happen one after the
+other, each to what the one before it has left. Who reads `current` never waits.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +175,7 @@ class DefinitionsFile:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
+        self._changing = threading.Lock()
         if not fs.exists(path):
             self.current = Definitions.initial()
             return
@@ -181,11 +186,12 @@ class DefinitionsFile:
 
     def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
         """Make `edit(current)` the definitions; durable when it returns."""
-        new = edit(self.current)
-        if new != self.current:
-            try:
-                write_atomic(self._fs, self._path, encode_line(new.to_json()))
-            except OSError as error:
-                raise WriteFailed(self._path, error) from error
-            self.current = new
-        return self.current
+        with self._changing:
+            new = edit(self.current)
+            if new != self.current:
+                try:
+                    write_atomic(self._fs, self._path, encode_line(new.to_json()))
+                except OSError as error:
+                    raise WriteFailed(self._path, error) from error
+                self.current = new
+            return new

@@ -7,6 +7,12 @@
 The payload of a batch is compressed as a whole and then encrypted; opened, it is a row of
 (size (4) | SingleMessageMetadata | bytes). An encrypted payload is handed on as it is.
 
+A message of a batch is named by its **slot**, its place in the batch as the producer sent it. There
+are two ways in which a batch can have lost messages to compaction, and slots mean the same in both:
+ours, flagged in the entry's frame (`FLAG_SHRUNK`), has only the retained ones and lists their slots
+in `compacted_batch_indexes`; the other, of brokers that came before, has a message without key and
+value, marked `compacted_out`, in the place of each one that is gone.
+
 Pure: bytes in, values out.
 """
 
@@ -34,23 +40,31 @@ from lithify.topics.message_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lithify.checksum import Buffer
     from lithify.log.frame import Entry
 
 __all__ = [
+    "FLAG_SHRUNK",
     "Message",
     "MessageId",
+    "broker_metadata_bytes",
+    "compress",
     "decode_entry",
     "decompress",
+    "decompress_as",
     "encode_entry",
     "key_of",
     "messages_of",
     "metadata_of",
+    "new_entry",
     "parse_entry",
     "text_of",
 ]
+
+FLAG_SHRUNK = 0x0400
+"""Of an entry's frame: the batch has only the messages that `compacted_batch_indexes` lists."""
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CRC_MAGIC = b"\x0e\x01"
@@ -91,6 +105,34 @@ def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
     return b"".join((_CRC_MAGIC, crc32c(body).to_bytes(4, "big"), body))
 
 
+def new_entry(
+    *,
+    value: bytes | None,
+    key: str | bytes | None,
+    properties: Mapping[str, str],
+    event_time_ms: int,
+    producer: str,
+    sequence_id: int,
+    publish_time_ms: int,
+) -> bytes:
+    """The entry of one message that did not come from a Pulsar client."""
+    metadata = MessageMetadata(
+        producer_name=producer, sequence_id=sequence_id, publish_time=publish_time_ms
+    )
+    if isinstance(key, bytes):
+        metadata.partition_key = base64.b64encode(key).decode()
+        metadata.partition_key_b64_encoded = True
+    elif key is not None:
+        metadata.partition_key = key
+    if value is None:
+        metadata.null_value = True
+    if event_time_ms:
+        metadata.event_time = event_time_ms
+    for name, text in properties.items():
+        metadata.properties.add(key=name, value=text)
+    return encode_entry(metadata, value or b"")
+
+
 def parse_entry(body: Buffer) -> tuple[MessageMetadata, memoryview]:
     """(metadata, payload) of an entry, its CRC checked if it has one."""
     view = _without_broker_metadata(body)
@@ -105,10 +147,13 @@ def metadata_of(body: Buffer) -> MessageMetadata:
 
 
 def _without_broker_metadata(body: Buffer) -> memoryview:
+    return memoryview(body)[broker_metadata_bytes(body) :]
+
+
+def broker_metadata_bytes(body: Buffer) -> int:
+    """How much of an entry another broker has put in front of it."""
     view = memoryview(body)
-    if view[:2] != _BROKER_MAGIC:
-        return view
-    return view[6 + int.from_bytes(view[2:6], "big") :]
+    return 6 + int.from_bytes(view[2:6], "big") if view[:2] == _BROKER_MAGIC else 0
 
 
 def _split(view: memoryview) -> tuple[MessageMetadata, memoryview]:
@@ -124,7 +169,7 @@ def _split(view: memoryview) -> tuple[MessageMetadata, memoryview]:
 
 
 def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
-    """The messages of an entry."""
+    """The messages of an entry, those that are live if it says which."""
     metadata, payload = parse_entry(entry.body)
     ledger, number = unpack(entry.position)
     if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
@@ -141,9 +186,13 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
             metadata.sequence_id,
         )
         return
-    for index, single, value in messages_of(metadata, payload):
+    for slot, single, value in messages_of(
+        metadata, payload, shrunk=bool(entry.flags & FLAG_SHRUNK)
+    ):
+        if entry.live is not None and not entry.live >> slot & 1:
+            continue
         yield Message(
-            MessageId(ledger, number, index, partition),
+            MessageId(ledger, number, slot, partition),
             key_of(single),
             None if single.null_value or not len(value) else bytes(value),
             _properties_of(single),
@@ -155,33 +204,34 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
 
 
 def messages_of(
-    metadata: MessageMetadata, payload: Buffer
+    metadata: MessageMetadata, payload: Buffer, *, shrunk: bool = False
 ) -> Iterator[tuple[int, SingleMessageMetadata, memoryview]]:
-    """(index, metadata, value) of each message of a batch that is not encrypted."""
+    """(slot, metadata, value) of each message of a batch that is not encrypted."""
     plain = memoryview(decompress(metadata, payload))
     at = 0
-    for index in range(metadata.num_messages_in_batch):
+    slots: Iterable[int] = range(metadata.num_messages_in_batch)
+    for slot in metadata.compacted_batch_indexes if shrunk else slots:
         size = int.from_bytes(plain[at : at + 4], "big")
         try:
             single = SingleMessageMetadata.FromString(bytes(plain[at + 4 : at + 4 + size]))
         except DecodeError as error:
-            raise InvalidInput(f"message {index} of a batch is not readable: {error}") from error
+            raise InvalidInput(f"message {slot} of a batch is not readable: {error}") from error
         begin = at + 4 + size
         at = begin + single.payload_size
         if at > len(plain):
-            raise InvalidInput(f"message {index} of a batch reaches past its end")
+            raise InvalidInput(f"message {slot} of a batch reaches past its end")
         if not single.compacted_out:
-            yield index, single, plain[begin:at]
+            yield slot, single, plain[begin:at]
 
 
 def key_of(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
     """The key, decoded if it was not text."""
-    if not metadata.HasField("partition_key"):
+    if not metadata.HasField("partition_key") or metadata.null_partition_key:
         return None
-    if metadata.partition_key_b64_encoded:
+    if metadata.partition_key_b64_encoded and len(metadata.partition_key) % 4 == 0:
         # One that only says so is taken as it is: no producer may stop dispatch with its key.
         with suppress(ValueError):
-            return base64.b64decode(metadata.partition_key)
+            return base64.b64decode(metadata.partition_key, validate=True)
     return _bytes_of(metadata.partition_key)
 
 
@@ -201,16 +251,33 @@ def _properties_of(metadata: MessageMetadata | SingleMessageMetadata) -> dict[st
 
 def decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
     """The payload, which is not encrypted, as it was before it was compressed."""
-    size = metadata.uncompressed_size
+    return decompress_as(metadata.compression, payload, metadata.uncompressed_size)
+
+
+def decompress_as(codec: int, payload: Buffer, size: int) -> Buffer:
+    """The payload as it was before it was compressed, when it had `size` bytes."""
     try:
-        if metadata.compression == LZ4:
+        if codec == LZ4:
             return bytes(cramjam.lz4.decompress_block(payload, output_len=size))
-        if metadata.compression == ZLIB:
+        if codec == ZLIB:
             return zlib.decompress(payload)
-        if metadata.compression == ZSTD:
+        if codec == ZSTD:
             return bytes(cramjam.zstd.decompress(payload, output_len=size))
-        if metadata.compression == SNAPPY:
+        if codec == SNAPPY:
             return bytes(cramjam.snappy.decompress_raw(payload))
     except (cramjam.DecompressionError, zlib.error) as error:
         raise InvalidInput(f"payload is not compressed as it says: {error}") from error
     return payload
+
+
+def compress(codec: int, plain: Buffer) -> Buffer:
+    """What `decompress_as` opens; it is given back as it is if the codec is none."""
+    if codec == LZ4:
+        return bytes(cramjam.lz4.compress_block(plain, store_size=False))
+    if codec == ZLIB:
+        return zlib.compress(plain)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(plain))
+    if codec == SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(plain))
+    return plain

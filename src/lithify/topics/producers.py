@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lithify.errors import InvalidInput
+from lithify.topics.client import NOBODY, Client
 
 __all__ = ["AccessMode", "Producer", "ProducerBusy", "ProducerFenced", "Producers"]
 
@@ -51,6 +52,7 @@ class Producer:
     topic_epoch: int | None = None
     messages: int = 0
     bytes: int = 0
+    client: Client = NOBODY
 
 
 class Producers:

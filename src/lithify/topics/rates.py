@@ -14,9 +14,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Rates"]
+    Counters = Mapping[object, tuple[int, int]]
+
+__all__ = ["Rates", "RatesByOwner"]
 
 NOTE_SECONDS = 5.0
 WINDOW_SECONDS = 60.0
@@ -44,3 +46,30 @@ class Rates:
         then_s, before = self._notes[0]
         seconds = max(now_s - then_s, SECONDS_MIN)
         return [(now - old) / seconds for now, old in zip(counters, before, strict=True)]
+
+
+class RatesByOwner:
+    """Of two counters of each of many, who come and go; what one counted before it came is 0."""
+
+    def __init__(self, now_s: float) -> None:
+        self._notes: deque[tuple[float, Counters]] = deque([(now_s, {})])
+
+    def note(self, now_s: float, counters: Counters) -> None:
+        """Remember what the counters are, if it is time to."""
+        notes = self._notes
+        if now_s - notes[-1][0] < NOTE_SECONDS:
+            return
+        notes.append((now_s, counters))
+        while now_s - notes[1][0] >= WINDOW_SECONDS:
+            notes.popleft()
+
+    def per_second(self, now_s: float, counters: Counters) -> dict[object, tuple[float, float]]:
+        """How fast each one's grow, since the oldest note that has it, or since the newest."""
+        found: dict[object, tuple[float, float]] = {}
+        for owner, now in counters.items():
+            since = (note for note in self._notes if owner in note[1])
+            then_s, before = next(since, self._notes[-1])
+            seconds = max(now_s - then_s, SECONDS_MIN)
+            old = before.get(owner, (0, 0))
+            found[owner] = (now[0] - old[0]) / seconds, (now[1] - old[1]) / seconds
+        return found

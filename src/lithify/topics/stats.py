@@ -6,14 +6,14 @@ manifest and the cursors, so the cost follows the number of segments and of rang
 
     backlog = entries above mark-delete - entries above it that are acknowledged
 
-Rates are those of a whole topic (`rates.py`): for anything finer, two readings of a counter are a
-rate, and over the time the reader wants.
+Rates are those of the last minute or so (`rates.py`).
 
 Pure functions of an open topic, called on the thread that owns it.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,23 @@ from lithify.topics.producers import AccessMode
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lithify.log.manifest import SegmentRef
+    from lithify.topics.client import Client
     from lithify.topics.cursor import Cursor
     from lithify.topics.producers import Producer
     from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
-__all__ = ["backlog", "internal_stats", "storage_bytes", "sum_stats", "topic_stats"]
+    _Rates = Mapping[object, tuple[float, float]]
+
+__all__ = ["backlog", "internal_stats", "storage_bytes", "stored_above", "sum_stats", "topic_stats"]
 
 RANGES_SHOWN_MAX = 1000
+
+COMPACTION = "__compaction"
+"""The name of the compacted view among the cursors."""
 
 _TYPES = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
@@ -57,6 +65,8 @@ _SUMS = (
     "nonContiguousDeletedMessagesRanges",
 )
 _SUBSCRIPTION_SUMS = (
+    "msgRateOut",
+    "msgThroughputOut",
     "msgBacklog",
     "backlogSize",
     "unackedMessages",
@@ -80,12 +90,12 @@ def _ledgers(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
 
 def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
     """(entries, bytes) that are not acknowledged; the bytes of a part are in proportion."""
-    above, size_bytes = _above(topic, cursor.mark_delete)
+    above, size_bytes = stored_above(topic, cursor.mark_delete)
     acked = min(cursor.acked_entries, above)
     return above - acked, size_bytes * (above - acked) // above if above else 0
 
 
-def _above(topic: Topic, position: int) -> tuple[int, int]:
+def stored_above(topic: Topic, position: int) -> tuple[int, int]:
     """(entries, bytes) above a position."""
     above = 0
     size_bytes = 0
@@ -110,8 +120,9 @@ def storage_bytes(topic: Topic) -> int:
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """The statistics of a topic that is not partitioned, or of a partition."""
+    rates = topic.client_rates()
     subscriptions = {
-        name: _subscription_stats(topic, subscription)
+        name: _subscription_stats(topic, subscription, rates)
         for name, subscription in sorted(topic.subscriptions.items())
     }
     shown = subscriptions.values()
@@ -126,7 +137,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "averageMsgSize": size_bytes / messages if messages else 0.0,
         "storageSize": storage_bytes(topic),
         "backlogSize": max((row["backlogSize"] for row in shown), default=0),
-        "publishers": [_publisher_stats(each) for each in topic.producers.joined.values()],
+        "publishers": [_publisher_stats(each, rates) for each in topic.producers.joined.values()],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
@@ -134,41 +145,74 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "nonContiguousDeletedMessagesRanges": sum(
             row["nonContiguousDeletedMessagesRanges"] for row in shown
         ),
+        "compaction": _compaction_stats(topic),
     }
 
 
-def _publisher_stats(producer: Producer) -> dict[str, Any]:
+def _compaction_stats(topic: Topic) -> dict[str, int]:
+    record = topic.compaction.record()
+    return {
+        "lastCompactionRemovedEventCount": record.removed_last,
+        "lastCompactionSucceedTimestamp": record.succeeded_ms,
+        "lastCompactionFailedTimestamp": record.failed_ms,
+        "lastCompactionDurationTimeInMills": record.duration_last_ms,
+    }
+
+
+def _publisher_stats(producer: Producer, rates: _Rates) -> dict[str, Any]:
+    rate, throughput = rates[producer]
     return {
         "producerName": producer.name,
+        **_client(producer.client),
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": producer.bytes / producer.messages if producer.messages else 0.0,
         "accessMode": _ACCESS_MODES[producer.mode],
         "msgInCounter": producer.messages,
         "bytesInCounter": producer.bytes,
     }
 
 
-def _subscription_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+def _client(client: Client) -> dict[str, Any]:
+    """Where somebody comes from, and since when."""
+    joined = datetime.fromtimestamp(client.joined_ms / 1000, UTC)
+    return {
+        "address": f"/{client.address}" if client.address else "",
+        "connectedSince": joined.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "clientVersion": client.version,
+    }
+
+
+def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates) -> dict[str, Any]:
     entries, size_bytes = backlog(topic, subscription.cursor)
     active = subscription.active
     durable = topic.is_durable(subscription)
+    rate, throughput = rates[subscription]
     return {
         "type": _TYPES[subscription.kind],
         "isDurable": durable,
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
         "msgBacklog": entries,
         "backlogSize": size_bytes,
         "unackedMessages": sum(each.unacked_messages for each in subscription.consumers),
         "msgOutCounter": subscription.delivered_messages,
         "bytesOutCounter": subscription.delivered_bytes,
         "activeConsumerName": "" if active is None else active.name,
-        "consumers": [_consumer_stats(each) for each in subscription.consumers],
+        "consumers": [_consumer_stats(each, rates) for each in subscription.consumers],
         "nonContiguousDeletedMessagesRanges": sum(1 for _ in subscription.cursor.acked_ranges()),
         "isReplicated": False,
         "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
     }
 
 
-def _consumer_stats(consumer: Consumer) -> dict[str, Any]:
+def _consumer_stats(consumer: Consumer, rates: _Rates) -> dict[str, Any]:
+    rate, throughput = rates[consumer]
     return {
         "consumerName": consumer.name,
+        **_client(consumer.client),
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
         "msgOutCounter": consumer.delivered_messages,
@@ -198,7 +242,7 @@ def sum_stats(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _zeros() -> dict[str, int]:
+def _zeros() -> dict[str, float]:
     return dict.fromkeys(_SUBSCRIPTION_SUMS, 0)
 
 
@@ -211,6 +255,16 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
     active, last, active_entries, active_bytes = ledgers[-1]
     confirmed = last if active_entries else active.first_position - 1
     view = topic.log.manifest.view
+    compacted = _ledger(-1, -1, -1)
+    cursors = {
+        name: _cursor_stats(topic, subscription)
+        for name, subscription in sorted(topic.subscriptions.items())
+    }
+    if view is not None:
+        number = unpack(topic.log.manifest.horizon)[0]
+        entries = sum(ref.live_entries for ref in view)
+        compacted = _ledger(number, entries, sum(ref.live_bytes for ref in view))
+        cursors[COMPACTION] = _view_cursor(topic, number)
     return {
         "entriesAddedCounter": topic.entries_in,
         "numberOfEntries": sum(entries for _, _, entries, _ in ledgers),
@@ -220,21 +274,12 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         "waitingCursorsCount": sum(_waits(topic, each) for each in topic.subscriptions.values()),
         "pendingAddEntriesCount": topic.log.next_position - 1 - confirmed,
         "lastConfirmedEntry": _text(confirmed),
-        "state": "LedgerOpened",
+        "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": [_ledger(ref.id, entries, size) for ref, _, entries, size in ledgers],
-        "cursors": {
-            name: _cursor_stats(topic, subscription)
-            for name, subscription in sorted(topic.subscriptions.items())
-        },
+        "cursors": cursors,
         "properties": {},
         "schemaLedgers": [],
-        "compactedLedger": _ledger(-1, -1, -1)
-        if view is None
-        else _ledger(
-            unpack(topic.log.manifest.horizon)[0],
-            sum(ref.live_entries for ref in view),
-            sum(ref.live_bytes for ref in view),
-        ),
+        "compactedLedger": compacted,
     }
 
 
@@ -253,11 +298,35 @@ def _waits(topic: Topic, subscription: Subscription) -> bool:
     return bool(subscription.consumers) and subscription.read_position > topic.log.last_position
 
 
+def _view_cursor(topic: Topic, number: int) -> dict[str, Any]:
+    """The compacted view as the cursor that it is to Pulsar's tools."""
+    horizon = topic.log.manifest.horizon
+    behind, _ = stored_above(topic, horizon)
+    following = horizon + 1
+    return {
+        "markDeletePosition": _text(horizon),
+        "readPosition": ":".join(map(str, unpack(following))),
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": "[]",
+        "state": "Open",
+        "active": False,
+        "numberOfEntriesSinceFirstNotAckedMessage": behind,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {"CompactedTopicLedger": number},
+    }
+
+
 def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     cursor = subscription.cursor
     waits = _waits(topic, subscription)
-    above, _ = _above(topic, cursor.mark_delete)
-    behind, _ = _above(topic, subscription.read_position - 1)
+    above, _ = stored_above(topic, cursor.mark_delete)
+    behind, _ = stored_above(topic, subscription.read_position - 1)
     ranges = sum(1 for _ in cursor.acked_ranges())
     shown = [
         f"({_text(start - 1)}..{_text(stop - 1)}]"

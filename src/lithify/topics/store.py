@@ -6,26 +6,39 @@
 
 A topic exists when it is defined, whatever directories there are. Deleting takes the definition
 away first and the files after it; a directory without a definition is removed at the next open.
+
+One thread at a time uses it, but for `unopened`, `get`, `create`, `create_partitioned` and what
+`deleting` returns, which wait for the disk: other threads may call them meanwhile. A topic is
+opened once; who comes second waits for it, and for no other.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LogLocked, WriteFailed
 from lithify.fs import read_file
+from lithify.log.names import MANIFEST
 from lithify.settings import LogSettings
-from lithify.topics.definitions import DefinitionsFile, TopicDefinition
+from lithify.topics.compaction_service import service_factory
+from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.compactions import Compactions
+from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
 from lithify.topics.names import Namespace, TopicName
-from lithify.topics.policies import Policies, policies_of
+from lithify.topics.policies import Policies, deduplicates, is_terminated, policies_of
 from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
+    from lithify.topics.definitions import Definitions
 
 __all__ = ["PARTITIONS_MAX", "TopicNotFound", "TopicSettings", "Topics"]
 
@@ -45,10 +58,13 @@ class TopicSettings:
     auto_create: bool = True
     deduplication: bool = False
     """Of messages that a producer sends again; a topic's or namespace's own setting comes first."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    compaction_service: str = ""
+    """Who compacts topics, as "module:factory"; see `compaction_service.py`."""
 
 
 class Topics:
-    """The topics of one node; one thread at a time."""
+    """The topics of one node; see the module for threads."""
 
     def __init__(
         self,
@@ -62,12 +78,19 @@ class Topics:
     ) -> None:
         """Open the topics in `directory`, which no other process may have open."""
         self._fs = fs
-        self._directory = directory
+        self.directory = directory
         self._clock = clock
         self._events = events
         self._open: dict[TopicName, Topic] = {}
+        self._claimed: set[TopicName] = set()
+        """Being opened or deleted by some thread."""
+        self._claims_changed = threading.Condition()
         self._schemas: dict[TopicName, Schemas] = {}
         self.settings = settings
+        self.owner = owner
+        """What stands in the lock of the data directory."""
+        self.compactions = Compactions(self.opened, clock)
+        self._new_service = service_factory(settings.compaction_service)
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
         if lock is None:
@@ -84,22 +107,21 @@ class Topics:
 
     def create(self, name: str | TopicName) -> Topic:
         """Define a topic, which must not exist, and open it."""
-        name = self._new(name)
-        self._define(name, TopicDefinition(0, self._clock.now_ms()))
+        name = _parsed(name)
+        self._create(name, TopicDefinition(0, self._clock.now_ms()))
         return self.get(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
         """Define a topic with partitions, which must not exist; each is opened when it is used."""
-        name = self._new(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
-        self._define(name, TopicDefinition(partitions, self._clock.now_ms()))
+        self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
 
-    def _new(self, name: str | TopicName) -> TopicName:
-        name = _parsed(name)
-        if self.exists(name):
-            raise InvalidInput(f"topic {name} exists already")
-        return name
+    def _create(self, name: TopicName, topic: TopicDefinition) -> None:
+        with self._claim({name, *_parts(name, topic)}):
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            self._define(name, topic)
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
         # Files of an earlier topic of that name may be left, if deleting them failed.
@@ -122,6 +144,16 @@ class Topics:
         found = self.definitions.current.topics.get(str(_parsed(name)))
         return found.partitions if found is not None else 0
 
+    def names_in(self, namespace: Namespace) -> list[str]:
+        """All topics of a namespace as text, each partition by itself; there may be very many."""
+        prefix = f"persistent://{namespace}/"
+        topics = self.definitions.current.topics
+        names = []
+        for name in sorted(filter(lambda each: each.startswith(prefix), topics)):
+            count = topics[name].partitions
+            names += [f"{name}-partition-{i}" for i in range(count)] if count else [name]
+        return names
+
     def list(self, namespace: Namespace) -> list[TopicName]:
         """All topics of a namespace, each partition by itself."""
         names = []
@@ -132,23 +164,56 @@ class Topics:
 
     def delete(self, name: str | TopicName) -> None:
         """Forget a topic with all its partitions and delete its files."""
+        self.deleting(name)()
+
+    def deleting(self, name: str | TopicName) -> Callable[[], None]:
+        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread."""
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
-        for part in parts:
-            topic = self._open.get(part)
-            if topic is not None and (topic.producers.joined or _consumers(topic)):
-                raise InvalidInput(f"topic {part} is in use")
-        self.definitions.change(lambda d: d.without_topic(name))
-        for part in parts:
-            topic = self._open.pop(part, None)
-            if topic is not None:
-                topic.close()
-            self._remove_tree(self._path(part))
-        self._schemas.pop(name, None)
-        self._remove_tree(self._path(name))
+        with ExitStack() as stack:
+            stack.enter_context(self._claim(parts))
+            for part in parts:
+                topic = self._open.get(part)
+                if topic is not None and (topic.producers.joined or _consumers(topic)):
+                    raise InvalidInput(f"topic {part} is in use")
+            opened = {part: self._open.pop(part) for part in parts if part in self._open}
+            claims = stack.pop_all()
+
+        def finish() -> None:
+            with claims:
+                try:
+                    self.definitions.change(lambda d: d.without_topic(name))
+                except BaseException:
+                    self._open.update(opened)
+                    raise
+                for topic in opened.values():
+                    topic.close()
+                for part in parts:
+                    self._remove_tree(self._path(part))
+                self._schemas.pop(name, None)
+                self._remove_tree(self._path(name))
+
+        return finish
+
+    def unloading(self, names: Collection[TopicName]) -> Callable[[], None]:
+        """Take topics that nobody uses out of use; what is returned closes them, in any thread.
+
+        They are opened again by use.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._claim(names))
+            opened = [self._open.pop(name) for name in names if name in self._open]
+            claims = stack.pop_all()
+
+        def finish() -> None:
+            with claims, ExitStack() as closing:
+                for topic in opened:
+                    closing.callback(topic.close)
+
+        return finish
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -158,33 +223,76 @@ class Topics:
         topic = self._open.get(name)
         if topic is not None:
             return topic
-        if not self.exists(name):
-            if not create:
-                raise TopicNotFound(f"topic {name} does not exist")
-            self._define(name, TopicDefinition(0, self._clock.now_ms()))
-        elif self.partitions(name):
-            raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
-        topic = self._open[name] = Topic.open(
+        with self._claim([name]):
+            if not self.exists(name):
+                if not create:
+                    raise TopicNotFound(f"topic {name} does not exist")
+                self._define(name, TopicDefinition(0, self._clock.now_ms()))
+            elif self.partitions(name):
+                raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
+            # Another thread may have opened it meanwhile.
+            return self._open.get(name) or self._open_topic(name)
+
+    @contextmanager
+    def _claim(self, names: Collection[TopicName]) -> Iterator[None]:
+        """Let no other thread open or delete these while the block runs."""
+        with self._claims_changed:
+            self._claims_changed.wait_for(lambda: self._claimed.isdisjoint(names))
+            self._claimed.update(names)
+        try:
+            yield
+        finally:
+            with self._claims_changed:
+                self._claimed.difference_update(names)
+                self._claims_changed.notify_all()
+
+    def _open_topic(self, name: TopicName) -> Topic:
+        topic = Topic.open(
             self._fs,
             self._path(name),
             name,
             settings=self.settings.log,
             clock=self._clock,
             events=self._events,
-            deduplication=self._deduplicates(name),
+            deduplicates=self._deduplicates(name),
+            compaction_settings=lambda: self.compaction_settings(name),
+            new_service=self._new_service,
         )
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
+        topic.terminated = is_terminated(self.definitions.current, name)
+        # Last, because another thread may find it there.
+        self._open[name] = topic
         return topic
 
-    def _deduplicates(self, name: TopicName) -> bool:
-        current = self.definitions.current
-        topic = current.topics.get(str(name)) or current.topics[str(name.whole)]
-        namespace = current.namespace(name.namespace)
-        for settings in (topic.settings, namespace.settings):
-            if "deduplication" in settings:
-                return bool(settings["deduplication"])
-        return self.settings.deduplication
+    def compaction_settings(self, name: TopicName) -> CompactionSettings:
+        """How a topic is compacted, as the definitions say now."""
+        return policies_of(self.definitions.current, name, self.settings.compaction)
+
+    def unopened(self) -> tuple[TopicName, ...]:
+        """Topics that have been used before and are not open."""
+        defined = self.definitions.current.topics.items()
+        return tuple(
+            part
+            for name, definition in defined
+            for part in _parts(TopicName.parse(name), definition)
+            if part not in self._open and self._fs.exists(f"{self._path(part)}/log/{MANIFEST}")
+        )
+
+    def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
+        """Asked before every append, so what it says is made anew only for new definitions."""
+        seen: Definitions | None = None
+        answer = False
+
+        def ask() -> bool:
+            nonlocal seen, answer
+            current = self.definitions.current
+            if current is not seen:
+                answer = deduplicates(current, name, node=self.settings.deduplication)
+                seen = current
+            return answer
+
+        return ask
 
     def schemas(self, name: str | TopicName) -> Schemas:
         """The schemas of a topic, which all its partitions share."""
@@ -202,17 +310,22 @@ class Topics:
         """The time by the node's clock."""
         return self._clock.now_ms()
 
+    def opened_topic(self, name: TopicName) -> Topic | None:
+        """The topic if it is open, whatever is done to others."""
+        return self._open.get(name)
+
     def opened(self) -> dict[TopicName, Topic]:
         """Those that are open now."""
         return dict(self._open)
 
     def maintain(self) -> None:
         """What only time brings about, for all open topics."""
-        for topic in self._open.values():
+        for topic in self.opened().values():
             topic.maintain()
 
     def close(self) -> None:
         """Close all; the first error is raised when all were tried."""
+        self.compactions.close()
         errors = []
         for topic in self._open.values():
             try:
@@ -225,7 +338,7 @@ class Topics:
             raise errors[0]
 
     def _path(self, name: TopicName) -> str:
-        return f"{self._directory}/topics/{name.path}"
+        return f"{self.directory}/topics/{name.path}"
 
     def _remove_undefined(self, path: str, above: tuple[str, ...]) -> None:
         """Remove what an interrupted deletion left: directories of topics that nobody defines."""

@@ -21,6 +21,12 @@ What an exclusive or failover consumer holds is not remembered: it begins again 
 The others' entries that wait (their consumer takes none, not due yet, to be delivered again) are
 kept as positions only. `WAITING_MAX` of them, or `DELAYED_MAX` that are not due, keep the log from
 being read on. When the last consumer leaves, all that is forgotten and read again later.
+
+Exclusive and failover subscriptions may be **compacted**: entries then come as they are retained,
+and of a batch only some messages may be. Such a batch gets a form that its consumer can read, and
+permits are charged as the client counts them (`wire_batch.py`). Of a masked batch not every client
+can acknowledge what it got. So if a later entry is acknowledged and a masked batch is still whole,
+or if it is to be delivered again, it comes packed.
 """
 
 from __future__ import annotations
@@ -32,14 +38,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
+from lithify.positions import POSITION_MAX
+from lithify.topics.client import NOBODY, Client
+from lithify.topics.masked import MaskedBatches
+from lithify.topics.message import FLAG_SHRUNK
 from lithify.topics.slots import Slots
 from lithify.topics.waiting import Waiting
+from lithify.topics.wire_batch import Form, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.log.frame import Entry
     from lithify.topics.cursor import Cursor
+    from lithify.topics.wire_batch import WireBatch
 
 __all__ = [
     "UNACKED_MESSAGES_MAX",
@@ -102,6 +114,9 @@ class Consumer:
     unacked_messages: int = 0
     delivered_messages: int = 0
     delivered_bytes: int = 0
+    client: Client = NOBODY
+    through: int | None = None
+    """The horizon it found when it joined to read compacted; None if it reads the log."""
 
     @property
     def ready(self) -> bool:
@@ -128,6 +143,8 @@ class Delivery:
     redeliveries: int
     remaining: int | None
     """Bits of the batch that are still to be delivered; None means all."""
+    wire: WireBatch | None = None
+    """What to send, where that is not the entry itself."""
 
 
 class Subscription:
@@ -143,15 +160,19 @@ class Subscription:
         due_ms_of: Callable[[Entry], int],
         partition: int = -1,
         durable: bool = True,
+        compacted: bool = False,
         waiting_max: int = WAITING_MAX,
     ) -> None:
         self.name = name
         self.kind = kind
         self.cursor = cursor
         self.durable = durable
+        self.compacted = compacted
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
         self.read_position = cursor.mark_delete + 1
+        self.gaps_taken: tuple[int, ...] = ()
+        """State in which the cursor has moved over all that is not retained; the topic's."""
         self.delivered_messages = 0
         self.delivered_bytes = 0
         self._slot_of = slot_of
@@ -162,6 +183,7 @@ class Subscription:
         self._waiting = Waiting(self._slots.owner)
         self._delayed: list[tuple[int, int]] = []
         self._redeliveries: dict[int, int] = {}
+        self._masked = MaskedBatches()
         self._holders: dict[int, Consumer] = {}
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
         self._levels: list[list[Consumer]] = []
@@ -179,12 +201,16 @@ class Subscription:
             raise ConsumerRefused(
                 f"subscription {self.name} is exclusive and has consumer {self.consumers[0].name}"
             )
+        if self.consumers and self.compacted is not (consumer.through is not None):
+            reads = "compacted" if self.compacted else "the log"
+            raise ConsumerRefused(f"subscription {self.name} reads {reads} for its consumers")
         if kind is SubscriptionType.KEY_SHARED:
             try:
                 self._slots.add(consumer, consumer.slots)
             except InvalidInput as error:
                 raise ConsumerRefused(f"subscription {self.name}: {error}") from error
         self.kind = kind
+        self.compacted = consumer.through is not None
         self.consumers.append(consumer)
         self._consumers_changed()
 
@@ -219,8 +245,15 @@ class Subscription:
         by_name = sorted(best, key=lambda consumer: consumer.name)
         return by_name[self._partition % len(best)]
 
+    @property
+    def through(self) -> int:
+        """Compacted: the horizon that the active consumer found; any, while there is none."""
+        active = self.active
+        return POSITION_MAX if active is None or active.through is None else active.through
+
     def rewind(self) -> None:
         """Begin again behind what is acknowledged."""
+        self._masked.come_again()
         self.read_position = self.cursor.mark_delete + 1
 
     # --- reading ----------------------------------------------------------------------------
@@ -341,7 +374,14 @@ class Subscription:
         position = entry.position
         remaining = self.cursor.remaining_of(position)
         messages = max(1, entry.tag) if remaining is None else remaining.bit_count()
-        consumer.permits -= messages
+        permits, wire = messages, None
+        if entry.live is not None or entry.flags & FLAG_SHRUNK:
+            wire = to_wire(entry, remaining, self._form(position, remaining))
+            if self.durable and wire.ack_set is not None and remaining is None:
+                self._masked.sent(position)
+            messages = wire.left_of(-1).bit_count()
+            permits = messages if consumer.client.skips_masked else wire.messages
+        consumer.permits -= permits
         consumer.delivered_messages += messages
         consumer.delivered_bytes += len(entry.body)
         self.delivered_messages += messages
@@ -353,13 +393,22 @@ class Subscription:
             if slot != _NO_SLOT:
                 _, count = self._held_in_slot.get(slot, (consumer, 0))
                 self._held_in_slot[slot] = consumer, count + 1
-        return Delivery(consumer, entry, self._redeliveries.get(position, 0), remaining)
+        return Delivery(consumer, entry, self._redeliveries.get(position, 0), remaining, wire)
+
+    def _form(self, position: int, remaining: int | None) -> Form:
+        if not self.durable:
+            return Form.STORED
+        packed = remaining is None and self._masked.goes_packed(position)
+        return Form.PACKED if packed else Form.SLOTS
 
     # --- after delivery ---------------------------------------------------------------------
 
     def acknowledged(self, position: int) -> None:
         """The cursor has taken an acknowledgement of an entry or of messages in it."""
+        self._masked.spoken_of(position)
         if self.cursor.is_acked(position):
+            for earlier in self._masked.passed_over(position):
+                self._waiting.add(earlier, _NO_SLOT)
             self._release(position)
             self._forget(position)
             return
@@ -375,6 +424,7 @@ class Subscription:
         for each in [p for p in self._holders if p <= position]:
             self._release(each)
         self._waiting.discard_up_to(position)
+        self._masked.spoken_of_up_to(position)
         for each in [p for p in self._redeliveries if p <= position]:
             del self._redeliveries[each]
 
@@ -390,8 +440,13 @@ class Subscription:
             self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
         self._put_back(consumer, again)
 
+    def sought(self, position: int) -> None:
+        """The cursor was moved to a position by a client, or for one."""
+        self._masked.sought(position)
+        self.reset()
+
     def reset(self) -> None:
-        """The cursor was moved: forget everything and begin behind it."""
+        """The cursor was moved or nobody is there: forget everything and begin behind it."""
         for position in list(self._holders):
             self._release(position)
         self._waiting.clear()

@@ -24,7 +24,7 @@ from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lithify.events import Event
     from lithify.fs import FileSystem
@@ -279,8 +279,9 @@ def test_a_snapshot_never_says_more_than_a_power_cut_leaves(durability: Durabili
 
 def test_a_snapshot_that_cannot_be_written_is_reported_and_costs_nothing() -> None:
     fs = MemoryFileSystem()
-    faulty = FaultyFileSystem(fs, [Fault("rename", PATH + "*", count=None)])
+    faulty = FaultyFileSystem(fs)
     store = Store(faulty, settings=DeduplicationSettings(snapshot_entries=1))
+    faulty.add(Fault("rename", PATH + "*", count=None))
     assert store.send("ann", (0, 1)) == [True]
     assert isinstance(store.events[0], WriteRefused)
     store.close()
@@ -322,6 +323,85 @@ def test_what_failed_is_new_when_it_comes_again() -> None:
     store.known.failed("ann", pending)
     appended.producer.durable = Progress(99)
     assert store.known.last_sequence_id("ann") == 2
+
+
+def test_a_message_does_not_slip_in_behind_one_that_failed() -> None:
+    fs = MemoryFileSystem()
+    faulty = FaultyFileSystem(fs)
+    store = Store(faulty)
+    store.send("ann", (0, 1))
+    first = store.log.append_many([body("ann", 1)], after=store.known.last_append("ann"))
+    store.known.appended("ann", Progress(1), first, 1)
+    # The second one is found to be new while the first is on its way to the disk.
+    (stretch,) = store.known.split("ann", np.array([2]), np.array([2]))
+    assert stretch.is_new
+    faulty.add(Fault("fdatasync", "*"))
+    with pytest.raises(WriteFailed):
+        store.log.sync()
+    with pytest.raises(WriteFailed):
+        store.log.append_many([body("ann", 2)], after=store.known.last_append("ann"))
+    # Others may write, which makes durable what is in the file.
+    store.send("bob", (0, 1))
+    # The node dies before anybody is told; the client sends both again.
+    store = Store(fs.crash_clone(random.Random(1)))
+    assert store.send("ann", (1, 1), (2, 1)) == [True, True]
+    assert messages_in(store.log) == {"ann": [0, 1, 2], "bob": [0]}
+
+
+class InterruptingClock(ManualClock):
+    """Lets somebody else have a turn whenever it is asked."""
+
+    turn: Callable[[], object] | None = None
+
+    def monotonic_s(self) -> float:
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn()
+        return super().monotonic_s()
+
+
+def test_nothing_gets_between_a_failure_and_its_being_known() -> None:
+    faulty = FaultyFileSystem(MemoryFileSystem())
+    clock = InterruptingClock()
+    log = Log.open(faulty, "/data/log", kind="topic", clock=clock, rule=PACKED)
+    first = log.append_many([body("ann", 0)])
+    seen: list[int] = []
+
+    def turn() -> None:
+        # The failed bytes are cut off and the log can be written to: is the failure known?
+        seen.append(log.active_bytes)
+        with pytest.raises(WriteFailed):
+            log.append_many([body("ann", 1)], after=first)
+
+    faulty.add(Fault("fdatasync", "*"))
+    clock.turn = turn
+    with pytest.raises(WriteFailed):
+        log.sync()
+    assert len(seen) == 1
+    assert messages_in(log) == {}
+    log.append_many([body("ann", 0)]).result()
+
+
+def test_deduplication_begins_where_it_is_switched_on() -> None:
+    fs = MemoryFileSystem()
+    log = Log.open(fs, "/data/log", kind="topic", clock=ManualClock(), rule=PACKED)
+    log.append_many([body("ann", number) for number in range(9)]).result()
+    log.close()
+    # By now ann may have begun again at 0: nobody told her about the 8.
+    store = Store(fs)
+    assert store.send("ann", (3, 1)) == [True]
+    fs = fs.crash_clone(random.Random(1))
+    store = Store(fs)
+    assert store.known.last_sequence_id("ann") == 3
+    store.known.discard()
+    store.close()
+    assert Store(fs).known.last_sequence_id("ann") == -1
+
+
+def test_without_the_first_snapshot_it_does_not_begin() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem(), [Fault("rename", PATH + "*", count=None)])
+    with pytest.raises(WriteFailed, match="producers"):
+        Store(fs)
 
 
 def test_what_was_refused_may_be_in_the_log_in_part() -> None:

@@ -11,7 +11,15 @@ import pytest
 from lithify.errors import InvalidInput
 from lithify.log.frame import Entry
 from lithify.positions import pack
-from lithify.topics.message import MessageId, decode_entry, encode_entry, metadata_of, parse_entry
+from lithify.topics.message import (
+    FLAG_SHRUNK,
+    MessageId,
+    compress,
+    decode_entry,
+    encode_entry,
+    metadata_of,
+    parse_entry,
+)
 from lithify.topics.message_pb2 import (
     LZ4,
     NONE,
@@ -114,3 +122,30 @@ def test_a_payload_that_is_not_compressed_as_it_says_is_refused() -> None:
     body = encode_entry(metadata(compression=ZSTD, uncompressed_size=10), b"not zstd")
     with pytest.raises(InvalidInput, match="compressed"):
         list(decode_entry(entry(body)))
+
+
+def test_of_a_batch_only_what_is_live_counts() -> None:
+    body = encode_entry(metadata(num_messages_in_batch=3), batch_of(b"one", b"two", b"three"))
+    found = list(decode_entry(Entry(pack(3, 4), 1000, body, tag=3, live=0b101)))
+    assert [(message.id.batch_index, message.value) for message in found] == [
+        (0, b"one"),
+        (2, b"three"),
+    ]
+
+
+def test_a_batch_that_was_made_smaller_says_which_slots_it_has() -> None:
+    head = metadata(num_messages_in_batch=9, compacted_batch_indexes=[4, 8])
+    body = encode_entry(head, batch_of(b"one", b"two"))
+    found = list(decode_entry(Entry(pack(3, 4), 1000, body, FLAG_SHRUNK, 9)))
+    assert [(message.id.batch_index, message.value) for message in found] == [
+        (4, b"one"),
+        (8, b"two"),
+    ]
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_what_is_compressed_can_be_opened(compression: int) -> None:
+    plain = batch_of(b"value" * 100)
+    head = metadata(num_messages_in_batch=1, compression=compression, uncompressed_size=len(plain))
+    body = encode_entry(head, compress(compression, plain))
+    assert next(decode_entry(entry(body))).value == b"value" * 100

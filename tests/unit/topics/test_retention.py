@@ -9,14 +9,18 @@ from lithify.log.manifest import SegmentRef
 from lithify.topics.definitions import Definitions, NamespaceDefinition, TopicDefinition
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.policies import Policies, policies_of
-from lithify.topics.retention import acknowledged_through, first_to_keep
+from lithify.topics.retention import LogHold, acknowledged_through, first_to_keep
 
 SEGMENTS = (
     SegmentRef(1, "1", 0, 9, 10, 100, 100, time_min=0, time_max=1000, sealed=True),
     SegmentRef(2, "2", 10, 19, 10, 100, 100, time_min=1000, time_max=2000, sealed=True),
     SegmentRef(3, "3", 20),
 )
-ALL = acknowledged_through([])
+ALL = acknowledged_through([]).position
+
+
+def acknowledged(*positions: int) -> int:
+    return acknowledged_through(LogHold(str(each), each) for each in positions).position
 
 
 def keep(policies: Policies, acknowledged: int = ALL, now_ms: int = 2500) -> int:
@@ -43,7 +47,7 @@ def test_by_size_so_much_is_left(size: int, first: int) -> None:
 def test_only_what_every_durable_subscription_has_acknowledged(
     mark_delete: int, first: int
 ) -> None:
-    assert keep(Policies(retention_ms=0), acknowledged_through([40, mark_delete])) == first
+    assert keep(Policies(retention_ms=0), acknowledged(40, mark_delete)) == first
 
 
 def test_a_topic_rules_over_its_namespace_and_that_over_the_node() -> None:

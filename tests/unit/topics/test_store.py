@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,8 +13,11 @@ from lithify.events import ignore_events
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
 from lithify.fs.faulty import MUTATING
 from lithify.settings import LogSettings
+from lithify.topics.definitions import AlreadyDefined
+from lithify.topics.names import Namespace
 from lithify.topics.producers import Producer
 from lithify.topics.store import TopicNotFound, Topics, TopicSettings
+from tests.unit.log.helpers import PATIENCE_S, Gate, Hook
 
 NODE = "/data"
 
@@ -161,3 +165,103 @@ def test_a_thousand_topics_are_opened_only_when_they_are_used() -> None:
     assert not topics.opened()
     assert values(topics, "many-partition-7") == [b"x"]
     assert len(topics.opened()) == 1
+
+
+# --- opening by another thread ------------------------------------------------------------------
+
+
+def stored(*names: str) -> MemoryFileSystem:
+    """The disk of a node that had these topics, with a message in each."""
+    memory = MemoryFileSystem()
+    topics = open_topics(memory)
+    for name in names:
+        topics.create(name).append(value=name.encode())
+    topics.close()
+    return memory
+
+
+def test_only_topics_that_have_been_used_wait_to_be_opened() -> None:
+    memory = stored("a", "b")
+    topics = open_topics(memory)
+    topics.create_partitioned("many", 1000)
+    topics.get("many-partition-7")
+    topics.get("a")
+    assert [name.local for name in topics.unopened()] == ["b"]
+    topics.close()
+    topics = open_topics(memory)
+    assert [name.local for name in topics.unopened()] == ["a", "b", "many-partition-7"]
+
+
+def stopped_at(name: str, *others: str) -> tuple[Topics, Gate]:
+    """A node of these topics that stops at a gate where it opens the first."""
+    gate = Gate()
+    rules = [Fault("open_append", f"*/{name}/log/*", kind="SLOW")]
+    fs = FaultyFileSystem(stored(name, *others), rules, Hook(gate.stop))
+    return open_topics(fs), gate
+
+
+def test_two_threads_open_a_topic_once_and_neither_waits_for_another_topic() -> None:
+    topics, gate = stopped_at("slow", "fast")
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(topics.get, "slow")
+        gate.wait_until_reached()
+        second = threads.submit(topics.get, "slow")
+        assert values(topics, "fast") == [b"fast"]
+        assert not first.done()
+        assert not second.done()
+        gate.open()
+        assert first.result(PATIENCE_S) is second.result(PATIENCE_S)
+
+
+def test_a_topic_is_deleted_after_another_thread_has_opened_it() -> None:
+    topics, gate = stopped_at("t")
+    with ThreadPoolExecutor(2) as threads:
+        opened = threads.submit(topics.get, "t")
+        gate.wait_until_reached()
+        deleted = threads.submit(topics.delete, "t")
+        gate.open()
+        assert opened.result(PATIENCE_S).name.local == "t"
+        deleted.result(PATIENCE_S)
+    assert not topics.opened()
+    with pytest.raises(TopicNotFound):
+        topics.get("t")
+
+
+def test_names_of_a_namespace_are_those_of_its_topics_without_making_each() -> None:
+    topics = open_topics(MemoryFileSystem())
+    topics.create_partitioned("many", 3)
+    topics.create("a-b")
+    topics.create("a")
+    space = Namespace("public", "default")
+    assert topics.names_in(space) == [str(name) for name in topics.list(space)]
+    assert topics.names_in(Namespace("public", "def")) == []
+    topics.create_partitioned("lots", 5000)
+    assert len(topics.names_in(space)) == 5005
+
+
+def test_a_topic_that_is_being_deleted_is_out_of_use_at_once() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    topics = open_topics(fs)
+    topics.create("orders").append(value=b"old")
+    finish = topics.deleting("orders")
+    assert topics.opened() == {}
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(topics.get, "orders", create=True)
+        finish()
+        assert list(again.result(PATIENCE_S).read()) == [], "it is a new one"
+    fs.add(Fault("rename", "*definitions*"))
+    with pytest.raises(WriteFailed):
+        topics.deleting("orders")()
+    topics.get("orders").append(value=b"it is still there")
+
+
+def test_threads_that_change_definitions_lose_none_of_them() -> None:
+    fs = MemoryFileSystem()
+    topics = open_topics(fs)
+    names = [f"topic-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(topics.create, names))
+        with pytest.raises(AlreadyDefined):
+            list(pool.map(topics.create, names[:1]))
+    topics.close()
+    assert all(map(open_topics(fs).exists, names))

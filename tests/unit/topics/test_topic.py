@@ -23,6 +23,8 @@ from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.fs import FileSystem
 
 SHARED = SubscriptionType.SHARED
@@ -32,7 +34,13 @@ EXCLUSIVE = SubscriptionType.EXCLUSIVE
 class Bench:
     """A topic on a disk in memory, with a clock that is moved by hand."""
 
-    def __init__(self, fs: FileSystem | None = None, segment_bytes_max: int = 2**20) -> None:
+    def __init__(
+        self,
+        fs: FileSystem | None = None,
+        segment_bytes_max: int = 2**20,
+        deduplicates: Callable[[], bool] = bool,
+    ) -> None:
+        self.deduplicates = deduplicates
         self.fs = fs or MemoryFileSystem()
         self.clock = ManualClock()
         self.settings = LogSettings(segment_bytes_max=segment_bytes_max)
@@ -46,6 +54,7 @@ class Bench:
             settings=self.settings,
             clock=self.clock,
             events=ignore_events,
+            deduplicates=self.deduplicates,
         )
 
     def reopen(self) -> None:
@@ -183,6 +192,77 @@ def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() 
     assert subscription.due_ms == now_ms + 5000
     bench.clock.advance(5)
     assert bench.received(subscription) == [0]
+
+
+def test_an_idle_topic_keeps_nothing_that_is_acknowledged_and_over_age() -> None:
+    bench = Bench()
+    bench.topic.policies = lambda: Policies(retention_ms=300_000)
+    subscription, _ = bench.join()
+    bench.append(3)
+    bench.clock.advance(301)
+    bench.maintain()
+    assert len(list(bench.topic.read())) == 3, "nothing is acknowledged"
+    bench.topic.acknowledge(subscription, AckedUpTo(bench.topic.last_position))
+    last = bench.topic.last_position
+    bench.maintain()
+    bench.maintain()
+    assert list(bench.topic.read()) == []
+    assert len(bench.topic.log.manifest.segments) == 1
+    generation = bench.topic.log.manifest.generation
+    bench.clock.advance(3600)
+    bench.maintain()
+    assert bench.topic.log.manifest.generation == generation, "there is nothing left to do"
+    bench.append(1)
+    assert bench.topic.last_position > last
+    assert bench.received(subscription) == [0]
+
+
+def test_a_short_retention_does_not_roll_a_busy_topic_all_the_time() -> None:
+    bench = Bench()
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    for _ in range(29):
+        bench.append(1)
+        bench.maintain()
+    assert bench.topic.log.manifest.active.id == 1
+    bench.maintain()
+    bench.maintain()
+    assert bench.topic.log.manifest.active.id == 2
+    assert list(bench.topic.read()) == []
+
+
+def test_the_library_numbers_its_messages_on_where_the_last_process_stopped() -> None:
+    bench = Bench(deduplicates=lambda: True)
+    bench.append(3)
+    assert bench.topic.last_sequence_id("library") == 2
+    bench.reopen()
+    bench.append(2)
+    assert [message.sequence_id for message in bench.topic.read()] == [0, 1, 2, 3, 4]
+    assert bench.topic.last_sequence_id("library") == 4
+
+
+def test_a_message_of_the_library_that_failed_has_no_number() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    bench = Bench(fs, deduplicates=lambda: True)
+    bench.append(1)
+    for fault in ("write* *.seg nth=1 EIO", "fdatasync *.seg nth=1 EIO"):
+        fs.add(Fault.parse(fault))
+        with pytest.raises(WriteFailed):
+            bench.append(1)
+    bench.append(1)
+    assert [message.sequence_id for message in bench.topic.read()] == [0, 1]
+
+
+def test_the_library_switches_deduplication_with_its_next_message() -> None:
+    wanted = False
+    bench = Bench(deduplicates=lambda: wanted)
+    bench.append(2)
+    assert bench.topic.deduplication is None
+    wanted = True
+    bench.append(1)
+    assert bench.topic.last_sequence_id("library") == 0
+    wanted = False
+    bench.append(1)
+    assert bench.topic.deduplication is None
 
 
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:

@@ -1,0 +1,27 @@
+"""Whose a producer or a consumer is, for those who look at statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NOBODY", "Client"]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The other end of a connection, and since when one of its producers or consumers is there."""
+
+    address: str = ""
+    version: str = ""
+    joined_ms: int = 0
+
+    @property
+    def skips_masked(self) -> bool:
+        """Does it take no permit for a message of a batch that it is told to skip?
+
+        Java's client does not; the others take one and give it back.
+        """
+        return "java" in self.version.lower()
+
+
+NOBODY = Client()

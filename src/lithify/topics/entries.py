@@ -1,0 +1,50 @@
+"""What dispatch has to know of an entry, in the log's frame or in the entry's own metadata.
+
+The frame's flags say whether it is a batch and whether it is delivered later, so that most entries
+need not be opened. Pure; for the topic and for whoever appends to one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.topics.hashing import key_slot
+from lithify.topics.message import FLAG_SHRUNK, key_of, metadata_of
+
+if TYPE_CHECKING:
+    from lithify.log.frame import Entry
+
+__all__ = ["FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "live_slots", "slot_of"]
+
+FLAG_DELAYED = 0x0100
+"""The entry's metadata has a `deliver_at_time`."""
+
+FLAG_BATCH = 0x0200
+"""The entry is a batch, if of one message only."""
+
+
+def slot_of(entry: Entry) -> int:
+    """The slot of an entry's ordering key or key; those without are spread."""
+    metadata = metadata_of(entry.body)
+    if metadata.HasField("ordering_key"):
+        return key_slot(metadata.ordering_key)
+    key = key_of(metadata)
+    if key is None:
+        key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return key_slot(key)
+
+
+def due_ms_of(entry: Entry) -> int:
+    """When it is to be delivered, 0 for at once."""
+    if not entry.flags & FLAG_DELAYED:
+        return 0
+    return int(metadata_of(entry.body).deliver_at_time)
+
+
+def live_slots(entry: Entry) -> int:
+    """The messages of a batch that compaction has retained, as bits; -1 for all."""
+    if entry.live is not None:
+        return entry.live
+    if not entry.flags & FLAG_SHRUNK:
+        return -1
+    return sum(1 << slot for slot in metadata_of(entry.body).compacted_batch_indexes)

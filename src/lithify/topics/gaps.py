@@ -1,0 +1,68 @@
+"""Moves cursors over what nobody will ever get.
+
+In the log that is what does not exist: ends of ledgers, places of failed writes. A compacted
+subscription gets what is retained only, so its cursor also moves over all that is not, and over
+batches of which nothing retained remains. Then the position next to mark-delete is always that of
+an entry which is still to be acknowledged, or of none yet: when everything retained was
+acknowledged, mark-delete is at the end.
+
+1. Ask what comes behind mark-delete (`Reading.following`, `following_retained`).
+2. Move there; if that is acknowledged, mark-delete has moved on, and it is asked again.
+
+For compacted subscriptions an answer may cost a read, so none is asked for twice: a subscription
+remembers the state in which all gaps were taken. No memory follows the number of gaps.
+
+None of it is recorded, for it follows from the log and the view; see `Topic.acknowledge`.
+
+One thread at a time; owned by the topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.topics.entries import live_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.log.frame import Entry
+    from lithify.topics.cursor_store import CursorStore
+    from lithify.topics.reading import Reading
+    from lithify.topics.subscription import Subscription
+
+__all__ = ["Gaps"]
+
+
+class Gaps:
+    """The gaps of one topic."""
+
+    def __init__(self, reading: Reading, cursors: CursorStore) -> None:
+        self._reading = reading
+        self._cursors = cursors
+
+    def take(self, subscription: Subscription) -> None:
+        """Move the subscription's cursor over all gaps behind mark-delete."""
+        if not subscription.compacted:
+            self._take(subscription, self._reading.following)
+            return
+        cursor, joined = subscription.cursor, subscription.through
+        view = *self._reading.view(), joined
+        if subscription.gaps_taken == (*view, cursor.mark_delete):
+            return
+
+        def is_done(entry: Entry) -> bool:
+            remaining = cursor.remaining_of(entry.position)
+            return remaining is not None and not remaining & live_slots(entry)
+
+        self._take(
+            subscription,
+            lambda position: self._reading.following_retained(position, joined, is_done),
+        )
+        subscription.gaps_taken = *view, cursor.mark_delete
+
+    def _take(self, subscription: Subscription, following: Callable[[int], int]) -> None:
+        if subscription.durable:
+            self._cursors.take_gaps(subscription.name, following)
+        else:
+            subscription.cursor.take_gaps(following)

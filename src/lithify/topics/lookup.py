@@ -1,0 +1,165 @@
+"""The newest message of one key, found by key indexes instead of a scan.
+
+1. Hash the key; its bucket is known from that.
+2. Of every segment above the horizon, and of every segment of the view at or below it, read this
+   one bucket of the key index, newest segment first. What a dead set names does not count. In a
+   topic in the order of publishing, the first segment that has the key has the answer; by event
+   time all are looked at. A segment without an index gets it.
+3. The rows of the active segment, which has none, are kept in memory and read on when asked again.
+4. Read the one entry. A tombstone, or a key that nobody has, is None.
+
+The last chunk of a chunked message stands for it; the chunks before it are found by the same rows.
+
+Memory: a bucket of one segment, and the rows of the active segment as long as it is active.
+
+One thread at a time; owned by the topic. May wait for the disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.compaction.budget import Budget
+from lithify.compaction.jobs import no_check
+from lithify.log.frame import Entry
+from lithify.log.keyindex import KeyRows
+from lithify.log.reader import read_dead_set
+from lithify.topics.indexing import IndexTask, SegmentRows, has_index, run_index
+from lithify.topics.key_hash import key_hash
+from lithify.topics.message import decode_entry, encode_entry, parse_entry
+from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
+from lithify.topics.survivors import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+    from lithify.log.reader import Snapshot
+    from lithify.topics.message import Message
+
+__all__ = ["Lookup"]
+
+_COLUMNS = ("hash_high", "hash_low", "position", "slot", "flags", "event_ms", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    event_ms: int
+    position: int
+    slot: int
+    flags: int
+    group: int
+
+
+class Lookup:
+    """Finds messages of one topic by key."""
+
+    def __init__(self, fs: FileSystem, log: Log) -> None:
+        self._fs = fs
+        self._log = log
+        self._active: tuple[int, int, SegmentRows] | None = None
+        """(segment, first position that is not in yet, rows) of the active segment."""
+
+    def newest(self, key: bytes, *, by_event_time: bool, partition: int = -1) -> Message | None:
+        """The newest message of a key; None if there is none, or it is a tombstone."""
+        with self._log.snapshot("look-up") as snapshot:
+            best: _Found | None = None
+            for rows in self._sources(snapshot, key, by_event_time=by_event_time):
+                found = _winner(rows, by_event_time=by_event_time)
+                # Segments come newest first, so of equal times the one that is there stays.
+                if found is not None and (best is None or found.event_ms > best.event_ms):
+                    best = found
+                if best is not None and not by_event_time:
+                    break
+            if best is None or best.flags & TOMBSTONE:
+                return None
+            positions = [best.position]
+            if best.flags & CHUNK_LAST:
+                for rows in self._sources(snapshot, key, by_event_time=by_event_time):
+                    of_it = (rows.flags & CHUNK_PART != 0) & (rows.group == np.uint64(best.group))
+                    earlier = rows.position[of_it & (rows.position < best.position)].tolist()
+                    positions = earlier + positions
+            return _message(snapshot, sorted(positions), best.slot, partition)
+
+    def _sources(self, snapshot: Snapshot, key: bytes, *, by_event_time: bool) -> Iterator[KeyRows]:
+        """The rows of a key, segment by segment, newest first."""
+        manifest = snapshot.manifest
+        high, low = key_hash(key, manifest.log_id)
+        yield _rows_of(self._active_rows(snapshot), high, low)
+        horizon = manifest.horizon if manifest.view is not None else -1
+        new = [ref for ref in manifest.segments[:-1] if ref.last_position > horizon]
+        order = int(by_event_time)
+        for segment in reversed([*(manifest.view or ()), *new]):
+            task = IndexTask(
+                self._fs, self._log.directory, segment, manifest.log_id, order, Budget()
+            )
+            yield self._sealed_rows(task, high, low)
+
+    def _sealed_rows(self, task: IndexTask, high: int, low: int) -> KeyRows:
+        if not has_index(task):
+            run_index(task, no_check)
+        bucket = high >> 56
+        found, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
+        rows = _rows_of(found, high, low)
+        if task.segment.dead is None or not len(rows):
+            return rows
+        dead = read_dead_set(self._fs, self._log.directory, task.segment.dead)
+        gone = dead.entries.contains_many(rows.position)
+        return _select(rows, ~(gone | dead.parts.dead_slots(rows.position, rows.slot)))
+
+    def _active_rows(self, snapshot: Snapshot) -> KeyRows:
+        active = snapshot.manifest.active
+        segment_id, start, rows = self._active or (-1, 0, None)
+        if rows is None or segment_id != active.id:
+            start, rows = active.first_position, SegmentRows(0, snapshot.manifest.log_id)
+        for frames in snapshot.read_frames(start):
+            rows.add(frames)
+            start = int(frames.positions[-1]) + 1
+        self._active = active.id, start, rows
+        return rows.rows()
+
+
+def _select(rows: KeyRows, keep: NDArray[np.bool_]) -> KeyRows:
+    return KeyRows(**{name: getattr(rows, name)[keep] for name in _COLUMNS})
+
+
+def _rows_of(rows: KeyRows, high: int, low: int) -> KeyRows:
+    of_key = (rows.hash_high == np.uint64(high)) & (rows.hash_low == np.uint64(low))
+    return _select(rows, of_key & (rows.flags & (KEYLESS | OPAQUE) == 0))
+
+
+def _winner(rows: KeyRows, *, by_event_time: bool) -> _Found | None:
+    """The newest among the rows of a key, which are in the order of positions."""
+    whole = np.flatnonzero(rows.flags & CHUNK_PART == 0)
+    if not len(whole):
+        return None
+    at = whole[-1]
+    if by_event_time:
+        at = whole[len(whole) - 1 - int(np.argmax(rows.event_ms[whole][::-1]))]
+    return _Found(
+        *(int(getattr(rows, name)[at]) for name in ("event_ms", "position", "slot", "flags")),
+        int(rows.group[at]),
+    )
+
+
+def _message(snapshot: Snapshot, positions: list[int], slot: int, partition: int) -> Message | None:
+    """The message whose chunks, or which alone, is at these positions."""
+    entries = [
+        entry
+        for position in positions
+        for entry in snapshot.read(position, compacted=True, limit=1)
+    ]
+    entry = entries[-1]
+    if len(entries) > 1:
+        parts = [parse_entry(each.body) for each in entries]
+        parts.sort(key=lambda part: part[0].chunk_id)
+        body = encode_entry(parts[-1][0], b"".join(payload for _, payload in parts))
+        entry = Entry(entry.position, entry.time_ms, body, entry.flags, entry.tag)
+    messages = decode_entry(entry, partition)
+    return next((each for each in messages if each.id.batch_index == slot), None)

@@ -1,0 +1,185 @@
+"""What is live in a topic: the newest message of each key. The rule that compaction asks.
+
+1. **index**: segments without a key index get one, a task each.
+2. **survivors**: ranges of buckets over all key indexes, a task each; a bit a row comes back.
+3. **verdict**: a task a segment turns bits into a dead set and counts.
+
+Each step is a job of the `Jobs` it is given, in this process or on Spark. The process that asks
+holds a bit a message and a dead set a segment at a time, never keys or payload.
+
+With the judgement go two facts into the manifest: the last retained message, from which
+GetLastMessageId is answered, and the number of messages in the view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.compaction.report import Cause
+from lithify.compaction.rule import Judgement
+from lithify.log.keyindex import BUCKETS
+from lithify.topics.indexing import IndexTask, has_index, index_facts, index_rows, run_index
+from lithify.topics.survivors import (
+    ROW_BYTES,
+    Judging,
+    SurvivorsTask,
+    plan_ranges,
+    run_survivors,
+)
+from lithify.topics.verdict import VerdictTask, run_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lithify.compaction.rule import Question
+    from lithify.log.keyindex import IndexFacts
+    from lithify.log.manifest import SegmentRef
+    from lithify.topics.compaction_settings import CompactionSettings
+    from lithify.topics.survivors import Survivors
+    from lithify.topics.verdict import Verdict
+
+__all__ = ["LAST_MESSAGE", "VIEW_MESSAGES", "TopicRule"]
+
+LAST_MESSAGE = "last_message"
+"""In the manifest's state: [position, slot] of the view's last message, or null."""
+
+VIEW_MESSAGES = "view_messages"
+
+
+@dataclass(slots=True)
+class TopicRule:
+    """The rule of one topic."""
+
+    settings: Callable[[], CompactionSettings]
+    judged_before: Callable[[], int]
+    """The horizon of the last run: what is above it is judged for the first time."""
+    _last: tuple[int, int] | None = None
+    _messages: int = 0
+
+    def facts(self) -> Mapping[str, Any]:
+        """For the manifest, once everything was judged."""
+        last = None if self._last is None else list(self._last)
+        return {LAST_MESSAGE: last, VIEW_MESSAGES: self._messages}
+
+    def judge(self, question: Question) -> Iterator[Judgement]:
+        """See `Rule`."""
+        self._last, self._messages = None, 0
+        if not question.segments:
+            return
+        settings = self.settings()
+        judging = Judging(
+            by_event_time=settings.by_event_time,
+            keep_keyless=settings.keep_keyless,
+            tombstones_until_ms=question.as_of_ms - settings.tombstone_retention_ms,
+            keys_until_ms=question.as_of_ms - settings.key_ttl_ms if settings.key_ttl_ms else -1,
+        )
+        indexes = [self._index_task(question, segment, judging) for segment in question.segments]
+        self._index(question, indexes)
+        found = self._survivors(question, indexes, judging)
+        tasks = [
+            VerdictTask(index, tuple(each)) for index, each in zip(indexes, found, strict=True)
+        ]
+        verdicts: dict[int, Verdict] = {}
+        following = 0
+        weights = [ROW_BYTES * sum(each.rows for each in task.survivors) for task in tasks]
+        results = question.jobs.run(
+            "verdict",
+            run_verdict,
+            tasks,
+            weights=weights,
+            check=question.check,
+            progress=question.progress,
+        )
+        for number, verdict in results:
+            verdicts[number] = verdict
+            while following in verdicts:
+                yield self._judgement(indexes[following], verdicts.pop(following), found[following])
+                following += 1
+
+    @staticmethod
+    def _index_task(question: Question, segment: SegmentRef, judging: Judging) -> IndexTask:
+        return IndexTask(
+            question.fs,
+            question.directory,
+            segment,
+            question.log_id,
+            int(judging.by_event_time),
+            question.budget.share(question.jobs.slots),
+        )
+
+    @staticmethod
+    def _index(question: Question, indexes: Sequence[IndexTask]) -> None:
+        missing = [task for task in indexes if not has_index(task)]
+        results = question.jobs.run(
+            "index",
+            run_index,
+            missing,
+            weights=[task.segment.file_bytes for task in missing],
+            check=question.check,
+            progress=question.progress,
+        )
+        for _ in results:
+            pass
+
+    @staticmethod
+    def _survivors(
+        question: Question, indexes: Sequence[IndexTask], judging: Judging
+    ) -> list[list[Survivors]]:
+        rows = sum(map(index_rows, indexes))
+        tasks = [
+            SurvivorsTask(
+                question.fs,
+                question.directory,
+                question.log_id,
+                tuple(question.segments),
+                first,
+                stop,
+                judging,
+                question.budget.share(question.jobs.slots),
+            )
+            for first, stop in plan_ranges(rows, question.jobs.slots, question.memory_bytes)
+        ]
+        answers: list[list[Survivors]] = [[] for _ in tasks]
+        results = question.jobs.run(
+            "survivors",
+            run_survivors,
+            tasks,
+            weights=[ROW_BYTES * rows * (each.stop - each.first) // BUCKETS for each in tasks],
+            check=question.check,
+            progress=question.progress,
+        )
+        for number, answer in results:
+            answers[number] = answer
+        return [[answer[number] for answer in answers] for number in range(len(indexes))]
+
+    def _judgement(
+        self, index: IndexTask, verdict: Verdict, found: Sequence[Survivors]
+    ) -> Judgement:
+        dropped: dict[Cause, tuple[int, int]] = {}
+        for each in found:
+            for cause, (messages, size) in each.dropped.items():
+                so_far = dropped.get(cause, (0, 0))
+                dropped[cause] = so_far[0] + messages, so_far[1] + size
+        facts = index_facts(index)
+        if index.segment.last_position > self.judged_before():
+            _add_reduced(facts, sum(each.rows for each in found), dropped)
+        self._messages += verdict.live_messages
+        if verdict.last is not None:
+            self._last = verdict.last
+        return Judgement(
+            verdict.live,
+            verdict.live_entries,
+            verdict.live_bytes,
+            dropped,
+            verdict.parts,
+            (facts.messages, verdict.live_messages),
+        )
+
+
+def _add_reduced(facts: IndexFacts, rows: int, dropped: dict[Cause, tuple[int, int]]) -> None:
+    """Count what the index itself left out: messages superseded within the segment, and markers."""
+    messages, size = dropped.get(Cause.SUPERSEDED, (0, 0))
+    dropped[Cause.SUPERSEDED] = messages + facts.messages - facts.markers - rows, size
+    if facts.markers:
+        dropped[Cause.MARKER] = facts.markers, 0

@@ -1,0 +1,262 @@
+"""A read of a topic, cut into parts that Spark's tasks do.
+
+Planning, on the driver:
+
+1. The log of each partition of the topic is opened as any other process may do it, its generation
+   pinned (`lithify.log.readonly`). What was appended up to then is read, nothing after it.
+2. Segments are left out by what the manifest says of them: those outside the positions that are
+   asked for, and those outside the times. Bounds never decide about a single message: whoever
+   filters does that.
+3. The rest is cut into parts of one segment, of a large one into several, each about `PART_BYTES`.
+
+Reading, in a task:
+
+1. The part's generation is pinned again by this process, which may start long after planning. If
+   files were deleted in between, which takes a planner that is gone and a reclaim, `QueryStale`
+   says so. A part is read as it was planned or not at all.
+2. If nothing is asked for but ids and times, the key index answers, without touching the segment:
+   in the compacted view, whose live messages all have a row, and in a segment of the log of which
+   no row was dropped. An index that is missing or damaged is no loss.
+3. Else the frames are read, every CRC checked, and cut into columns (`arrow_rows.py`).
+
+A part can be pickled. For the Spark source.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql.datasource import InputPartition
+
+from lithify.clock import SystemClock
+from lithify.compaction.budget import Budget
+from lithify.errors import Corrupt, LithifyError, MissingFile, UnsupportedVersion
+from lithify.fs import LocalFileSystem
+from lithify.log.blocks import BlockIndex
+from lithify.log.keyindex import ORDER_EVENT, ORDER_PUBLISH
+from lithify.log.names import key_index_name
+from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, read_dead_set
+from lithify.log.readonly import find_manifest, open_readonly, pinned_generation
+from lithify.positions import NO_POSITION, POSITION_MAX
+from lithify.topics.arrow_rows import ArrowRows, id_columns
+from lithify.topics.indexing import IndexTask, open_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from lithify.fs import FileSystem
+    from lithify.log.keyindex import KeyIndex, KeyRows
+    from lithify.log.manifest import Manifest, SegmentRef
+    from lithify.log.reader import Span
+    from lithify.log.scan import Frames
+    from lithify.topics.spark_place import Partition
+
+__all__ = ["Bounds", "QueryStale", "ScanPart", "open_partition", "plan_partition", "read_part"]
+
+PART_BYTES = 64 << 20
+INDEX_ROWS = 1 << 16
+"""Rows of a record batch that the key index answers."""
+
+_IN_INDEX = frozenset(
+    ("topic", "partition", "ledger", "entry", "batch_index", "publish_time", "event_time")
+)
+_TIME_MAX = 2**63 - 1
+
+
+class QueryStale(LithifyError):
+    """The topic was compacted or trimmed after a query was planned, and its files are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a query cannot see beyond; all inclusive."""
+
+    low: int = 0
+    high: int = POSITION_MAX
+    time_min_ms: int = 0
+    time_max_ms: int = _TIME_MAX
+
+    def meets(self, span: Span) -> bool:
+        """May there be something in it?"""
+        ref = span.ref
+        low = max(span.low, ref.first_position)
+        if low > self.high or span.high < self.low or low > span.high:
+            return False
+        if not ref.sealed:
+            return True
+        return ref.time_max >= self.time_min_ms and ref.time_min <= self.time_max_ms
+
+
+@dataclass(frozen=True)
+class ScanPart(InputPartition):
+    """Positions of one segment."""
+
+    partition: Partition
+    manifest: Manifest
+    """The log as if it had only this segment."""
+    low: int
+    high: int
+    """Inclusive, as those of the segment are."""
+    tail: ActiveTail | None
+    """How far the segment reached, if it is active."""
+    in_view: bool
+
+    @property
+    def segment(self) -> SegmentRef:
+        """The one segment."""
+        return self.manifest.segments[0]
+
+
+def new_token() -> str:
+    """The name of a pin that no other process has."""
+    return f"spark-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def open_partition(stack: ExitStack, fs: FileSystem, partition: Partition) -> Snapshot:
+    """What the partition's log holds now, pinned until the stack is closed."""
+    opened = open_readonly(
+        fs, partition.directory, owner="Spark query", clock=SystemClock(), token=new_token()
+    )
+    return stack.enter_context(opened)
+
+
+def plan_partition(
+    fs: FileSystem,
+    partition: Partition,
+    snapshot: Snapshot,
+    *,
+    compacted: bool,
+    through: int | None = None,
+    bounds: Bounds,
+) -> list[ScanPart]:
+    """The parts of one log; `through` as in `Snapshot.spans`."""
+    manifest = snapshot.manifest
+    view = {ref.name for ref in manifest.view or ()} if compacted else set()
+    horizon = manifest.horizon
+    parts = []
+    for span in filter(bounds.meets, snapshot.spans(compacted=compacted, through=through)):
+        ref = span.ref
+        # A segment may stand in the log and in the view; above the horizon it is the log's.
+        in_view = ref.name in view and span.high <= horizon
+        alone = replace(manifest, segments=(ref,), view=None, retired=(), state={})
+        tail = None if ref.sealed else snapshot.tail
+        low = max(span.low, ref.first_position, bounds.low)
+        high = min(span.high, bounds.high)
+        for first, last in _cut(fs, partition.directory, ref, snapshot, low, high):
+            parts.append(ScanPart(partition, alone, first, last, tail, in_view))
+    return parts
+
+
+def _cut(
+    fs: FileSystem, directory: str, ref: SegmentRef, snapshot: Snapshot, low: int, high: int
+) -> Iterator[tuple[int, int]]:
+    """The positions from low to high, in stretches that begin with a block."""
+    if ref.sealed:
+        if ref.file_bytes <= PART_BYTES:
+            yield low, high
+            return
+        segment = OpenSegment(fs, directory, ref)
+        segment.file.close()
+        blocks = segment.blocks
+    else:
+        blocks = snapshot.tail.blocks
+    positions, offsets = blocks.arrays()
+    inside = (positions > low) & (positions <= high)
+    positions, offsets = positions[inside], offsets[inside]
+    cuts = np.flatnonzero(np.diff(offsets // PART_BYTES, prepend=0) > 0)
+    borders = [low, *positions[cuts].tolist(), high + 1]
+    yield from ((first, stop - 1) for first, stop in pairwise(borders))
+
+
+def read_part(part: ScanPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All messages of a part, in their order."""
+    fs = LocalFileSystem()
+    directory = part.partition.directory
+    generation = part.manifest.generation
+    clock, token = SystemClock(), new_token()
+    try:
+        with pinned_generation(
+            fs, directory, generation, owner="Spark task", clock=clock, token=token
+        ):
+            if _IN_INDEX.issuperset(schema.names) and part.segment.sealed:
+                index = _index_of(fs, part)
+                if index is not None:
+                    with index:
+                        yield from _read_index(fs, part, index, schema)
+                    return
+            rows = ArrowRows(schema, part.partition.topic, part.partition.number)
+            yield from rows.batches(_frames(fs, part))
+    except MissingFile as error:
+        names = find_manifest(fs, directory).sizes()
+        segment = part.segment
+        if segment.name in names and (segment.dead is None or segment.dead.name in names):
+            raise
+        what = f"{part.partition.topic} has been compacted or trimmed since this query was planned"
+        raise QueryStale(f"{what}, its generation {generation} is gone: run it again") from error
+
+
+def _frames(fs: FileSystem, part: ScanPart) -> Iterator[Frames]:
+    directory = part.partition.directory
+    segments = OpenSegments(fs, directory, 1)
+    tail = part.tail or ActiveTail(BlockIndex(), 0, NO_POSITION)
+    try:
+        snapshot = Snapshot(fs, directory, part.manifest, segments, tail)
+        for frames in snapshot.read_frames(part.low):
+            stop = int(np.searchsorted(frames.positions, part.high, side="right"))
+            if stop:
+                yield frames if stop == len(frames) else frames.select(slice(0, stop))
+            if stop < len(frames):
+                return
+    finally:
+        segments.close()
+
+
+def _index_of(fs: FileSystem, part: ScanPart) -> KeyIndex | None:
+    """The segment's key index, if it has one that knows all of its messages."""
+    directory, ref = part.partition.directory, part.segment
+    if not fs.exists(f"{directory}/{key_index_name(ref.name)}"):
+        return None
+    for order in (ORDER_PUBLISH, ORDER_EVENT):
+        task = IndexTask(fs, directory, ref, part.manifest.log_id, order, Budget())
+        try:
+            index = open_index(task)
+        except (Corrupt, UnsupportedVersion):
+            continue
+        facts = index.facts
+        whole = part.in_view or index.rows == facts.messages - facts.markers
+        # What cannot be opened has a row, but reading it says so.
+        if whole and not facts.opaque:
+            return index
+        index.__exit__()
+        return None
+    return None
+
+
+def _read_index(
+    fs: FileSystem, part: ScanPart, index: KeyIndex, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    times = {"publish_time": "publish_ms", "event_time": "event_ms"}
+    wanted = {name: column for name, column in times.items() if name in schema.names}
+    rows: KeyRows = index.read(columns=("position", "slot", *wanted.values()))
+    keep = (rows.position >= part.low) & (rows.position <= part.high)
+    ref = part.segment
+    if ref.dead is not None:
+        dead = read_dead_set(fs, part.partition.directory, ref.dead)
+        keep &= ~dead.entries.contains_many(rows.position)
+        keep &= ~(dead.parts.dead_slots(rows.position, rows.slot) & (rows.slot >= 0))
+    kept = np.flatnonzero(keep)
+    order: NDArray[np.int64] = kept[np.lexsort((rows.slot[kept], rows.position[kept]))]
+    topic, number = part.partition.topic, part.partition.number
+    for begin in range(0, len(order), INDEX_ROWS):
+        some = order[begin : begin + INDEX_ROWS]
+        columns = {name: getattr(rows, column)[some] for name, column in wanted.items()}
+        yield id_columns(schema, topic, number, rows.position[some], rows.slot[some], columns)

@@ -1,0 +1,257 @@
+"""Topics as Spark DataFrames: `spark.read.format("lithify").load(…)`, `spark.readStream`, `write`.
+
+    orders = spark.read.format("lithify").option("view", "compacted").load("data/topics/…/orders")
+    orders.where("publish_time >= '2026-11-01'").groupBy("key").count()
+
+Spark finds it without registration by the package `pyspark_lithify`. Paths and addresses are those
+of `spark_place.py`, columns those of `arrow_rows.py`. Options, of which the case does not matter:
+
+| option | |
+|---|---|
+| `view` | `log`, all messages (the default), or `compacted`: the view, and the log above it |
+| `columns` | those that are wanted, with commas in between; all, if it is not given |
+| `startPosition`, `stopPosition` | `LEDGER:ENTRY`: from the first up to before the second |
+| `token` | for a node that wants one |
+| `staging` | a directory, see `spark_write.py` |
+
+Spark tells a Python source which filters there are, but not which columns a query uses. So name
+them, by `columns` or by a schema (`.schema("key binary, ledger bigint")`): what is not named is not
+even looked at. Without values nothing is copied but keys; ids and times alone come from the key
+index where there is one.
+
+Filters on `ledger`, `entry`, `publish_time`, `partition` and `topic` leave out segments, if
+`spark.sql.python.filterPushdown.enabled` is set; Spark applies them again to what is left. Spark
+refuses a reader with a method `pushFilters` of its own where that setting is off, which is the
+default, so the reader has an attribute instead that looks like the inherited method: it works
+either way.
+
+The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task pins for itself.
+
+Runs in Spark's Python processes; nothing but Spark calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from lithify.clock import SystemClock
+from lithify.errors import InvalidInput
+from lithify.fs import LocalFileSystem
+from lithify.positions import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceWriter,
+        Filter,
+        InputPartition,
+    )
+
+    from lithify.topics.spark_place import TopicPlace
+    from lithify.topics.spark_scan import Bounds, ScanPart
+
+__all__ = ["LithifySource", "Query", "arrow_schema"]
+
+SCHEMA = (
+    StructType()
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("ledger", LongType())
+    .add("entry", LongType())
+    .add("batch_index", IntegerType())
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("publish_time", TimestampType())
+    .add("event_time", TimestampType())
+    .add("producer", StringType())
+    .add("sequence_id", LongType())
+)
+_OPTIONS = {
+    name.lower(): name
+    for name in ("path", "view", "columns", "startPosition", "stopPosition", "token", "staging")
+}
+PLANNED_S = 600.0
+_POSITION = re.compile(r"(\d{1,10}):(\d{1,10})")
+_planned: list[tuple[float, ExitStack]] = []
+"""Pins of queries that this process has planned, oldest first, with when each was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is to be read, as the options say it."""
+
+    place: TopicPlace
+    compacted: bool
+    bounds: Bounds
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Query:
+        """Read the options; what is not understood is named."""
+        # Whoever only asks which sources there are need not load compiled code.
+        from lithify.topics.spark_scan import Bounds  # noqa: PLC0415
+
+        view = options.get("view", "log")
+        if view not in {"log", "compacted"}:
+            raise InvalidInput(f"view {view!r} must be 'log' or 'compacted'")
+        bounds = Bounds()
+        if "startposition" in options:
+            bounds = replace(bounds, low=_position("startPosition", options["startposition"]))
+        if "stopposition" in options:
+            bounds = replace(bounds, high=_position("stopPosition", options["stopposition"]) - 1)
+        return cls(place_of(options), view == "compacted", bounds)
+
+
+def place_of(options: Mapping[str, str]) -> TopicPlace:
+    """The topic that the options name."""
+    from lithify.topics.spark_place import find_place  # noqa: PLC0415
+
+    if not options.get("path"):
+        raise InvalidInput("no topic is named: load(PATH) or save(PATH)")
+    return find_place(LocalFileSystem(), options["path"], options.get("token", ""))
+
+
+def _position(name: str, text: str) -> int:
+    match = _POSITION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{name} {text!r} must be LEDGER:ENTRY")
+    return pack(int(match[1]), int(match[2]))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark wants to be given for a schema, which must have columns of ours."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    for field in schema.fields:
+        if field.name not in SCHEMA.names or field.dataType != SCHEMA[field.name].dataType:
+            raise _no_column(f"{field.name} {field.dataType.simpleString()}")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _no_column(name: str) -> InvalidInput:
+    known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
+    return InvalidInput(f"there is no column {name!r}; there are: {known}")
+
+
+class LithifySource(DataSource):
+    """See the module."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(given.keys() - _OPTIONS)
+        if unknown:
+            known = ", ".join(_OPTIONS.values())
+            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {known}")
+        self.options = given
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "lithify"
+
+    def schema(self) -> StructType:
+        """The columns that are wanted, in their order."""
+        names = self.options.get("columns", "")
+        wanted = [name.strip() for name in names.split(",")] if names else SCHEMA.names
+        for name in wanted:
+            if name not in SCHEMA.names:
+                raise _no_column(name)
+        return StructType([SCHEMA[name] for name in wanted])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        return _Reader(Query.of(self.options), arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For `spark.readStream`."""
+        from lithify.topics.spark_stream import StreamReader  # noqa: PLC0415
+
+        return StreamReader(Query.of(self.options), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """For `DataFrame.write`."""
+        from lithify.topics.spark_write import TopicWriter  # noqa: PLC0415
+
+        if overwrite:
+            raise InvalidInput('a topic is only appended to: write.mode("append")')
+        return TopicWriter(place_of(self.options), schema, self.options.get("staging", ""))
+
+
+class _Pushing:
+    """What Spark calls as `reader.pushFilters`."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: Sequence[Filter]) -> Sequence[Filter]:
+        from lithify.topics.spark_filters import narrowed  # noqa: PLC0415
+
+        self._reader.bounds = narrowed(self._reader.bounds, filters)
+        self._reader.filters = list(filters)
+        return filters
+
+
+class _Reader(DataSourceReader):
+    """One read."""
+
+    def __init__(self, query: Query, schema: pa.Schema) -> None:
+        self._query = query
+        self._schema = schema
+        self.bounds = query.bounds
+        self.filters: Sequence[Filter] = ()
+
+    @property
+    def pushFilters(self) -> _Pushing:  # noqa: N802
+        """See the module."""
+        return _Pushing(self)
+
+    def partitions(self) -> Sequence[ScanPart]:
+        """The parts of all partitions of the topic."""
+        from lithify.topics.spark_filters import allows  # noqa: PLC0415
+        from lithify.topics.spark_scan import open_partition, plan_partition  # noqa: PLC0415
+
+        fs, query = LocalFileSystem(), self._query
+        parts: list[ScanPart] = []
+        with ExitStack() as stack:
+            for partition in query.place.partitions(fs):
+                said = {"topic": partition.topic, "partition": partition.number}
+                if not all(allows(each, said) for each in self.filters):
+                    continue
+                snapshot = open_partition(stack, fs, partition)
+                parts += plan_partition(
+                    fs, partition, snapshot, compacted=query.compacted, bounds=self.bounds
+                )
+            _keep(stack.pop_all())
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One of the parts; Spark makes up another one where there are none."""
+        from lithify.topics.spark_scan import ScanPart, read_part  # noqa: PLC0415
+
+        return read_part(partition, self._schema) if isinstance(partition, ScanPart) else iter(())
+
+
+def _keep(stack: ExitStack) -> None:
+    """Hold the pins of a plan on, and let go of those that are old."""
+    now_s = SystemClock().monotonic_s()
+    while _planned and _planned[0][0] < now_s - PLANNED_S:
+        _planned.pop(0)[1].close()
+    _planned.append((now_s, stack))

@@ -1,0 +1,164 @@
+"""A topic as a stream of Spark: `spark.readStream.format("lithify").load(…)`.
+
+An offset says of each log of the topic how far it was read:
+
+    {"persistent://public/default/orders": {"log": "5f…", "next": 12884901888, "through": -1}}
+
+`next` is the first position that was not read, `log` the log's own number: a topic that was deleted
+and made again begins anew, and a checkpoint of the old one is refused. `through` is for `view`
+`compacted`: a stream begins with the view as far as it reached at its start and goes on with the
+log, as a compacted reader does, so that it sees every delete after its start. Spark keeps offsets
+in its checkpoint; they mean the same in every generation, so a query goes on where it stopped.
+
+1. The end of a batch is the last entry that is durable: the active segment is read through and
+   then synced by this process, because a frame alone does not say whether it was. Nothing is
+   handed out that a crash may take back.
+2. The parts of a batch are those of a read with these bounds (`spark_scan.py`).
+
+A trigger `availableNow` ends with what was there when it began. While the file of the active
+segment has not grown, nothing is read.
+
+Runs in Spark's Python processes; nothing but Spark calls it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from lithify.errors import InvalidInput
+from lithify.fs import LocalFileSystem
+from lithify.log.readonly import find_manifest
+from lithify.positions import NO_POSITION
+from lithify.topics.spark_scan import open_partition, plan_partition, read_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from lithify.fs import FileSystem
+    from lithify.topics.spark_place import Partition
+    from lithify.topics.spark_scan import ScanPart
+    from lithify.topics.spark_source import Query
+
+__all__ = ["StreamReader"]
+
+Offset = dict[str, dict[str, Any]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query; the planner's lives as long as it runs."""
+
+    def __init__(self, query: Query, schema: pa.Schema) -> None:
+        self._query = query
+        self._schema = schema
+        self._ends: dict[str, tuple[tuple[int, int], int]] = {}
+        """Of each log what its active segment was and how large, and where it ended then."""
+        self._pins: list[ExitStack] = []
+        self._last: Offset | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Where a new query begins."""
+        fs = LocalFileSystem()
+        return {each.topic: self._first(fs, each) for each in self._query.place.partitions(fs)}
+
+    def _first(self, fs: FileSystem, partition: Partition) -> dict[str, Any]:
+        manifest = find_manifest(fs, partition.directory)
+        through = manifest.horizon if self._query.compacted else NO_POSITION
+        low = self._query.bounds.low
+        return {"log": manifest.log_id.hex(), "next": low, "through": through}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends with what is there now."""
+        self._last = self._ended(self.initialOffset())
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
+        """Where the next batch ends: with all there is."""
+        if self._last is None:
+            return self._ended(start)
+        # What was read already stays read, whatever has been trimmed since.
+        return self._last | {
+            topic: said | {"next": max(said["next"], self._last.get(topic, said)["next"])}
+            for topic, said in start.items()
+        }
+
+    def _ended(self, start: Offset) -> Offset:
+        fs = LocalFileSystem()
+        end = dict(start)
+        for partition in self._query.place.partitions(fs):
+            # A partition may have been added since the query began.
+            said = start.get(partition.topic) or self._first(fs, partition)
+            _check_log(fs, partition, said)
+            last = min(self._durable(fs, partition), self._query.bounds.high)
+            end[partition.topic] = said | {"next": max(said["next"], last + 1)}
+        return end
+
+    def _durable(self, fs: FileSystem, partition: Partition) -> int:
+        """The last position of a log, which is durable."""
+        directory = partition.directory
+        with fs.open_read(f"{directory}/{find_manifest(fs, directory).active.name}") as file:
+            size = file.size()
+        seen, last = self._ends.get(partition.topic, ((-1, -1), NO_POSITION))
+        with ExitStack() as stack:
+            active = find_manifest(fs, directory).active
+            if seen == (active.id, size):
+                return last
+            snapshot = open_partition(stack, fs, partition)
+            active = snapshot.manifest.active
+            with fs.open_read(f"{directory}/{active.name}") as file:
+                file.fdatasync()
+            last = snapshot.last_position
+        self._ends[partition.topic] = (active.id, size), last
+        return last
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ScanPart]:
+        """The parts of a batch; their files stay until it is committed."""
+        fs, query = LocalFileSystem(), self._query
+        parts: list[ScanPart] = []
+        with ExitStack() as stack:
+            for partition in query.place.partitions(fs):
+                said = end.get(partition.topic)
+                if said is None:
+                    continue
+                _check_log(fs, partition, said)
+                low = start.get(partition.topic, {"next": query.bounds.low})["next"]
+                if low >= said["next"]:
+                    continue
+                parts += plan_partition(
+                    fs,
+                    partition,
+                    open_partition(stack, fs, partition),
+                    compacted=query.compacted,
+                    through=said["through"],
+                    bounds=replace(query.bounds, low=low, high=said["next"] - 1),
+                )
+            self._pins.append(stack.pop_all())
+        return parts
+
+    def commit(self, end: Offset) -> None:  # noqa: ARG002
+        """A batch is done: what it had pinned may go, but for the newest, which may be running."""
+        while len(self._pins) > 1:
+            self._pins.pop(0).close()
+
+    def stop(self) -> None:
+        """The query ended."""
+        while self._pins:
+            self._pins.pop().close()
+
+    def read(self, partition: ScanPart) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """One of the parts."""
+        return read_part(partition, self._schema)
+
+
+def _check_log(fs: FileSystem, partition: Partition, said: dict[str, Any]) -> None:
+    if find_manifest(fs, partition.directory).log_id.hex() != said["log"]:
+        raise InvalidInput(
+            f"topic {partition.topic} was deleted and made again since the checkpoint was written: "
+            "begin with a new checkpoint"
+        )

@@ -1,0 +1,98 @@
+"""The verdict task: from the live rows of a segment's key index to what is dead in the segment.
+
+1. Pick the live rows and sort them by position and slot.
+2. An entry without a live row is dead. One with as many live rows as it has messages is live. One
+   with fewer is a batch that is partly live: its live slots are kept as a mask.
+3. Count entries, messages and bytes, and note the last message that is retained.
+
+A batch that cannot be opened has one row, which stands for all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.liveset import LiveSet
+from lithify.log.deadset import Parts
+from lithify.log.frame import HEADER_BYTES
+from lithify.log.keyindex import BUCKETS
+from lithify.topics.row_flags import OPAQUE
+from lithify.topics.survivors import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.topics.indexing import IndexTask
+    from lithify.topics.survivors import Survivors
+
+__all__ = ["Verdict", "VerdictTask", "run_verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTask:
+    """A segment and its live rows, in pieces by ascending ranges of buckets."""
+
+    index: IndexTask
+    survivors: tuple[Survivors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is live in a segment."""
+
+    live: LiveSet
+    parts: Parts
+    live_entries: int
+    live_messages: int
+    live_bytes: int
+    last: tuple[int, int] | None
+    """(position, slot) of the last retained message; slot -1 where it is not in a batch."""
+
+
+def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
+    """Carry out a task."""
+    check()
+    bits = [
+        np.unpackbits(np.frombuffer(each.bits, np.uint8), count=each.rows)
+        for each in task.survivors
+    ]
+    live = np.concatenate(bits).view(np.bool_)
+    columns = ("position", "slot", "slots", "length", "flags", "group")
+    rows, _ = read_rows(task.index, 0, BUCKETS, columns)
+    order = np.flatnonzero(live)
+    order = order[np.lexsort((rows.slot[order], rows.position[order]))]
+    if not len(order):
+        return Verdict(LiveSet.empty(), Parts.empty(), 0, 0, 0, None)
+    positions = rows.position[order]
+    slots = rows.slot[order]
+    begins = np.flatnonzero(np.diff(positions, prepend=-1))
+    entries = positions[begins]
+    counts = np.diff(begins, append=len(positions))
+    partly = counts < rows.slots[order][begins]
+    last = int(slots[-1])
+    if rows.flags[order[-1]] & OPAQUE:
+        last = int(rows.group[order[-1]]) - 1
+    in_parts = np.repeat(partly, counts)
+    # Masks are as wide as they must be: the last live slot of an entry is its greatest.
+    widths = np.repeat(slots[begins + counts - 1] + 1, counts)
+    parts = Parts.of(positions[in_parts], slots[in_parts], widths[in_parts].astype(np.uint32))
+    segment = task.index.segment
+    live_bytes = segment.frame_bytes
+    if len(entries) < segment.entries or partly.any():
+        # Shares of partly live batches are estimates, but every entry has at least its header.
+        live_bytes = int(rows.length[order].sum(dtype=np.int64))
+        live_bytes = min(
+            live_bytes, segment.frame_bytes - HEADER_BYTES * (segment.entries - len(entries))
+        )
+        live_bytes = max(live_bytes, HEADER_BYTES * len(entries))
+    return Verdict(
+        LiveSet.from_array(entries),
+        parts,
+        len(entries),
+        len(order),
+        live_bytes,
+        (int(positions[-1]), last),
+    )

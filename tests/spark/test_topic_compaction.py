@@ -1,0 +1,74 @@
+"""Topics compacted by Spark have the view that a naive replay keeps, whoever is killed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import SystemClock
+from lithify.fs import LocalFileSystem
+from lithify.pipeline.jobs import SparkJobs
+from lithify.topics.compaction_settings import CompactionSettings
+from tests.spark.dying import DyingRewriting
+from tests.topic_life import Life
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def jobs(spark: SparkSession) -> SparkJobs:
+    return SparkJobs(spark, small_weight=0)
+
+
+def topic(path: Path, jobs: SparkJobs, seed: int, **settings: object) -> Life:
+    chosen = CompactionSettings(live_ratio_min=1.0, **settings)  # type: ignore[arg-type]
+    return Life(
+        LocalFileSystem(),
+        random.Random(seed),
+        SystemClock(),
+        chosen,
+        str(path / "log"),
+        jobs,
+        keys=100,
+    )
+
+
+def grow(life: Life, runs: int) -> None:
+    for _ in range(runs):
+        for count in (150, 40, 5):
+            life.send(count)
+            life.log.roll()
+        life.compact()
+        life.check()
+
+
+@pytest.mark.parametrize("order", ["publish", "event"])
+def test_the_view_that_spark_makes_is_what_a_naive_replay_keeps(
+    tmp_path: Path, jobs: SparkJobs, order: str
+) -> None:
+    life = topic(tmp_path, jobs, 3, compaction_order=order, compaction_memory_bytes=2**20)
+    grow(life, 3)
+    kept = life.oracle.kept
+    life.settle()
+    life.reopen()
+    life.check()
+    assert life.oracle.kept == kept
+    assert not life.strays()
+
+
+def test_a_worker_that_is_killed_during_a_rewrite_costs_an_attempt(
+    tmp_path: Path, jobs: SparkJobs
+) -> None:
+    life = topic(tmp_path, jobs, 4)
+    grow(life, 1)
+    marker = tmp_path / "died"
+    dying = DyingRewriting(life.log.manifest.log_id, str(marker))
+    life.compaction._compactor._rewriting = dying
+    grow(life, 1)
+    assert marker.exists()
+    assert not life.strays()

@@ -1,0 +1,109 @@
+"""What tests of topic compaction share: entries of every kind, and sealed segments of them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import cramjam
+
+from lithify.compaction.budget import Budget
+from lithify.fs import MemoryFileSystem
+from lithify.log.frame import encode_header
+from lithify.log.manifest import SegmentRef
+from lithify.log.segment import SegmentHeader, SegmentWriter
+from lithify.positions import pack
+from lithify.topics.indexing import IndexTask
+from lithify.topics.message import encode_entry
+from lithify.topics.message_pb2 import (
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZLIB,
+    ZSTD,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lithify.fs import FileSystem
+
+LOG_ID = bytes(range(200, 212))
+DIRECTORY = "/log"
+TIME_MS = 1_700_000_000_000
+
+
+def metadata(**fields: Any) -> MessageMetadata:
+    return MessageMetadata(
+        **{"producer_name": "p", "sequence_id": 1, "publish_time": TIME_MS, **fields}
+    )
+
+
+def single(key: str | None = None, value: bytes = b"value", **fields: Any) -> bytes:
+    return encode_entry(metadata(partition_key=key, **fields), value)
+
+
+def message(key: str | None = None, value: bytes = b"value", **fields: Any) -> bytes:
+    """One message as it stands in a batch."""
+    fields = {"payload_size": len(value), **fields}
+    head: bytes = SingleMessageMetadata(partition_key=key, **fields).SerializeToString()
+    return len(head).to_bytes(4, "big") + head + value
+
+
+def compress(codec: int, plain: bytes) -> bytes:
+    if codec == LZ4:
+        return bytes(cramjam.lz4.compress_block(plain, store_size=False))
+    if codec == ZLIB:
+        return zlib.compress(plain)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(plain))
+    if codec == SNAPPY:
+        return bytes(cramjam.snappy.compress_raw(plain))
+    return plain
+
+
+def batch(*messages: bytes, codec: int = NONE, **fields: Any) -> bytes:
+    plain = b"".join(messages)
+    if codec != NONE:
+        fields = {"compression": codec, "uncompressed_size": len(plain), **fields}
+    fields = {"num_messages_in_batch": len(messages), **fields}
+    return encode_entry(metadata(**fields), compress(codec, plain))
+
+
+def seal(
+    fs: FileSystem,
+    bodies: Iterable[bytes | tuple[bytes, int]],
+    order: int = 0,
+    segment_id: int = 1,
+) -> IndexTask:
+    """A sealed segment of these bodies, or of (body, frame flags), and the task to index it."""
+    name, first = f"{segment_id:012d}.seg", pack(segment_id, 0)
+    fs.mkdir(DIRECTORY)
+    header = SegmentHeader(segment_id, first, 0, "topic", LOG_ID)
+    writer = SegmentWriter.create(fs, f"{DIRECTORY}/{name}", header)
+    for number, given in enumerate(bodies):
+        body, flags = (given, 0) if isinstance(given, bytes) else given
+        head = encode_header(body, first + number, TIME_MS + 5, flags, 1, 0)
+        writer.append([head, body], len(head) + len(body), first + number, TIME_MS + 5)
+    footer = writer.seal()
+    writer.file.close()
+    segment = SegmentRef(
+        segment_id,
+        name,
+        first,
+        footer.last_position,
+        footer.entries,
+        footer.frame_bytes,
+        footer.file_bytes,
+        footer.time_min,
+        footer.time_max,
+        sealed=True,
+    )
+    return IndexTask(fs, DIRECTORY, segment, LOG_ID, order, Budget())
+
+
+def sealed(*bodies: bytes | tuple[bytes, int], order: int = 0) -> IndexTask:
+    """The same on a file system of its own."""
+    return seal(MemoryFileSystem(), bodies, order)

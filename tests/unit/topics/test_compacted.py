@@ -1,0 +1,412 @@
+"""Compacted subscriptions of one topic: what comes, where cursors stand, what holds the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.errors import InvalidInput, InvalidSetting
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.positions import pack, unpack
+from lithify.topics.compaction_service import (
+    LogCompactionService,
+    MessagePosition,
+    service_factory,
+)
+from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
+from lithify.topics.message import MessageId
+from lithify.topics.policies import Policies
+from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.subscription import Consumer, ConsumerRefused, Subscription, SubscriptionType
+from lithify.topics.topic import FLAG_BATCH
+from tests.unit.topics import segments
+from tests.unit.topics.test_topic import Bench
+
+if TYPE_CHECKING:
+    from lithify.topics.subscription import Delivery
+
+EXCLUSIVE = SubscriptionType.EXCLUSIVE
+
+
+class Compacted(Bench):
+    """A topic with keys."""
+
+    def put(self, *keys: str, value: bytes | None = b"x") -> None:
+        for key in keys:
+            self.topic.append(key=key, value=value)
+
+    def put_batch(self, *keys: str) -> None:
+        body = segments.batch(*(segments.message(key) for key in keys))
+        flags = FLAG_BATCH
+        self.topic.append_entries([body], times=[1], counts=[len(keys)], flags=flags).result()
+
+    def compact(self) -> None:
+        self.topic.service.compact("test")
+
+    def read(
+        self, start: int = 0, *, durable: bool = True, permits: int = 1000, name: str = "s"
+    ) -> tuple[Subscription, Consumer]:
+        topic = self.topic
+        subscription = topic.subscription(
+            name, EXCLUSIVE, durable=durable, start=start, compacted=True
+        )
+        consumer = Consumer("c", permits=permits)
+        topic.join(subscription, consumer, EXCLUSIVE, compacted=True)
+        return subscription, consumer
+
+    def deliveries(self, subscription: Subscription) -> list[Delivery]:
+        found: list[Delivery] = []
+        while more := self.topic.dispatch(subscription):
+            found += more
+        return found
+
+    def ack(self, subscription: Subscription, *entries: int, ledger: int = 1) -> None:
+        for entry in entries:
+            self.topic.acknowledge(subscription, Acked(pack(ledger, entry)))
+
+
+@pytest.fixture
+def bench() -> Compacted:
+    """Entries 0 … 5 of which 1, 4 and 5 are retained, and none above."""
+    bench = Compacted()
+    bench.put("a", "b", "c", "c", "a", "c")
+    bench.compact()
+    return bench
+
+
+def test_up_to_the_horizon_what_is_retained_above_it_the_log(bench: Compacted) -> None:
+    bench.put("a", "a")
+    subscription, _ = bench.read(durable=False)
+    assert bench.received(subscription) == [1, 4, 5, 0, 1]
+    assert [str(m.id) for m in bench.topic.read(compacted=True)] == [
+        "1:1", "1:4", "1:5", "2:0", "2:1"
+    ]  # fmt: skip
+    assert len(list(bench.topic.read())) == 8
+    start = MessageId(1, 5)
+    assert [str(m.id) for m in bench.topic.read(start, compacted=True)] == ["1:5", "2:0", "2:1"]
+
+
+@pytest.mark.parametrize("order", [(1, 4, 5), (5, 4, 1), (4, 1, 5), (5, 1, 4)])
+def test_mark_delete_gets_to_the_end_in_whatever_order(
+    bench: Compacted, order: tuple[int, ...]
+) -> None:
+    subscription, _ = bench.read()
+    assert subscription.cursor.mark_delete == pack(1, 0)
+    assert bench.received(subscription) == [1, 4, 5]
+    bench.ack(subscription, *order)
+    assert subscription.cursor.mark_delete == pack(2, 0) - 1
+    assert list(subscription.cursor.acked_ranges()) == []
+    bench.reopen()
+    subscription, _ = bench.read()
+    assert bench.received(subscription) == []
+    bench.put("z")
+    assert bench.received(subscription) == [0]
+
+
+def test_what_is_in_order_is_recorded_so_that_a_restart_has_it_without_the_view(
+    bench: Compacted,
+) -> None:
+    subscription, _ = bench.read()
+    bench.received(subscription)
+    bench.ack(subscription, 1, 4)
+    bench.reopen()
+    assert bench.topic.subscriptions["s"].cursor.mark_delete == pack(1, 4)
+
+
+def test_a_cumulative_acknowledgement_takes_what_is_gone_behind_it(bench: Compacted) -> None:
+    subscription, _ = bench.read()
+    bench.received(subscription)
+    bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 1)))
+    assert subscription.cursor.mark_delete == pack(1, 3)
+
+
+def test_a_new_generation_takes_what_has_gone_since(bench: Compacted) -> None:
+    subscription, consumer = bench.read(permits=1)
+    assert bench.received(subscription) == [1]
+    bench.put("b", "a")
+    bench.compact()
+    assert bench.topic.dispatch(subscription) == []
+    consumer.permits = 10
+    # 4 was superseded by 2:1; both come from where they are now.
+    assert bench.received(subscription) == [5, 0, 1]
+    bench.ack(subscription, 5)
+    bench.ack(subscription, 0, 1, ledger=2)
+    bench.ack(subscription, 1)
+    assert subscription.cursor.mark_delete == pack(3, 0) - 1
+
+
+def test_a_reader_sees_deletes_above_its_position_whatever_is_compacted(bench: Compacted) -> None:
+    subscription, consumer = bench.read(durable=False, permits=1)
+    assert bench.received(subscription) == [1]
+    bench.put("b", "c", value=None)
+    bench.compact()
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    consumer.permits = 10
+    bench.maintain()
+    assert bench.received(subscription) == [4, 0, 1]
+    other, _ = bench.read(durable=False, name="other")
+    assert bench.received(other) == [4]
+
+
+def test_a_compacted_reader_holds_the_log_only_above_what_it_needs(bench: Compacted) -> None:
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    subscription, consumer = bench.read(durable=False, permits=0)
+    bench.put("b", value=None)
+    bench.compact()
+    bench.clock.advance(3600)
+    bench.maintain()
+    first = bench.topic.log.manifest.segments[0].first_position
+    assert first == pack(2, 0)
+    (hold,) = bench.topic.log_holds()
+    assert (hold.name, hold.position) == ("compacted reader c", pack(1, 5))
+    consumer.permits = 10
+    # Of b it gets the tombstone, which the view no longer has.
+    assert bench.received(subscription) == [4, 5, 0]
+    bench.topic.leave(subscription, consumer)
+    assert bench.topic.log_holds() == []
+    bench.maintain()
+    assert bench.topic.log.manifest.segments[0].first_position > pack(2, 0)
+    late, _ = bench.read(durable=False)
+    assert bench.received(late) == [4, 5]
+    assert bench.topic.last_message_id() == MessageId(-1, -1)
+    assert bench.topic.last_message_id(pack(2, 0)) == MessageId(1, 5)
+
+
+def test_a_durable_subscription_below_a_trimmed_log_is_still_there_after_a_restart(
+    bench: Compacted,
+) -> None:
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    bench.clock.advance(3600)
+    bench.maintain()
+    assert bench.topic.log.manifest.segments[0].first_position == pack(2, 0)
+    subscription, consumer = bench.read()
+    bench.topic.leave(subscription, consumer)
+    bench.reopen()
+    bench.maintain()
+    subscription, consumer = bench.read()
+    assert bench.received(subscription) == [1, 4, 5]
+    bench.topic.leave(subscription, consumer)
+    # One that reads the log has nothing there.
+    bench.topic.join(subscription, Consumer("c", permits=9), EXCLUSIVE)
+    assert bench.received(subscription) == []
+    assert subscription.cursor.mark_delete == pack(2, 0) - 1
+
+
+@pytest.mark.parametrize(("start", "found"), [(0, [1, 4, 5]), (2, [4, 5]), (4, [4, 5]), (5, [5])])
+def test_from_any_position_taken_literally(bench: Compacted, start: int, found: list[int]) -> None:
+    for durable in (True, False):
+        subscription, _ = bench.read(pack(1, start), durable=durable, name=str(durable))
+        assert bench.received(subscription) == found
+
+
+def test_seeking_by_time_looks_into_the_view() -> None:
+    bench = Compacted()
+    times = []
+    for key in "aabbc":
+        bench.clock.advance(10)
+        times.append(bench.clock.now_ms())
+        bench.put(key)
+    bench.compact()
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    bench.clock.advance(3600)
+    bench.maintain()
+    find = bench.topic.find_time
+    assert [find(time, compacted=True) for time in times] == [pack(1, n) for n in (1, 1, 3, 3, 4)]
+    assert find(times[-1] + 1, compacted=True) == bench.topic.log.next_position
+    subscription, _ = bench.read()
+    bench.received(subscription)
+    bench.topic.seek(subscription, find(times[2], compacted=True))
+    assert bench.received(subscription) == [3, 4]
+
+
+def test_a_batch_that_a_client_does_not_speak_of_comes_again_packed() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c", "d")
+    bench.put("b", "d")
+    bench.compact()
+    subscription, consumer = bench.read(permits=10)
+    first, *_ = bench.deliveries(subscription)
+    assert first.wire is not None
+    assert (first.wire.messages, first.wire.ack_set, first.wire.slots) == (3, 0b0101, None)
+    assert consumer.permits == 10 - 3 - 2
+    bench.ack(subscription, 1)
+    (again,) = bench.deliveries(subscription)
+    assert again.wire is not None
+    assert (again.wire.messages, again.wire.ack_set, again.wire.slots) == (2, None, (0, 2))
+    assert consumer.permits == 10 - 3 - 2 - 2
+    bench.ack(subscription, 2)
+    assert bench.deliveries(subscription) == []
+    bench.ack(subscription, 0)
+    assert subscription.cursor.mark_delete == pack(2, 0) - 1
+
+
+def test_a_batch_that_comes_to_another_consumer_is_packed_unless_it_was_sought() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c", "d")
+    bench.put("b", "d")
+    bench.compact()
+    for form in (None, (0, 2), (0, 2)):
+        subscription, consumer = bench.read()
+        first, *_ = bench.deliveries(subscription)
+        assert first.wire is not None
+        assert first.wire.slots == form
+        bench.topic.leave(subscription, consumer)
+    bench.topic.seek(subscription, first.entry.position)
+    for _ in range(3):
+        subscription, consumer = bench.read()
+        first, *_ = bench.deliveries(subscription)
+        assert first.wire is not None
+        assert first.wire.slots is None
+        bench.topic.leave(subscription, consumer)
+
+
+def test_a_batch_of_which_a_part_is_acknowledged_by_index() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c", "d")
+    bench.put("b", "d")
+    bench.compact()
+    subscription, consumer = bench.read(permits=10)
+    first, *_ = bench.deliveries(subscription)
+    position = first.entry.position
+    masked = 0b1010
+    bench.topic.acknowledge(subscription, AckedBatch(position, 0b0100 | masked, 4, masked))
+    bench.topic.leave(subscription, consumer)
+    subscription, consumer = bench.read(permits=10)
+    first, *_ = bench.deliveries(subscription)
+    assert first.wire is not None
+    assert (first.wire.messages, first.wire.ack_set, first.wire.slots) == (3, 0b0100, None)
+    assert consumer.permits == 10 - 3 - 2
+    bench.topic.acknowledge(subscription, AckedBatch(position, masked, 4, masked))
+    assert subscription.cursor.mark_delete == position
+
+
+def test_a_reader_gets_a_batch_as_it_is_stored_and_masked() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c", "d")
+    bench.put("b", "d")
+    bench.compact()
+    subscription, consumer = bench.read(durable=False, permits=10)
+    first, *_ = bench.deliveries(subscription)
+    assert first.wire is not None
+    assert first.wire.ack_set == 0b0101
+    assert consumer.permits == 10 - first.wire.messages - 2
+
+
+def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c")
+    bench.put("b")
+    bench.compact()
+    subscription, consumer = bench.read()
+    position = bench.deliveries(subscription)[0].entry.position
+    bench.topic.acknowledge(subscription, AckedBatch(position, 0b110, 3, 0b010))
+    bench.topic.leave(subscription, consumer)
+    bench.put("c")
+    bench.compact()
+    # Of the batch a is left, which is acknowledged.
+    subscription, _ = bench.read()
+    assert subscription.cursor.mark_delete == position
+    assert bench.received(subscription) == [1, 0]
+
+
+def test_the_last_message_is_known_without_reading() -> None:
+    bench = Compacted()
+    topic = bench.topic
+    horizon = 2**62
+    assert topic.last_message_id(horizon) == MessageId(-1, -1)
+    bench.put("a")
+    bench.put_batch("b", "c", "d")
+    assert topic.last_message_id() == topic.last_message_id(horizon) == MessageId(1, 1, 2)
+    bench.put("d", value=None)
+    assert topic.last_message_id() == topic.last_message_id(horizon) == MessageId(1, 2)
+    bench.compact()
+    assert topic.last_message_id() == MessageId(1, 2)
+    assert topic.last_message_id(horizon) == MessageId(1, 1, 1)
+    # One that joined before the run goes on in the log.
+    assert topic.last_message_id(-1) == MessageId(1, 2)
+    bench.put("a", "b", "c", value=None)
+    bench.compact()
+    assert topic.last_message_id(horizon) == MessageId(-1, -1)
+    bench.reopen()
+    assert bench.topic.last_message_id(horizon) == MessageId(-1, -1)
+    assert bench.topic.last_message_id() == MessageId(2, 2)
+
+
+def test_an_empty_view_is_looked_at_once(bench: Compacted) -> None:
+    bench.put("a", "b", "c", value=None)
+    bench.compact()
+    subscription, _ = bench.read()
+    assert bench.received(subscription) == []
+    assert subscription.cursor.mark_delete == pack(3, 0) - 1
+    assert subscription.read_position > pack(2, 2)
+
+
+def test_only_one_consumer_at_a_time_can_read_compacted(bench: Compacted) -> None:
+    topic = bench.topic
+    shared = topic.subscription("shared", SubscriptionType.SHARED, durable=True, start=0)
+    with pytest.raises(InvalidInput, match="only exclusive and failover"):
+        topic.join(shared, Consumer("c"), SubscriptionType.SHARED, compacted=True)
+    failover = SubscriptionType.FAILOVER
+    subscription = topic.subscription("f", failover, durable=True, start=0, compacted=True)
+    topic.join(subscription, Consumer("a", permits=9), failover, compacted=True)
+    topic.join(subscription, Consumer("b", permits=9), failover, compacted=True)
+    with pytest.raises(ConsumerRefused, match="reads compacted"):
+        topic.join(subscription, Consumer("c"), failover)
+    assert bench.received(subscription) == [1, 4, 5]
+    topic.leave(subscription, subscription.consumers[0])
+    assert bench.received(subscription) == [1, 4, 5]
+
+
+def test_the_service_says_what_it_has(bench: Compacted) -> None:
+    service = bench.topic.service
+    assert service.last_compacted_position == pack(1, 5)
+    assert service.last_message_position() == MessagePosition(pack(1, 5), -1)
+
+    def read(start: int, limit: int, through: int | None = None) -> tuple[list[int], int]:
+        entries, looked = service.read_compacted_entries(start, limit, through)
+        return [unpack(entry.position)[1] for entry in entries], looked
+
+    assert read(0, 10) == ([1, 4, 5], pack(1, 5))
+    assert read(0, 2) == ([1, 4], pack(1, 4))
+    assert read(pack(1, 2), 10, pack(1, 4)) == ([4], pack(1, 4))
+    assert read(pack(1, 2), 10, pack(1, 3)) == ([], pack(1, 3))
+    bench.put("z")
+    assert read(pack(1, 5), 10) == ([5], pack(1, 5))
+    assert read(pack(2, 0), 10) == ([], pack(2, 0) - 1)
+    bench.topic.compaction.delete_view()
+    assert service.last_compacted_position == -1
+    assert read(0, 10) == ([], -1)
+    subscription, _ = bench.read(durable=False)
+    assert bench.received(subscription) == [0, 1, 2, 3, 4, 5, 0]
+
+
+class Silent(LogCompactionService):
+    """A service of somebody else."""
+
+    def last_message_position(self) -> MessagePosition | None:
+        return None
+
+
+def test_another_service_can_be_named() -> None:
+    assert service_factory("") is LogCompactionService
+    settings = TopicSettings(compaction_service="tests.unit.topics.test_compacted:Silent")
+    topics = Topics(
+        MemoryFileSystem(),
+        "/data",
+        settings=settings,
+        clock=ManualClock(),
+        events=ignore_events,
+        owner="test",
+    )
+    topic = topics.create("orders")
+    topic.append(key="a", value=b"x")
+    topic.service.compact("test")
+    assert topic.service.last_compacted_position == pack(1, 0)
+    assert topic.last_message_id(2**62) == MessageId(-1, -1)
+    topics.close()
+    for wrong in ("fractions", "fractions:None_such", "no_such_module:x", ":"):
+        with pytest.raises(InvalidSetting, match="compaction_service"):
+            service_factory(wrong)
