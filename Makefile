@@ -19,7 +19,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## compact a log of a million entries; then serve a node to the real Pulsar client
+demo: setup  ## compact a log of a million entries; then a topic of as many, at a node
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/demo_topics.py
 

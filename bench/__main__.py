@@ -1,7 +1,8 @@
-"""`python -m bench`: measure the rows of `foundation.py` and `topics.py` and print a table.
+"""`python -m bench`: measure `foundation.py`, `topics.py` and `compaction.py` and print a table.
 
     --quick       tiny sizes: shows that everything runs, the figures mean nothing
     --only NAME   this row only
+    --gib N       how much data the rows of `compaction.py` have; 1 by default
     --dir DIR     where the data goes; by default beside the working directory's files, because a
                   temporary directory is often memory and not a disk
     --json        one JSON list instead of the table, with the seconds of every round
@@ -20,7 +21,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from bench import foundation, topics
+from bench import compaction, foundation, topics
 from bench.harness import compare, table
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 
     from bench.harness import Case, Result
 
-NAMES = (*foundation.CASES, *topics.CASES)
+NAMES = (*foundation.CASES, *topics.CASES, *compaction.CASES)
 
 
-def rows(name: str, directory: str, *, quick: bool) -> tuple[int, Iterable[Case]]:
+def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, Iterable[Case]]:
     """How many rounds, and of what."""
+    if name in compaction.CASES:
+        of_compaction = compaction.QUICK if quick else compaction.FULL.of(gib)
+        return of_compaction.rounds, compaction.CASES[name](directory, of_compaction)
     if name in topics.CASES:
         of_topics = topics.QUICK if quick else topics.FULL
         return of_topics.rounds, topics.CASES[name](directory, of_topics)
@@ -44,13 +48,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Lithify.")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see it run")
     parser.add_argument("--only", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--gib", type=float, default=1.0, help="of data to compact (default: 1)")
     parser.add_argument("--dir", default=".", help="where the data goes (default: here)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     results: list[Result] = []
     for name in [options.only] if options.only else NAMES:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
-            rounds, cases = rows(name, directory, quick=options.quick)
+            rounds, cases = rows(name, directory, quick=options.quick, gib=options.gib)
             for case in cases:
                 results.append(compare(case, rounds))
                 _, _, _, *figures = results[-1].to_row()

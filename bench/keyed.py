@@ -7,12 +7,15 @@ them, CRC included: copies of a template, into which keys, values and CRCs are p
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from numba import njit
+from pyarrow import parquet
 
 from lithify.log.batch import Slices
 from lithify.log.kernels import crc32c_of
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
 
     from lithify.log.log import Log
 
-__all__ = ["KEY_BYTES", "Load", "fill"]
+__all__ = ["KEY_BYTES", "Load", "fill", "parquet_batches"]
 
 KEY_BYTES = 16
 TIME_MS = 1_700_000_000_000
-APPEND_BYTES = 16 * 2**20
+APPEND_BYTES = 64 * 2**20
 VALUES_BYTES = 64 * 2**20
 CRC_BYTES = 6
 """In front of an entry: two that say that a CRC follows, and the CRC."""
@@ -58,6 +61,24 @@ def fill(log: Log, load: Load) -> None:
     for keys in key_runs(load):
         append(log, load, keys)
     log.roll()
+
+
+def parquet_batches(load: Load, directory: str) -> None:
+    """The same messages as Parquet files: key, value and number."""
+    os.mkdir(directory)
+    written = 0
+    for number, keys in enumerate(key_runs(load)):
+        rows = _messages(load, keys)
+        first = rows.shape[1] - load.value_bytes
+        table = pa.table(
+            {
+                "key": pa.array([b"%016d" % key for key in keys.tolist()], pa.binary()),
+                "value": pa.array([row.tobytes() for row in rows[:, first:]], pa.binary()),
+                "seq": np.arange(written, written + len(keys)),
+            }
+        )
+        parquet.write_table(table, f"{directory}/{number:06}.parquet", compression="none")
+        written += len(keys)
 
 
 def key_runs(load: Load) -> Iterator[NDArray[np.int64]]:

@@ -53,8 +53,14 @@ BINARY = "//79", "AAECAw=="
 class Entries:
     """Makes entries; `clock` says when they are published."""
 
-    def __init__(self, rng: random.Random, clock: Clock, keys: int = 6) -> None:
+    def __init__(
+        self, rng: random.Random, clock: Clock, keys: int = 6, *, readable: bool = False
+    ) -> None:
+        """`readable` ones only: no markers, and nothing that cannot be opened."""
         self._rng = rng
+        self._kinds = [self._single] * 8 + [self._batch] * 6 + [self._chunk] * 2
+        if not readable:
+            self._kinds += [self._marker, self._unreadable]
         self._clock = clock
         self._keys = ["", *(f"key {number}" for number in range(keys))]
         self._chunks: list[bytes] = []
@@ -65,9 +71,7 @@ class Entries:
         return [self._one() for _ in range(count)]
 
     def _one(self) -> tuple[bytes, int]:
-        kinds = (self._single, self._batch, self._chunk, self._marker, self._unreadable)
-        weights = (8, 6, 2, 1, 1)
-        body, messages = self._rng.choices(kinds, weights)[0]()
+        body, messages = self._rng.choice(self._kinds)()
         if self._rng.random() < 0.1:
             body = body[6:]  # A CRC is optional.
         if self._rng.random() < 0.1:

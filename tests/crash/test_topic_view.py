@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
 REWRITES = CompactionSettings(live_ratio_min=1.0)
+KEEPS = CompactionSettings(live_ratio_min=0.0)
+"""Segments stay, with dead sets."""
 
 
 def prepared(seed: int, settings: CompactionSettings) -> tuple[MemoryFileSystem, Life]:
@@ -81,9 +83,9 @@ def cut_everywhere(settings: CompactionSettings, kind: str) -> None:
         survives(left, life, f"{nth=} {kind}")
 
 
-@pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
-def test_the_power_is_cut_at_every_operation_of_a_run(kind: str) -> None:
-    cut_everywhere(REWRITES, kind)
+@pytest.mark.parametrize("settings", [REWRITES, KEEPS], ids=["rewrites", "keeps"])
+def test_the_power_is_cut_at_every_operation_of_a_run(settings: CompactionSettings) -> None:
+    cut_everywhere(settings, "CRASH")
 
 
 @pytest.mark.slow
@@ -91,6 +93,7 @@ def test_the_power_is_cut_at_every_operation_of_a_run(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
 def test_the_power_is_cut_at_every_operation_of_runs_of_other_kinds(kind: str, order: str) -> None:
     cut_everywhere(CompactionSettings(compaction_order=order), kind)
+    cut_everywhere(CompactionSettings(compaction_order=order, live_ratio_min=0.0), kind)
     cut_everywhere(CompactionSettings(compaction_order=order, rewrite_bytes_max=1), kind)
 
 

@@ -1,7 +1,7 @@
 """A process that lives to be killed: it sends to a topic, compacts it, and says what it knows.
 
-    ("a", POSITION)      everything up to there was acknowledged
-    ("p", PHASE)         a run has come so far
+("a", POSITION)      everything up to there was acknowledged
+("p", PHASE)         a run has come so far
 """
 
 from __future__ import annotations

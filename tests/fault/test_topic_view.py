@@ -12,7 +12,7 @@ import pytest
 
 from lithify.errors import LithifyError
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.topics.compaction import CompactionState
+from lithify.topics.compaction_record import CompactionState
 from lithify.topics.compaction_settings import CompactionSettings
 from tests.topic_life import Life, grown
 

@@ -27,8 +27,9 @@ class HttpNode:
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
         self.loop = asyncio.new_event_loop()
+        self.fs = MemoryFileSystem()
         self.topics = Topics(
-            MemoryFileSystem(),
+            self.fs,
             "data",
             settings=TopicSettings(log=LogSettings(segment_bytes_max=1024), **settings),
             clock=self.clock,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.compaction.jobs import LocalJobs
+from lithify.fs import write_atomic
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
@@ -281,3 +282,65 @@ def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:
         )
         node.refused(412, "POST", settings, {"compaction_read_bytes_per_s": -5})
     assert node.get(f"{AT}/compactionSettings") == {}
+
+
+# --- beside it --------------------------------------------------------------------------------
+
+
+def test_the_log_is_kept_until_it_is_compacted_and_the_view_outlives_it(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    node.do("POST", f"{AT}/compactionThreshold", 10**9)
+    node.do("POST", f"{AT}/retention", nothing)
+    node.do("POST", f"{AT}/trim")
+    assert len(list(topic.read())) == 100, "it is to be compacted one day"
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    node.do("POST", f"{AT}/trim")
+    assert not list(topic.read())
+    assert len(view_of(topic)) == 10
+
+
+def test_the_newest_message_of_a_key(node: HttpNode) -> None:
+    fill(node.topic(), 100, 10)
+    at = "/topics/persistent/public/default/orders/keys"
+    for _ in range(2):
+        row = node.ask("GET", f"{at}/k3").json()
+        assert (row["key"], row["value"]) == ("k3", "v93")
+        node.do("PUT", f"{AT}/compaction")
+        finished(node)
+    missing = node.ask("GET", f"{at}/a%20b%2Fc")
+    assert missing.status_code == 404
+    assert "no message of key 'a b/c'" in missing.json()["reason"]
+
+
+def test_a_second_deletion_of_the_view_is_refused(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    jobs = node.topics.compactions.jobs = Halted()
+    node.do("PUT", f"{AT}/compaction")
+    assert jobs.begun.wait(10)
+    first = threading.Thread(target=topic.compaction.delete_view)
+    first.start()
+    at = f"{AT}/subscription/__compaction"
+    while "being deleted" not in node.ask("DELETE", f"/admin/v2{at}").text:
+        pass
+    jobs.go_on.set()
+    first.join()
+    node.refused(404, "DELETE", at)
+
+
+def test_a_damaged_history_is_said_and_does_not_stop_anything_else(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    node.do("PUT", f"{AT}/unload")
+    write_atomic(node.fs, f"{topic.log.directory}/HISTORY", b"00000000 {}\n" * 2)
+    found = node.get(f"{AT}/compaction")
+    assert found["status"] == "ERROR"
+    assert "HISTORY" in found["lastError"]
+    assert node.get(f"{AT}/stats")["compaction"]["lastCompactionSucceedTimestamp"] == 0

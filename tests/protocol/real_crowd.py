@@ -20,6 +20,7 @@ import random
 import sys
 import threading
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar
@@ -47,7 +48,6 @@ class Share:
     def __init__(self, case: Case, number: int, topics: int, log: str) -> None:
         self._number = number
         self._rng = random.Random(number)
-        # What clients log on standard output would come in the middle of an answer.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, log)
         self._clients = [case.connect(logger=logger) for _ in range(CLIENTS)]
         self._producing, self._consuming = True, True
@@ -154,6 +154,9 @@ def take_part(case: Case, number: int, topics: int, log: str) -> None:
     share = Share(case, number, topics, log)
     for line in sys.stdin:
         answer = getattr(share, line.strip())()
-        say("answer", json.dumps(answer))
+        # In a file: other lines of the process may come in the middle of one that is long.
+        path = Path(f"{log}.answer")
+        path.write_text(json.dumps(answer))
+        say("answer", str(path))
         if line == "end\n":
             return

@@ -8,6 +8,8 @@ import httpx
 import pulsar
 import pytest
 
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command
 from tests.protocol.harness import (
     RECEIVE_MS,
     Case,
@@ -16,6 +18,7 @@ from tests.protocol.harness import (
     nothing_comes,
     wait_until,
 )
+from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -346,6 +349,25 @@ def test_a_queue_smaller_than_the_batches(case: Case) -> None:
         assert len(found) == 100
     consumer = case.earliest(is_read_compacted=True, receiver_queue_size=3)
     assert len({consumer.receive(RECEIVE_MS).partition_key() for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("kind", [wire.CommandSubscribe.Shared, wire.CommandSubscribe.Key_Shared])
+def test_consumers_that_share_cannot_read_compacted(
+    broker: Server, kind: wire.CommandSubscribe.SubType
+) -> None:
+    """The real client refuses that itself."""
+    with RawClient(broker.port) as client:
+        command = wire.BaseCommand(type=Type.SUBSCRIBE)
+        command.subscribe.topic = "shared-compacted"
+        command.subscribe.subscription = "s"
+        command.subscribe.subType = kind
+        command.subscribe.consumer_id = command.subscribe.request_id = 1
+        command.subscribe.read_compacted = True
+        client.send(encode_command(command))
+        answer = client.expect(Type.ERROR).error
+        assert answer.error == wire.ServerError.NotAllowedError
+        assert "only exclusive and failover" in answer.message
+        client.subscribe("shared-compacted")
 
 
 def fill(case: Case) -> None:

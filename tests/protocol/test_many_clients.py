@@ -162,7 +162,8 @@ class RealCrowd:
     def _ask(self, word: str) -> list[Any]:
         for process in self._processes:
             self._broker.tell(process, word)
-        return [json.loads(self._broker.heard(process, "answer")) for process in self._processes]
+        answers = [self._broker.heard(process, "answer") for process in self._processes]
+        return [json.loads(Path(answer.strip()).read_text()) for answer in answers]
 
     def more(self) -> None:
         """Hear what came since; waits a moment if nothing did."""

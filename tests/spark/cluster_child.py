@@ -1,6 +1,6 @@
 """A process with a session of its own on a cluster, an executor of which it kills.
 
-    python -m tests.spark.cluster_child DIRECTORY MASTER
+python -m tests.spark.cluster_child DIRECTORY MASTER
 """
 
 from __future__ import annotations

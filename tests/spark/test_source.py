@@ -16,8 +16,9 @@ from lithify.clock import ManualClock
 from lithify.errors import InvalidInput
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
-from lithify.settings import LogSettings
+from lithify.settings import Durability, LogSettings
 from lithify.topics.message import decode_entry
+from lithify.topics.message_pb2 import LZ4
 from lithify.topics.spark_place import find_place
 from lithify.topics.spark_scan import (
     Bounds,
@@ -28,7 +29,7 @@ from lithify.topics.spark_scan import (
     read_part,
 )
 from lithify.topics.store import Topics, TopicSettings
-from tests.unit.topics.segments import LZ4, batch, message
+from tests.unit.topics.segments import batch, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topics]:
     opened = Topics(
         LocalFileSystem(),
         f"{tmp_path}/data",
-        settings=TopicSettings(log=LogSettings()),
+        settings=TopicSettings(log=LogSettings(durability=Durability.NONE)),
         clock=CLOCK,
         events=ignore_events,
         owner="a test",
@@ -293,7 +294,7 @@ def test_while_a_part_is_read_its_generation_is_pinned(orders: Topic) -> None:
     reading = read_part(part, pa.schema({"value": pa.binary()}))
     next(reading)
     assert [pin.owner for pin in orders.log.pins()] == ["Spark task"]
-    reading.close()
+    assert list(reading) == []
     assert orders.log.pins() == []
 
 

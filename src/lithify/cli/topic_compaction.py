@@ -6,7 +6,8 @@
     lithify topics get TOPIC KEY
 
 All take `--json`, and `--data DIR` or `--url URL`, see `compaction_admin.py`. Progress goes to a
-terminal only: a bar a phase, with bytes and the time that is left. A run that failed is exit code 1.
+terminal only: a bar a phase, with bytes and the time that is left. A run that failed ends the
+command with exit code 1.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -199,6 +200,12 @@ def _share(row: Row) -> str:
     return f"{row['done'] / row['total']:.0%}" if row["total"] else "…"
 
 
+def _amount(row: Row) -> str:
+    if row["phase"] in {"index", "rewrite"}:
+        return f"{_bytes(row['done'])} of {_bytes(row['total'])}"
+    return _share(row)
+
+
 def _print_report(name: str, report: Row) -> None:
     seconds = (report["finished_ms"] - report["started_ms"]) / 1000
     title = f"{name}: {report['result']} in {seconds:.1f} s ({report['trigger']})"
@@ -226,12 +233,12 @@ def _progress() -> Iterator[Callable[[Row], None]]:
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(binary_units=True),
+        TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -243,7 +250,9 @@ def _progress() -> Iterator[Callable[[Row], None]]:
             place = row["topic"], row["phase"]
             short = row["topic"].rpartition("/")[2]
             if place not in bars:
-                bars[place] = bar.add_task(f"{short} {row['phase'].lower()}", total=None)
-            bar.update(bars[place], total=row["total"] or None, completed=row["done"])
+                text = f"{short}  {row['phase'].lower()}"
+                bars[place] = bar.add_task(text, total=None, amount="")
+            total, amount = row["total"] or None, _amount(row)
+            bar.update(bars[place], total=total, completed=row["done"], amount=amount)
 
         yield tell

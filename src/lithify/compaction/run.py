@@ -332,6 +332,8 @@ def _horizon(manifest: Manifest, holds: Holds) -> Horizon:
 
 
 def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest) -> bool:
+    if not record.judged:
+        return True  # The store's facts are about nothing.
     present = set(manifest.all_segments())
     return (
         plan.is_empty

@@ -194,10 +194,18 @@ def encode(
 def write_key_index(fs: FileSystem, path: str, pieces: Sequence[Buffer], attempt: str) -> None:
     """Put an index in its place in one step; `attempt` tells those who write it at once apart.
 
-    A crash leaves a `.tmp`, which the next open removes, or an index that may be cut short, which
-    is found by its size and CRCs and made again.
+    A crash leaves a `.tmp`, which the next run or open removes, or an index that may be cut short,
+    which is found by its size and CRCs and made again.
     """
     temporary = f"{path}.{attempt}.tmp"
+    try:
+        _put(fs, path, pieces, temporary)
+    except FileNotFoundError:
+        # A run that swept up has taken it for what a killed process had left.
+        _put(fs, path, pieces, temporary)
+
+
+def _put(fs: FileSystem, path: str, pieces: Sequence[Buffer], temporary: str) -> None:
     try:
         with fs.open_append(temporary) as file:
             file.truncate(0)

@@ -26,7 +26,16 @@ from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.policies import Limits
 from lithify.compaction.run import Compactor, RunSettings
-from lithify.errors import InvalidInput, LithifyError, LogClosed, RunCancelled, RunRefused
+from lithify.compaction.steps import typed_errors
+from lithify.errors import (
+    Corrupt,
+    InvalidInput,
+    LithifyError,
+    LogClosed,
+    RunCancelled,
+    RunRefused,
+    UnsupportedVersion,
+)
 from lithify.topics.compaction_record import (
     CompactionRecord,
     CompactionState,
@@ -117,6 +126,12 @@ class TopicCompaction:
         """The last position that a run has judged, -1 before the first one."""
         return self._log.manifest.horizon
 
+    @property
+    def holds_above(self) -> int | None:
+        """The log above it is needed by the next run; None if there will be none by all we know."""
+        wanted = self._log.manifest.view is not None or self.settings().by_itself
+        return self.horizon if wanted else None
+
     def is_new(self) -> bool:
         """Is there something that no run has judged, or that may have expired since?"""
         settings = self.settings()
@@ -134,10 +149,14 @@ class TopicCompaction:
         return not self.running and self._compactor.observe().unfinished
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also those before a restart."""
+        """What all runs have done, also those before a restart; a damaged history is a failure."""
         record = self._record
         if record is None:
-            reports = self.history.newest(HISTORY_MAX)
+            reports: list[Report] = []
+            try:
+                reports = self.history.newest(HISTORY_MAX)
+            except (Corrupt, UnsupportedVersion) as error:
+                self._failure = str(error)
             record = self._record = CompactionRecord.of(reversed(reports))
         return record
 
@@ -176,13 +195,15 @@ class TopicCompaction:
         with self._my_turn():
             self._stopping = False
             try:
-                report = self._run(trigger, jobs, note)
-                self._record, self._failure = None, ""
-                if report.result == "nothing to do":
-                    # It is not in the history, but it is the latest all the same.
-                    self._record = self.record().with_report(report)
+                with typed_errors(self._log.directory):
+                    report = self._run(trigger, jobs, note)
+                    self._record, self._failure = None, ""
+                    if report.result == "nothing to do":
+                        # It is not in the history, but it is the latest all the same.
+                        self._record = self.record().with_report(report)
                 return report
             except LithifyError as error:
+                # The history is read when somebody asks: it may be what cannot be read now.
                 self._record, self._failure = None, str(error)
                 raise
             finally:

@@ -77,6 +77,17 @@ class CompactionSettings:
         """Does the event time decide which message of a key is the newest?"""
         return self.compaction_order == "event"
 
+    @property
+    def by_itself(self) -> bool:
+        """Is the topic compacted without being asked?"""
+        triggers = (
+            self.compaction_threshold_bytes,
+            self.compaction_threshold_messages,
+            self.compaction_lag_max_ms,
+            self.compaction_every_ms,
+        )
+        return self.compaction_enabled and any(triggers)
+
     def budget(self) -> Budget:
         """What a run may use."""
         return Budget(

@@ -143,7 +143,10 @@ def _winner(rows: KeyRows, *, by_event_time: bool) -> _Found | None:
     if by_event_time:
         at = whole[len(whole) - 1 - int(np.argmax(rows.event_ms[whole][::-1]))]
     return _Found(
-        *(int(getattr(rows, name)[at]) for name in ("event_ms", "position", "slot", "flags")),
+        int(rows.event_ms[at]),
+        int(rows.position[at]),
+        int(rows.slot[at]),
+        int(rows.flags[at]),
         int(rows.group[at]),
     )
 

@@ -8,8 +8,8 @@ in docs/topic-compaction.md has what was measured.
 2. If any of it is acknowledged, the client can speak of it, and it is forgotten here.
 3. If a later entry is acknowledged instead, or everything that is open is delivered again, the
    batch goes **packed** the next time, with other ids, and can be acknowledged by everybody.
-4. The entry that was sought never goes packed: the client leaves out what is at or below the index
-   that it sought, and that means slots.
+4. The entry that was sought goes by slots until the consumer leaves: its client leaves out what is
+   at or below the index that it sought, and that means slots.
 
 Pure; owned by a subscription. Memory follows the masked batches that are open, `SENT_MAX` at most;
 of one that was forgotten for that, messages come again under the ids that they had.
@@ -77,3 +77,7 @@ class MaskedBatches:
         self._sent.clear()
         self._packed.clear()
         self._sought = position
+
+    def forget_sought(self) -> None:
+        """Whoever sought it has left."""
+        self._sought = NO_POSITION

@@ -242,7 +242,7 @@ class TopicRewriting:
 
 def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], file: File, target: SegmentRef) -> None:
     """Scale the shares of messages in batches that were made smaller to what these take now."""
-    changed = np.flatnonzero(np.isin(rows.position, shrunk))
+    changed = np.flatnonzero(_among(rows.position, shrunk))
     changed = changed[np.lexsort((rows.slot[changed], rows.position[changed]))]
     begins = np.flatnonzero(np.diff(rows.position[changed], prepend=-1))
     counts = np.diff(begins, append=len(changed))
@@ -262,10 +262,17 @@ def _frame_bytes(file: File, target: SegmentRef, positions: NDArray[np.int64]) -
     """Of the frames at these positions."""
     stop = SEGMENT_HEADER_BYTES + target.frame_bytes
     sizes = [
-        frames.select(np.isin(frames.positions, positions)).lengths() + HEADER_BYTES
+        frames.select(_among(frames.positions, positions)).lengths() + HEADER_BYTES
         for frames in scan_frames(file, SEGMENT_HEADER_BYTES, stop, target.first_position - 1)
     ]
     return np.concatenate(sizes)
+
+
+def _among(values: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the values are among the ascending ones, of which there is at least one."""
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: NDArray[np.bool_] = ascending[at] == values
+    return found
 
 
 def _count_slots(rows: KeyRows, parts: Parts) -> None:

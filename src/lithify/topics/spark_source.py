@@ -140,8 +140,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     for field in schema.fields:
-        if field.name not in SCHEMA.names or field.dataType != SCHEMA[field.name].dataType:
-            raise _no_column(f"{field.name} {field.dataType.simpleString()}")
+        kind = field.dataType.simpleString()
+        if field.name not in SCHEMA.names or kind != SCHEMA[field.name].dataType.simpleString():
+            raise _no_column(f"{field.name} {kind}")
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -82,11 +82,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends: with all there is."""
         if self._last is None:
             return self._ended(start)
-        # What was read already stays read, whatever has been trimmed since.
-        return self._last | {
-            topic: said | {"next": max(said["next"], self._last.get(topic, said)["next"])}
-            for topic, said in start.items()
-        }
+        end = dict(self._last)
+        for topic, said in start.items():
+            last = end.get(topic, said)
+            _check_log(topic, last["log"], said)
+            # What was read already stays read, whatever has been trimmed since.
+            end[topic] = said | {"next": max(said["next"], last["next"])}
+        return end
 
     def _ended(self, start: Offset) -> Offset:
         fs = LocalFileSystem()
@@ -94,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition in self._query.place.partitions(fs):
             # A partition may have been added since the query began.
             said = start.get(partition.topic) or self._first(fs, partition)
-            _check_log(fs, partition, said)
+            _check_log(partition.topic, _log_of(fs, partition), said)
             last = min(self._durable(fs, partition), self._query.bounds.high)
             end[partition.topic] = said | {"next": max(said["next"], last + 1)}
         return end
@@ -102,19 +104,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _durable(self, fs: FileSystem, partition: Partition) -> int:
         """The last position of a log, which is durable."""
         directory = partition.directory
-        with fs.open_read(f"{directory}/{find_manifest(fs, directory).active.name}") as file:
-            size = file.size()
-        seen, last = self._ends.get(partition.topic, ((-1, -1), NO_POSITION))
+        active = find_manifest(fs, directory).active
+        # Its size before it is read: what comes after that is noticed the next time.
+        now = active.id, fs.stat(f"{directory}/{active.name}").size
+        seen = self._ends.get(partition.topic)
+        if seen is not None and seen[0] == now:
+            return seen[1]
         with ExitStack() as stack:
-            active = find_manifest(fs, directory).active
-            if seen == (active.id, size):
-                return last
             snapshot = open_partition(stack, fs, partition)
-            active = snapshot.manifest.active
-            with fs.open_read(f"{directory}/{active.name}") as file:
+            with fs.open_read(f"{directory}/{snapshot.manifest.active.name}") as file:
                 file.fdatasync()
             last = snapshot.last_position
-        self._ends[partition.topic] = (active.id, size), last
+        self._ends[partition.topic] = now, last
         return last
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ScanPart]:
@@ -126,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 said = end.get(partition.topic)
                 if said is None:
                     continue
-                _check_log(fs, partition, said)
+                _check_log(partition.topic, _log_of(fs, partition), said)
                 low = start.get(partition.topic, {"next": query.bounds.low})["next"]
                 if low >= said["next"]:
                     continue
@@ -156,9 +157,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(partition, self._schema)
 
 
-def _check_log(fs: FileSystem, partition: Partition, said: dict[str, Any]) -> None:
-    if find_manifest(fs, partition.directory).log_id.hex() != said["log"]:
+def _log_of(fs: FileSystem, partition: Partition) -> str:
+    return find_manifest(fs, partition.directory).log_id.hex()
+
+
+def _check_log(topic: str, log: str, said: dict[str, Any]) -> None:
+    if log != said["log"]:
         raise InvalidInput(
-            f"topic {partition.topic} was deleted and made again since the checkpoint was written: "
+            f"topic {topic} was deleted and made again since the checkpoint was written: "
             "begin with a new checkpoint"
         )

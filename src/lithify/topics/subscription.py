@@ -445,6 +445,10 @@ class Subscription:
         self._masked.sought(position)
         self.reset()
 
+    def forget_sought(self) -> None:
+        """A consumer has left for good, and what it sought means nothing to the next one."""
+        self._masked.forget_sought()
+
     def reset(self) -> None:
         """The cursor was moved or nobody is there: forget everything and begin behind it."""
         for position in list(self._holders):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.compaction.jobs import ignore_progress
 from lithify.errors import InvalidInput, LithifyError
 from lithify.log.batch import size_of
 from lithify.log.log import Log
@@ -59,9 +60,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
 
     from lithify.checksum import Buffer
     from lithify.clock import Clock
+    from lithify.compaction.jobs import Jobs
+    from lithify.compaction.jobs import Progress as JobProgress
+    from lithify.compaction.report import Report
+    from lithify.compaction.run import DryRun
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.batch import Slices
@@ -350,6 +356,11 @@ class Topic:
         compacted: bool = False,
     ) -> Subscription:
         """The subscription of that name, created to begin at position `start` if it is new."""
+        if compacted and not kind.single:
+            raise InvalidInput(
+                f"subscription {name} is {kind.name.lower()}: only exclusive and "
+                "failover ones can be read compacted"
+            )
         found = self.subscriptions.get(name)
         if found is not None:
             return found
@@ -386,11 +397,6 @@ class Topic:
         compacted: bool = False,
     ) -> None:
         """Let a consumer join, or raise `ConsumerRefused`; it may want to read compacted."""
-        if compacted and not kind.single:
-            raise InvalidInput(
-                f"subscription {subscription.name} is {kind.name.lower()}: only exclusive and "
-                "failover ones can be read compacted"
-            )
         consumer.through = self.service.last_compacted_position if compacted else None
         first = not subscription.consumers
         subscription.add(consumer, kind)
@@ -426,6 +432,7 @@ class Topic:
         """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
         subscription.remove(consumer)
         if not keep:
+            subscription.forget_sought()
             self.forget_unused(subscription)
 
     def forget_unused(self, subscription: Subscription) -> None:
@@ -475,6 +482,20 @@ class Topic:
             # All of it was acknowledged, waits or is gone: there may be more behind it.
             before = wanted
         return []
+
+    # --- compaction -------------------------------------------------------------------------
+
+    def compact(
+        self, spark: SparkSession | None = None, progress: JobProgress = ignore_progress
+    ) -> Report:
+        """Compact now, by this session's jobs, which is left alone, or in this thread."""
+        return self.service.compact("library", _jobs_of(spark), progress)
+
+    def plan_compaction(self, spark: SparkSession | None = None) -> DryRun:
+        """What a run would do now with what is sealed."""
+        return self.compaction.plan(_jobs_of(spark))
+
+    # --- upkeep -----------------------------------------------------------------------------
 
     def maintain(self) -> None:
         """What only time brings about."""
@@ -568,9 +589,12 @@ class Topic:
         """Who keeps the log from being trimmed, and from where on.
 
         A durable subscription what it has not acknowledged; a consumer that reads compacted what
-        it will get from the log, be it a reader.
+        it will get from the log, be it a reader; compaction what it has not judged.
         """
         holds = []
+        judged = self.compaction.holds_above
+        if judged is not None:
+            holds.append(LogHold("compaction", judged))
         for each in self.subscriptions.values():
             if each.durable:
                 holds.append(LogHold(f"subscription {each.name}", each.cursor.mark_delete))
@@ -602,3 +626,12 @@ class Topic:
             raise TopicTerminated(f"topic {self.name} is terminated")
         if self._refusal:
             raise BacklogExceeded(self._refusal)
+
+
+def _jobs_of(spark: SparkSession | None) -> Jobs | None:
+    if spark is None:
+        return None
+    # Whoever has a session has Spark.
+    from lithify.pipeline.jobs import SparkJobs  # noqa: PLC0415
+
+    return SparkJobs(spark)

@@ -7,6 +7,7 @@ from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
 from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.settings import Durability
+from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.policies import Policies
 from lithify.topics.store import TopicSettings
 
@@ -63,6 +64,22 @@ def test_what_topics_keep_goes_to_the_topics_and_is_without_limit_by_default() -
     assert found.topics.policies == Policies(0, 4096, 1000, 8192)
     off = {"LITHIFY_RETENTION_MS": "off", "LITHIFY_MESSAGE_TTL_MS": "off"}
     assert read(toml, off).settings.topics.policies == Policies(retention_bytes=4096)
+
+
+def test_how_topics_are_compacted_goes_to_the_topics() -> None:
+    toml = 'compaction_order = "event"\nlive_ratio_min = 0.5\ncompaction_threshold_bytes = 4096'
+    environ = {"LITHIFY_LIVE_RATIO_MIN": "0.25", "LITHIFY_KEEP_KEYLESS": "false"}
+    found = read(toml, environ).settings
+    assert found.topics.compaction == CompactionSettings(
+        compaction_threshold_bytes=4096,
+        compaction_order="event",
+        keep_keyless=False,
+        live_ratio_min=0.25,
+    )
+    with pytest.raises(InvalidSetting, match=r"live_ratio_min \(node.toml\) is 2, must be 0 to 1"):
+        read("live_ratio_min = 2")
+    with pytest.raises(InvalidSetting, match="must be a number"):
+        read('live_ratio_min = "much"')
 
 
 def test_what_a_connection_may_have_goes_to_the_broker() -> None:

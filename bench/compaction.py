@@ -1,0 +1,383 @@
+"""Compaction of topics against what it cannot do without, and against other ways to do it.
+
+All runs are jobs of one Spark session of this process, `local[2,4]`, that is warm: the round that
+does not count starts its workers and loads their code. Data are those of `keyed.py`, in segments of
+256 MiB, in the page cache as far as it goes. A first run is made again by deleting the compacted
+view and all key indexes.
+
+The raw side of most rows is two processes, one for each core, that read every byte once, write as
+many bytes as are live once, and make them durable (`copying.py`). Other ways read Parquet files
+that have the same keys and values, whose making does not count, and write Parquet without fsync.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from bench.copying import Pair
+from bench.harness import Case
+from bench.keyed import KEY_BYTES, Load, fill, parquet_batches
+from bench.memory import Peak, watched
+from lithify.clock import SystemClock
+from lithify.events import ignore_events
+from lithify.fs import LocalFileSystem
+from lithify.log.log import Log
+from lithify.pipeline.jobs import SparkJobs
+from lithify.pipeline.session import open_session
+from lithify.positions import PACKED
+from lithify.settings import Durability, LogSettings
+from lithify.topics.compaction import TOPIC_TASKS, TopicCompaction
+from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.message_pb2 import LZ4, ZSTD, CompressionType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from lithify.compaction.report import Report
+    from lithify.log.manifest import SegmentRef
+
+__all__ = ["CASES", "FULL", "QUICK", "Sizes"]
+
+BODY_BYTES = 1024
+BATCH = 100
+MEMORY_MB_MAX = 2500
+KEYS_MEMORY_MB_MAX = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much one round does."""
+
+    rounds: int
+    messages: int
+    """Of 1 KiB."""
+    keys: int
+    """Distinct ones of messages of 100 bytes."""
+    segment_bytes: int = 256 * 2**20
+
+    def of(self, gib: float) -> Sizes:
+        """The same with another amount of data, and as many keys as go with 8 GiB of it."""
+        return replace(self, messages=int(gib * 2**20), keys=int(gib * 50_000_000 / 8))
+
+
+FULL = Sizes(rounds=3, messages=2**20, keys=6_000_000)
+QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18)
+
+
+# --- a topic's log, its runs, and the session they use ------------------------------------------
+
+
+@cache
+def _session() -> SparkSession:
+    return open_session("local[2,4]", preload=TOPIC_TASKS)
+
+
+class _Topic:
+    """A log full of messages, as a topic has one."""
+
+    def __init__(self, directory: str, load: Load, segment_bytes: int) -> None:
+        self.directory = directory
+        self.load = load
+        # Runs of other programs on the machine are to refuse nobody here.
+        tempfile.tempdir = os.path.dirname(directory)
+        fs = LocalFileSystem()
+        settings = LogSettings(durability=Durability.NONE, segment_bytes_max=segment_bytes)
+        self.log = Log.open(fs, directory, kind="topic", settings=settings, rule=PACKED)
+        fill(self.log, load)
+        self._compaction = TopicCompaction(
+            fs,
+            self.log,
+            settings=CompactionSettings,
+            clock=SystemClock(),
+            events=ignore_events,
+        )
+        self.report: Report | None = None
+
+    @property
+    def gigabytes(self) -> float:
+        return sum(segment.frame_bytes for segment in self.log.manifest.segments) / 1e9
+
+    @property
+    def live_fraction(self) -> float:
+        assert self.report is not None
+        return self.report.kept_bytes / (self.gigabytes * 1e9)
+
+    def paths(self) -> list[str]:
+        return [f"{self.directory}/{segment.name}" for segment in self._sealed()]
+
+    def ids(self) -> list[str]:
+        return [str(segment.id) for segment in self._sealed()]
+
+    def _sealed(self) -> list[SegmentRef]:
+        return [segment for segment in self.log.manifest.segments if segment.sealed]
+
+    def compact(self) -> float:
+        """One run; its seconds."""
+        jobs = SparkJobs(_session())
+        began_s = time.perf_counter()
+        self.report = self._compaction.run("bench", jobs)
+        return time.perf_counter() - began_s
+
+    def compact_anew(self) -> float:
+        """A first run."""
+        if self.log.manifest.view:
+            self._compaction.delete_view()
+        for name in os.listdir(self.directory):
+            if name.endswith(".keys"):
+                os.unlink(f"{self.directory}/{name}")
+        os.sync()
+        return self.compact()
+
+    def remove(self) -> None:
+        self.log.close()
+        shutil.rmtree(self.directory)
+
+
+@contextmanager
+def _topic(directory: str, load: Load, sizes: Sizes) -> Iterator[_Topic]:
+    topic = _Topic(f"{directory}/{time.monotonic_ns()}", load, sizes.segment_bytes)
+    try:
+        yield topic
+    finally:
+        topic.remove()
+
+
+def _keyed(messages: int, batch: int = 1, codec: int = 0) -> Load:
+    return Load(messages, max(1, messages // 5), BODY_BYTES, batch, codec)
+
+
+# --- the rows -----------------------------------------------------------------------------------
+
+
+def _two_copies(topic: _Topic) -> Pair:
+    """Two processes that copy as much as the last run of the topic kept."""
+    paths, fraction = topic.paths(), str(topic.live_fraction)
+    commands = [
+        ["copy", f"{topic.directory}/raw{half}", fraction, *paths[half::2]] for half in (0, 1)
+    ]
+    return Pair(commands)
+
+
+def _against_copies(
+    name: str, what: str, topic: _Topic, at_least: float | None, note: Callable[[], str] = str
+) -> Iterator[Case]:
+    topic.compact_anew()
+    with _two_copies(topic) as copies:
+
+        def raw() -> float:
+            os.sync()
+            return copies.run()
+
+        yield Case(
+            name,
+            f"first run over {topic.gigabytes:.1f} GB {what}, {topic.live_fraction:.0%} live",
+            "two processes that read all and write what is live, fsync",
+            at_least,
+            topic.gigabytes,
+            "GB",
+            topic.compact_anew,
+            raw,
+            note,
+        )
+
+
+def compact(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """Single messages, and the same in batches."""
+    with _topic(directory, _keyed(sizes.messages), sizes) as topic:
+        yield from _against_copies("compact", "of messages of 1 KiB", topic, 0.5)
+    with _topic(directory, _keyed(sizes.messages, batch=BATCH), sizes) as topic:
+        what = f"of batches of {BATCH}"
+        yield from _against_copies("compact (batches)", what, topic, 0.5)
+
+
+def compact_sql(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """What a user would otherwise write: a query over Parquet files."""
+    source, target = f"{directory}/parquet", f"{directory}/result"
+    load = _keyed(sizes.messages)
+    parquet_batches(load, source)
+
+    def fresh() -> str:
+        shutil.rmtree(target, ignore_errors=True)
+        os.mkdir(target)
+        os.sync()
+        return target
+
+    def window() -> float:
+        session, out = _session(), f"{fresh()}/window"
+        session.conf.set("spark.sql.shuffle.partitions", "8")
+        began_s = time.perf_counter()
+        query = "row_number() OVER (PARTITION BY key ORDER BY seq DESC) AS place"
+        rows = session.read.parquet(source).selectExpr("*", query)
+        rows.where("place = 1").drop("place").write.parquet(out)
+        return time.perf_counter() - began_s
+
+    def semi_join() -> float:
+        duckdb: Any = importlib.import_module("duckdb")
+        out = f"{fresh()}/duckdb.parquet"
+        with duckdb.connect(config={"threads": 2}) as connection:
+            began_s = time.perf_counter()
+            rows = f"read_parquet('{source}/*.parquet')"
+            newest = f"SELECT max(seq) FROM {rows} GROUP BY key"
+            query = f"SELECT * FROM {rows} WHERE seq IN ({newest})"
+            connection.execute(f"COPY ({query}) TO '{out}' (COMPRESSION uncompressed)")
+            return time.perf_counter() - began_s
+
+    with _topic(directory, load, sizes) as topic:
+        what = f"first run over {topic.gigabytes:.1f} GB of messages of 1 KiB"
+        amount = topic.gigabytes
+        ours = topic.compact_anew
+        against = "Spark SQL, window over Parquet"
+        yield Case("compact-sql", what, against, 10, amount, "GB", ours, window)
+        if importlib.util.find_spec("duckdb"):
+            against = "DuckDB, semi-join over Parquet"
+            name = "compact-sql (duckdb)"
+            yield Case(name, what, against, 1.5, amount, "GB", ours, semi_join)
+
+
+def compact_next(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """A run costs what is new."""
+    with _topic(directory, _keyed(sizes.messages), sizes) as topic:
+        seeds = iter(range(2, 100))
+
+        def next_run() -> float:
+            if not topic.log.manifest.view:
+                topic.compact()
+            more = replace(topic.load, messages=sizes.messages // 20, seed=next(seeds))
+            fill(topic.log, more)
+            os.sync()
+            return topic.compact()
+
+        yield Case(
+            "compact-next",
+            f"next run after 5 % more than {topic.gigabytes:.1f} GB",
+            "the first run over all of it",
+            8.33,
+            topic.gigabytes,
+            "GB",
+            next_run,
+            topic.compact_anew,
+        )
+
+
+def compact_growth(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """Eight times the data, eight times the seconds, and no more memory."""
+    factor = 8
+    small = _Topic(f"{directory}/small", _keyed(sizes.messages // factor), sizes.segment_bytes)
+    with _topic(directory, _keyed(sizes.messages), sizes) as large:
+        peaks = Peak(), Peak()
+
+        def run(topic: _Topic, peak: Peak) -> float:
+            with watched(peak):
+                return topic.compact_anew()
+
+        def note() -> str:
+            verdict = "pass" if peaks[1].mb < MEMORY_MB_MAX else "miss"
+            seen = f"{peaks[1].mb:.0f} MB at most, {peaks[0].mb:.0f} with an eighth"
+            return f"{seen}, under {MEMORY_MB_MAX}: {verdict}"
+
+        yield Case(
+            "compact-growth",
+            f"first run over {large.gigabytes:.1f} GB",
+            f"{factor} first runs over {small.gigabytes:.1f} GB",
+            1,
+            large.gigabytes,
+            "GB",
+            lambda: run(large, peaks[1]),
+            lambda: factor * run(small, peaks[0]),
+            note,
+        )
+    small.remove()
+
+
+def compact_keys(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """Each message has a key of its own: all stay, and all keys are compared."""
+    load = Load(sizes.keys, sizes.keys, 100 - KEY_BYTES, distinct=True)
+    with _topic(directory, load, sizes) as topic:
+        peak = Peak()
+
+        def run() -> float:
+            with watched(peak):
+                return topic.compact_anew()
+
+        def note() -> str:
+            verdict = "pass" if peak.mb < KEYS_MEMORY_MB_MAX else "miss"
+            return f"{peak.mb:.0f} MB at most, under {KEYS_MEMORY_MB_MAX}: {verdict}"
+
+        run()
+        with _two_copies(topic) as copies:
+            yield Case(
+                "compact-keys",
+                f"first run over {sizes.keys:,} messages of 100 B, all of different keys",
+                "two processes that read all and write it, fsync",
+                None,
+                sizes.keys,
+                "messages",
+                run,
+                copies.run,
+                note,
+            )
+
+
+def compact_packed(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """Batches that have to be opened, and most of them made smaller."""
+    for name, codec in (("compact-packed", LZ4), ("compact-packed (ZSTD)", ZSTD)):
+        load = _keyed(sizes.messages, batch=BATCH, codec=int(codec))
+        with _topic(directory, load, sizes) as topic:
+            ids = topic.ids()
+            halves = [["recompress", topic.directory, *ids[half::2]] for half in (0, 1)]
+            with Pair(halves) as pair:
+                yield Case(
+                    name,
+                    f"first run over {sizes.messages:,} messages of 1 KiB in batches of {BATCH}, "
+                    f"{CompressionType.Name(codec)}",
+                    "opening and compressing all of them, two processes",
+                    0.4,
+                    sizes.messages,
+                    "messages",
+                    topic.compact_anew,
+                    pair.run,
+                )
+
+
+def compact_small(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """What a run costs that has next to nothing to do."""
+    with _topic(directory, Load(1000, 200, BODY_BYTES), sizes) as topic:
+
+        def empty_job() -> float:
+            context = _session().sparkContext
+            began_s = time.perf_counter()
+            context.parallelize([1], 1).map(lambda each: each).collect()
+            return time.perf_counter() - began_s
+
+        yield Case(
+            "compact-small",
+            "first run over 1,000 messages",
+            "an empty job in the same session",
+            0.2,
+            1,
+            "runs",
+            topic.compact_anew,
+            empty_job,
+        )
+
+
+CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {
+    "compact": compact,
+    "compact-next": compact_next,
+    "compact-growth": compact_growth,
+    "compact-packed": compact_packed,
+    "compact-small": compact_small,
+    "compact-keys": compact_keys,
+    "compact-sql": compact_sql,
+}

@@ -1,0 +1,88 @@
+"""Compaction from the command line: at a node, and on a directory that nobody serves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import lithify
+from lithify.cli.main import app
+from tests.cli.nodes import COMMAND, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = "persistent://public/default/orders"
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITHIFY_URL", raising=False)
+
+
+def topics(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["topics", *arguments])
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["topics", *arguments])
+    assert result.exit_code == 1
+    return result.stderr
+
+
+def fill(data: Path) -> None:
+    with lithify.open(str(data)) as node:
+        topic = node.topics.create(ORDERS)
+        for number in range(100):
+            topic.append(key=f"k{number % 10}", value=b"v%d" % number)
+
+
+def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with served(tmp_path) as node:
+        at = ("--url", node.http)
+        assert topics("compaction-status", "orders", *at) == f"{ORDERS}: has not been compacted\n"
+        [planned] = json.loads(topics("compact", "orders", "--dry-run", "--json", *at))
+        assert "horizon" in planned["text"]
+        lines = topics("compact", "orders", *at).splitlines()
+        assert lines[0].startswith(f"{ORDERS}: done in ")
+        assert [line.split() for line in lines[2:4]] == [
+            ["judged", "100"],
+            ["dropped,", "superseded", "90"],
+        ]
+        assert "nothing to do" in topics("compact", "orders", *at)
+        [status] = json.loads(topics("compaction-status", "orders", "--watch", "--json", *at))
+        assert status["status"] == "SUCCESS"
+        assert "admin" in topics("compaction-history", "orders", *at)
+        assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")
+        row = json.loads(topics("get", "orders", "k3", "--json", *at))
+        assert (row["id"], row["value"]) == ("1:93", "v93")
+        assert "no message of key 'x'" in refused("get", "orders", "x", *at)
+        assert "--master" in refused("compact", "orders", "--master", "local", *at)
+        assert "does not exist" in refused("compact", "nothing", *at)
+        httpx.put(f"{node.http}/admin/v2/persistent/public/default/orders/compaction")
+        code, _, _ = node.end(signal.SIGTERM)
+        assert code == 0
+
+
+def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
+    fill(tmp_path)
+    at = ("--data", str(tmp_path))
+    command = [str(COMMAND), "topics", "compact", "orders", "--master", "local[1,4]", "--json", *at]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    [status] = json.loads(done.stdout)
+    report = status["report"]
+    assert (report["read_messages"], report["kept_messages"]) == (100, 10)
+    assert report["trigger"] == "command"
+    [row] = json.loads(topics("compaction-history", "orders", "--json", *at))
+    assert row == {"topic": ORDERS} | report
+    assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")
+    assert "is not a data directory" in refused("compact", "orders", "--data", f"{tmp_path}/none")
