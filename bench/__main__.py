@@ -1,4 +1,4 @@
-"""`python -m bench`: measure `foundation.py`, `topics.py` and `compaction.py` and print a table.
+"""`python -m bench`: measure what the modules in `NAMES` have and print a table.
 
     --quick       tiny sizes: shows that everything runs, the figures mean nothing
     --only NAME   this row only
@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from bench import compaction, foundation, topics
+from bench import compaction, foundation, reading, topics
 from bench.harness import compare, table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bench.harness import Case, Result
 
-NAMES = (*foundation.CASES, *topics.CASES, *compaction.CASES)
+NAMES = (*foundation.CASES, *topics.CASES, *reading.CASES, *compaction.CASES)
 
 
 def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, Iterable[Case]]:
@@ -40,6 +40,9 @@ def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, It
     if name in topics.CASES:
         of_topics = topics.QUICK if quick else topics.FULL
         return of_topics.rounds, topics.CASES[name](directory, of_topics)
+    if name in reading.CASES:
+        of_reading = reading.QUICK if quick else reading.FULL
+        return of_reading.rounds, reading.CASES[name](directory, of_reading)
     sizes = foundation.QUICK if quick else foundation.FULL
     return sizes.rounds, foundation.CASES[name](directory, sizes)
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +23,7 @@ import numpy as np
 import lithify
 from bench.harness import Case
 from bench.peers import REPLY
+from bench.served import FRAME_BYTES_MAX, RECEIVE_BYTES, Served, ask, client, connected, serving
 from lithify.pulsar import hot
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command, encode_payload, next_frame
@@ -35,6 +34,7 @@ from lithify.topics.names import TopicName
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from lithify.topics.definitions import Definitions
@@ -44,8 +44,6 @@ __all__ = ["CASES", "FULL", "QUICK", "Sizes"]
 BODY_BYTES = 1024
 BATCH_MESSAGES = 1000
 RUN_FRAMES = 1000
-RECEIVE_BYTES = 2**20
-FRAME_BYTES_MAX = 8 * 2**20
 MEMORY_MB_MAX = 500
 
 
@@ -68,49 +66,7 @@ FULL = Sizes(rounds=7, batches=256, runs=200, client_messages=100_000, topics=10
 QUICK = Sizes(rounds=2, batches=2, runs=2, client_messages=200, topics=3, segments=2)
 
 
-# --- a node, and a client made by hand ----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A node that serves."""
-
-    process: subprocess.Popen[str]
-    pulsar: str
-    http: str
-
-    @property
-    def port(self) -> int:
-        return int(self.pulsar.rpartition(":")[2])
-
-    def delete(self, topic: str) -> None:
-        path = f"{self.http}/admin/v2/persistent/public/default/{topic}?force=true"
-        with urllib.request.urlopen(urllib.request.Request(path, method="DELETE")):
-            pass
-
-    def memory_mb(self) -> float:
-        with open(f"/proc/{self.process.pid}/status") as status:
-            (line,) = (line for line in status if line.startswith("VmRSS:"))
-        return int(line.split()[1]) * 1024 / 1e6
-
-
-@contextmanager
-def _serving(directory: str, durability: str) -> Iterator[Served]:
-    environment = {
-        **os.environ,
-        "LITHIFY_DURABILITY": durability,
-        "LITHIFY_SEGMENT_BYTES_MAX": str(2**32 - 1),
-        "LITHIFY_LOG_LEVEL": "warning",
-    }
-    options = ("--data", directory, "--pulsar-port", "0", "--http-port", "0")
-    command = [sys.executable, "-m", "lithify", "serve", *options]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            addresses = dict(process.stdout.readline().split() for _ in range(2))
-            yield Served(process, addresses["pulsar"], addresses["http"])
-        finally:
-            process.terminate()
+# --- raw servers, and what a client sends -------------------------------------------------------
 
 
 @contextmanager
@@ -132,39 +88,12 @@ def _seconds(*words: str) -> float:
     return float(run.stdout)
 
 
-@contextmanager
-def _connected(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        yield connection
-
-
-@contextmanager
-def _client(port: int) -> Iterator[socket.socket]:
-    with _connected(port) as connection:
-        command = wire.BaseCommand(type=wire.BaseCommand.CONNECT)
-        command.connect.client_version = "bench"
-        command.connect.protocol_version = 20
-        _ask(connection, command, wire.BaseCommand.CONNECTED)
-        yield connection
-
-
-def _ask(connection: socket.socket, command: wire.BaseCommand, expected: int) -> None:
-    connection.sendall(encode_command(command))
-    received = b""
-    while (found := next_frame(memoryview(received), FRAME_BYTES_MAX)) is None:
-        more = connection.recv(RECEIVE_BYTES)
-        assert more, "the node hung up"
-        received += more
-    answer = wire.BaseCommand.FromString(bytes(found[0].command))
-    assert answer.type == expected, answer
-
-
 def _join(connection: socket.socket, topic: str, producer_id: int = 1) -> None:
     command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER)
     command.producer.topic = topic
     command.producer.producer_id = producer_id
     command.producer.request_id = producer_id
-    _ask(connection, command, wire.BaseCommand.PRODUCER_SUCCESS)
+    ask(connection, command, wire.BaseCommand.PRODUCER_SUCCESS)
 
 
 def _send_frame(sequence_id: int, metadata: MessageMetadata, payload: bytes) -> bytes:
@@ -220,7 +149,7 @@ def _receive(connection: socket.socket, count: int) -> None:
 
 def _produce(node: Served, data: bytes, times: int, answer_bytes: int) -> float:
     topic = f"t{time.monotonic_ns()}"
-    with _client(node.port) as connection:
+    with client(node.port) as connection:
         _join(connection, topic)
         took_s = _exchange(connection, data, times, answer_bytes)
     node.delete(topic)
@@ -246,7 +175,7 @@ def produce_batches(directory: str, sizes: Sizes) -> Iterator[Case]:
         os.unlink(path)
         return took_s
 
-    with _serving(f"{directory}/data", "interval") as node:
+    with serving(f"{directory}/data", "interval") as node:
         yield Case(
             "produce-batches",
             f"{sizes.batches} SEND frames of 1 MiB batches, durability interval",
@@ -266,10 +195,10 @@ def produce_single(directory: str, sizes: Sizes) -> Iterator[Case]:
     answer_bytes = _receipt_bytes(np.tile(np.arange(RUN_FRAMES), sizes.runs))
     entries = sizes.runs * RUN_FRAMES
 
-    with _serving(f"{directory}/data", "interval") as node, _peer("echo") as echo:
+    with serving(f"{directory}/data", "interval") as node, _peer("echo") as echo:
 
         def raw() -> float:
-            with _connected(echo) as connection:
+            with connected(echo) as connection:
                 return _exchange(connection, run, sizes.runs, entries * len(REPLY))
 
         yield Case(
@@ -295,8 +224,8 @@ def produce_client(directory: str, sizes: Sizes) -> Iterator[Case]:
         return took_s
 
     with (
-        _serving(f"{directory}/always", "always") as synced,
-        _serving(f"{directory}/none", "none") as unsynced,
+        serving(f"{directory}/always", "always") as synced,
+        serving(f"{directory}/none", "none") as unsynced,
     ):
         yield Case(
             "produce-client",
@@ -325,8 +254,8 @@ def consume_backlog(directory: str, sizes: Sizes) -> Iterator[Case]:
     topic = "backlog"
     segment = f"{directory}/data/topics/public/default/{topic}/log"
 
-    with _serving(f"{directory}/data", "interval") as node:
-        with _client(node.port) as connection:
+    with serving(f"{directory}/data", "interval") as node:
+        with client(node.port) as connection:
             _join(connection, topic)
             receipts = _receipt_bytes(np.zeros(sizes.batches, dtype=np.int64))
             _exchange(connection, frame, sizes.batches, receipts)
@@ -338,7 +267,7 @@ def consume_backlog(directory: str, sizes: Sizes) -> Iterator[Case]:
 
             def raw() -> float:
                 began_s = time.perf_counter()
-                with _connected(sender) as connection:
+                with connected(sender) as connection:
                     _receive(connection, file_bytes)
                 return time.perf_counter() - began_s
 
@@ -365,8 +294,8 @@ def _consume(node: Served, topic: str, message_bytes: int) -> float:
     flow = wire.BaseCommand(type=wire.BaseCommand.FLOW)
     flow.flow.consumer_id = 1
     flow.flow.messagePermits = 2**31 - 1
-    with _client(node.port) as connection:
-        _ask(connection, subscribe, wire.BaseCommand.SUCCESS)
+    with client(node.port) as connection:
+        ask(connection, subscribe, wire.BaseCommand.SUCCESS)
         began_s = time.perf_counter()
         connection.sendall(encode_command(flow))
         _receive(connection, message_bytes)
@@ -389,7 +318,7 @@ def many_topics(directory: str, sizes: Sizes) -> Iterator[Case]:
         return time.perf_counter() - began_s
 
     def memory() -> str:
-        with _serving(data, "interval") as node, _client(node.port) as connection:
+        with serving(data, "interval") as node, client(node.port) as connection:
             for number in range(sizes.topics):
                 _join(connection, f"t{number}", number + 1)
             seen = node.memory_mb()

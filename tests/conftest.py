@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -15,6 +18,15 @@ if TYPE_CHECKING:
 # Compiled code is loaded by whichever example comes first, and the machine may be busy.
 settings.register_profile("lithify", deadline=None, print_blob=True)
 settings.load_profile("lithify")
+
+# One run at a time may be on a disk, among processes that share a temporary directory. The
+# processes of the tests have one each, so that none is refused because of another.
+_TEMPORARY = tempfile.mkdtemp(prefix="lithify-tests-")
+os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_TEMPORARY, ignore_errors=True)
 
 
 class OneProcessForSpark(LoadScopeScheduling):

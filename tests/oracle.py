@@ -113,7 +113,8 @@ def replay(candidates: list[Sent], rules: Rules, now_ms: int) -> list[Sent]:
     for each in newest.values():
         limit_ms = rules.tombstone_retention_ms if each.tombstone else rules.key_ttl_ms
         expires = each.tombstone or rules.key_ttl_ms
-        if not expires or each.publish_ms > now_ms - limit_ms:
+        at_once = each.tombstone and not limit_ms
+        if not expires or (not at_once and each.publish_ms > now_ms - limit_ms):
             live.add(each.id)
     for at, part in enumerate(candidates):
         if part.is_part and part.key is not None and not part.opaque:

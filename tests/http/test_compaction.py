@@ -76,10 +76,19 @@ def test_a_topic_is_compacted_on_request_as_pulsars_tools_do_it(node: HttpNode) 
     cursor = internal["cursors"]["__compaction"]
     assert cursor["properties"] == {"CompactedTopicLedger": internal["compactedLedger"]["ledgerId"]}
     assert cursor["numberOfEntriesSinceFirstNotAckedMessage"] == 0
+    fill(topic, 3, 3)
+    view = node.get(f"{AT}/stats")["subscriptions"]["__compaction"]
+    assert (view["msgBacklog"], view["isDurable"], view["consumers"]) == (3, True, [])
     metrics = node.ask("GET", "/metrics").text
     labels = f'{{cluster="standalone",namespace="public/default",topic="{ORDERS}"}}'
     assert f"pulsar_compaction_removed_event_count_total{labels} 990.0" in metrics
     assert f"pulsar_compaction_compacted_entries_count{labels} 10.0" in metrics
+
+
+def test_nobody_may_subscribe_in_the_name_of_the_view(node: HttpNode) -> None:
+    node.topic()
+    assert "__compaction" in node.refused(412, "PUT", f"{AT}/subscription/__compaction")
+    assert node.get(f"{AT}/subscriptions") == []
 
 
 def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode) -> None:
@@ -152,6 +161,22 @@ def test_a_plan_changes_nothing(node: HttpNode) -> None:
     assert row["topic"] == ORDERS
     assert "horizon" in row["text"]
     assert row["plan"]
+    assert (row["active_entries"], "not included" in row["text"]) == (0, False)
+    assert topic.log.manifest == before
+
+
+def test_a_plan_says_what_it_has_not_looked_at_and_holds_what_a_run_holds(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    topic.log.roll()
+    fill(topic, 7, 7)
+    before = topic.log.manifest
+    [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
+    assert (row["active_entries"], row["active_bytes"]) == (7, topic.log.active_bytes)
+    assert "not included: 7 entries" in row["text"]
+    node.do("POST", f"{AT}/compactionSettings", {"compaction_lag_min_ms": 3_600_000})
+    [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
+    assert "held by minimum lag" in row["text"]
     assert topic.log.manifest == before
 
 

@@ -134,6 +134,21 @@ def test_truncating_deletes_everything_and_nothing_that_comes_later(node: HttpNo
     assert len(node.topic().dispatch(subscription)) == 2
 
 
+def test_truncating_deletes_the_compacted_view_too(node: HttpNode) -> None:
+    topic = node.topic(messages=5)
+    topic.append(key="a", value=b"1")
+    topic.compact()
+    assert len(list(topic.read(compacted=True))) == 6
+    node.do("DELETE", f"{AT}/truncate")
+    assert list(topic.read(compacted=True)) == []
+    assert topic.get("a") is None
+    assert topic.log.manifest.view is None
+    assert topic.log.manifest.retired == ()
+    topic.append(key="b", value=b"2")
+    topic.compact()
+    assert [message.key for message in topic.read(compacted=True)] == [b"b"]
+
+
 def test_truncating_forgets_no_producer() -> None:
     with HttpNode(deduplication=True) as node:
         node.topic(messages=5)

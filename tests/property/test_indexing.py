@@ -257,7 +257,8 @@ class Naive:
             left_over = length - before if number == held else 0
             flags = TOMBSTONE * (each.null_value or each.payload_size == 0)
             times = fields.publish_time, each.event_time
-            self.put(position, slot, held, share + left_over, flags, key_of(each), *times, 0)
+            size = share + left_over
+            self.put(position, slot, len(slots), size, flags, key_of(each), *times, 0)
 
     def reduced(self, order: int) -> list[Row]:
         """Without what can never win, in the order of the file."""

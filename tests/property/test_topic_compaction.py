@@ -152,6 +152,7 @@ def test_runs_on_what_is_new_make_what_one_run_makes(
     life.compaction.delete_view()
     with life.log.snapshot() as snapshot:
         assert [e.body for e in snapshot.read(compacted=True)] == list(life.bodies.values())
-    assert life.compaction.run("test").result == ("done" if life.bodies else "nothing to do")
+    judged = life.oracle.horizon >= 0
+    assert life.compaction.run("test").result == ("done" if judged else "nothing to do")
     life.check()
     assert life.oracle.kept == kept

@@ -109,7 +109,7 @@ class Server:
         self._log = directory.with_suffix(".log")
 
     def start(self) -> None:
-        """Start it, on the port that it had before if it had one; it listens when this returns."""
+        """Start it, on the ports that it had before if it had any; it listens when this returns."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [
@@ -117,7 +117,7 @@ class Server:
                     str(Path(__file__).with_name("server.py")),
                     str(self.directory),
                     str(self.port),
-                    json.dumps(self.settings),
+                    json.dumps({**self.settings, "http_port": self._http_port}),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -270,7 +270,7 @@ class Case:
             topic or self.topic, name, initial_position=pulsar.InitialPosition.Earliest, **options
         )
 
-    def wait_for_backlog(self, subscription: str, messages: int) -> None:
+    def wait_for_backlog(self, subscription: str, messages: int, *, seconds: float = 10) -> None:
         """Until so many are not acknowledged: the client sends acknowledgements when it likes."""
 
         def is_so() -> bool:
@@ -278,7 +278,7 @@ class Case:
             stats = httpx.get(f"{self.admin}/admin/v2/{path}").json()
             return bool(stats["subscriptions"][subscription]["msgBacklog"] == messages)
 
-        wait_until(is_so)
+        wait_until(is_so, seconds=seconds)
 
 
 def numbers(*limits: int) -> list[bytes]:

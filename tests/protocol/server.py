@@ -39,13 +39,13 @@ async def drop(connections: set[Connection], count: int) -> None:
         print("dropped a connection", file=sys.stderr, flush=True)
 
 
-async def serve_http(broker: Broker) -> int:
+async def serve_http(broker: Broker, port: int) -> int:
     # Most brokers of the tests are not asked, and these take a while to import.
     import uvicorn  # noqa: PLC0415
 
     from lithify.http import create_app  # noqa: PLC0415
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     app = create_app(broker)
 
     @app.post("/compact/{topic}")
@@ -90,7 +90,7 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
     server = await listen(broker, "127.0.0.1", port, connections)
     port = server.sockets[0].getsockname()[1]
     broker.service_url = f"pulsar://127.0.0.1:{port}"
-    http_port = await serve_http(broker) if settings.get("http") else 0
+    http_port = await serve_http(broker, settings["http_port"]) if settings.get("http") else 0
     print(port, http_port, flush=True)
     await drop(connections, settings.get("drops", 0))
     await asyncio.Event().wait()

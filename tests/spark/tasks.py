@@ -7,12 +7,14 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
+
 from lithify.errors import DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["die_once", "double", "fail", "never_end", "refuse"]
+__all__ = ["die_once", "double", "fail", "never_end", "partition", "refuse"]
 
 
 def double(task: int, check: Callable[[], None]) -> int:
@@ -49,3 +51,10 @@ def never_end(task: str, check: Callable[[], None]) -> None:
     """Say that it has begun and wait for ever, until it is killed."""
     Path(task).touch()
     signal.pause()
+
+
+def partition(task: str, check: Callable[[], None]) -> int:
+    """The number of the partition it runs in; -1 in the process that asked."""
+    check()
+    context = TaskContext.get()
+    return -1 if context is None else context.partitionId()

@@ -49,6 +49,33 @@ def test_no_tasks_need_no_job(jobs: Jobs) -> None:
     assert not list(jobs.run("double", tasks.double, [], check=no_check, progress=ignore_progress))
 
 
+def places(spark: SparkSession, *weights: int) -> list[int]:
+    """Where tasks of these weights run, if a job is worth as much as 8 of it."""
+    jobs = SparkJobs(spark, small_weight=8)
+    names = ["t"] * len(weights)
+    found = jobs.run(
+        "places",
+        tasks.partition,
+        names,
+        weights=weights,
+        check=no_check,
+        progress=ignore_progress,
+    )
+    return [place for _, place in sorted(found)]
+
+
+def test_little_work_is_done_at_once_and_one_task_needs_no_other_process(
+    spark: SparkSession,
+) -> None:
+    assert places(spark, 3, 4) == [-1, -1]
+    assert places(spark, 63) == [-1]
+    assert places(spark, 64) == [0]
+
+
+def test_light_tasks_share_a_partition_and_the_heaviest_comes_first(spark: SparkSession) -> None:
+    assert places(spark, 1, 1, 5, 1, 1) == [1, 1, 0, 2, 2]
+
+
 def test_an_error_keeps_its_type(jobs: Jobs) -> None:
     with pytest.raises(DamagedFile, match=r"some\.seg"):
         list(jobs.run("fail", tasks.fail, range(5), check=no_check, progress=ignore_progress))

@@ -131,12 +131,10 @@ class _Local:
         return rows
 
     def plan(self, name: TopicName) -> list[Row]:
-        jobs, rows = self._jobs(), []
-        for topic in self._parts(name):
-            found = topic.compaction.plan(jobs)
-            row = {"topic": str(topic.name), "text": found.explain()}
-            rows.append({**row, "plan": found.plan.to_json()})
-        return rows
+        from lithify.topics.compaction_plan import plan_row
+
+        jobs = self._jobs()
+        return [plan_row(topic, jobs) for topic in self._parts(name)]
 
     def status(self, name: TopicName) -> list[Row]:
         return [

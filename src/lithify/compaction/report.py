@@ -47,6 +47,7 @@ class Cause(StrEnum):
     SUPERSEDED = "superseded"
     TOMBSTONE = "tombstone"
     EXPIRED = "expired"
+    DELETED = "deleted"
     UNREFERENCED = "unreferenced"
     KEYLESS = "keyless"
     MARKER = "marker"

@@ -33,10 +33,10 @@ from lithify.http.settings import (
     topic_settings_of,
 )
 from lithify.pulsar.broker import Broker
+from lithify.topics.compaction_plan import plan_row
 from lithify.topics.compaction_record import report_row
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.names import TopicName
-from lithify.topics.topic import Topic
 
 __all__ = ["router"]
 
@@ -101,12 +101,8 @@ async def progress(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
 @router.post(f"{_TOPIC}/compaction/plan")
 async def plan(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
     """What a run would do now; 409 while one is going on."""
-    return [await _planned(broker, topic) for topic in topics_at(broker, name)]
-
-
-async def _planned(broker: Broker, topic: Topic) -> dict[str, Any]:
-    found = await asyncio.to_thread(topic.compaction.plan, broker.topics.compactions.jobs)
-    return {"topic": str(topic.name), "text": found.explain(), "plan": found.plan.to_json()}
+    jobs = broker.topics.compactions.jobs
+    return [await asyncio.to_thread(plan_row, topic, jobs) for topic in topics_at(broker, name)]
 
 
 @router.get(f"{_TOPIC}/compaction/history")

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from lithify.http.paths import BrokerHere
 from lithify.pulsar.broker import Broker
+from lithify.topics.backlog import storage_bytes, subscription_backlog
 from lithify.topics.names import TopicName
-from lithify.topics.stats import backlog, storage_bytes
 from lithify.topics.topic import Topic
 
 __all__ = ["router"]
@@ -92,7 +92,7 @@ class _Node(Collector):
         for topic in opened:
             for each in topic.subscriptions.values():
                 values = (
-                    backlog(topic, each.cursor)[0],
+                    subscription_backlog(topic, each)[0],
                     sum(consumer.unacked_messages for consumer in each.consumers),
                     len(each.consumers),
                     each.delivered_messages,

@@ -22,7 +22,6 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 import asyncio
 import itertools
 from base64 import b64decode
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -180,13 +179,10 @@ class Publisher:
     async def _append(
         self, topic: Topic, bodies: list[bytes], now_ms: int
     ) -> Pending | LithifyError:
-        work = topic.preparation(sum(len(body) + HEADER_BYTES for body in bodies))
-        while work is not None or self._broker.is_working(topic):
-            done = asyncio.get_running_loop().create_future()
-            self._broker.in_thread(topic, work or _nothing, partial(done.set_result, None))
-            await done
-            # Once: if it could not be done, the append says why.
-            work = None
+        # If it could not be done, the append says why.
+        await self._broker.do_first(
+            topic, topic.preparation(sum(len(body) + HEADER_BYTES for body in bodies))
+        )
         count = len(bodies)
         try:
             return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
@@ -204,10 +200,6 @@ class Publisher:
         self._broker.dispatch(topic)
         positions = (at for first, last in pending.runs for at in range(first, last + 1))
         return ({"messageId": _text(at, topic), "errorCode": 0} for at in positions)
-
-
-def _nothing() -> None:
-    """Only somebody else's work is waited for."""
 
 
 def _text(position: int, topic: Topic) -> str:

@@ -1,5 +1,6 @@
 """The schemas of topics: read, add, check, delete."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -72,7 +73,9 @@ async def versions(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
 @router.post("/schema")
 async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, int]:
     """Add a version, unless the topic has that schema; it must be compatible with the newest."""
-    return {"version": broker.topics.schemas(name).register(body.value()).version}
+    schemas = broker.topics.schemas(name)
+    added = await asyncio.to_thread(schemas.register, body.value())
+    return {"version": added.version}
 
 
 @router.post("/compatibility")
@@ -90,4 +93,4 @@ async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -
 @router.delete("/schema")
 async def delete(name: TopicPath, broker: BrokerHere) -> dict[str, int]:
     """Let the next schema be any."""
-    return {"version": broker.topics.schemas(name).delete()}
+    return {"version": await asyncio.to_thread(broker.topics.schemas(name).delete)}

@@ -95,8 +95,12 @@ async def create_subscription(
         raise AlreadyDefined(f"topic {name} has a subscription {subscription} already")
     start = start or MessageIdBody(ledger_id=LATEST, entry_id=LATEST)
     begin = [start.position(topic) for topic in topics]
+    kind = SubscriptionType.EXCLUSIVE
     for topic, position in zip(topics, begin, strict=True):
-        kind = SubscriptionType.EXCLUSIVE
+        work = topic.creation(subscription, kind, durable=True, start=position)
+        if work is not None:
+            await broker.do_first(topic, work)
+            topic.is_created(subscription, kind)
         topic.subscription(subscription, kind, durable=True, start=position)
     return _done()
 

@@ -3,7 +3,8 @@
     unload      clients are sent away, the topic is closed, and opened again by use
     terminate   nothing more is written, ever: producers are refused, consumers read what is there
     trim        what retention lets go is deleted now, not within a second or so
-    truncate    all that was written counts as acknowledged and is deleted, retention or not
+    truncate    all that was written counts as acknowledged and is deleted, retention or not, and
+                the compacted view with it
 
 All but terminate do the same in all partitions of a partitioned topic; to terminate those there is
 a path of its own, as in Pulsar.
@@ -105,7 +106,7 @@ async def trim(name: TopicPath, broker: BrokerHere) -> Response:
 
 @router.delete("/truncate", status_code=204)
 async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
-    """Delete all messages there are."""
+    """Delete all messages there are, those that only the compacted view has as well."""
     for topic in topics_at(broker, name):
         await asyncio.to_thread(topic.log.roll)
         end = topic.log.manifest.active.first_position
@@ -116,5 +117,8 @@ async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 def _drop(topic: Topic, end: int) -> None:
+    # In this order: a run that begins in between finds nothing of the log, and its view goes too.
     topic.log.drop_head(end)
     topic.log.reclaim()
+    topic.compaction.cancel()
+    topic.compaction.delete_view()

@@ -239,6 +239,13 @@ class DeadSet:
     """Positions that are wholly dead."""
     parts: Parts = field(default_factory=Parts.empty)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it holds."""
+        parts = self.parts
+        columns = (parts.positions, parts.slots, parts.starts, parts.words)
+        return self.entries.nbytes + sum(column.nbytes for column in columns)
+
     def widens(self, earlier: DeadSet) -> bool:
         """Is everything that was dead in `earlier` dead in here?"""
         if earlier.entries - self.entries:

@@ -33,8 +33,9 @@ out of the index of every segment, and all rows of a key are in the same bucket 
         flags  2        publish_ms  8  event_ms  8    group  8
 
 `slot` is a message's index in its batch as the producer sent it, -1 for one that is in no batch;
-`slots` the number of messages that its entry holds. `length` is the bytes of the segment that a
-message stands for: its frame, or its share of the frame of its batch. `group` is the store's.
+`slots` the number of slots that its entry holds, placeholders included. `length` is the bytes of
+the segment that a message stands for: its frame, or its share of the frame of its batch. `group` is
+the store's.
 
 Each bucket of each column has a CRC of its own, so that a part can be read and trusted without the
 rest. A column of one value costs its 8 bytes in the header: in most topics half of them.

@@ -406,6 +406,7 @@ class Log:
         To be called every now and then by whoever owns the log; without it both wait for the
         next append, sync or close.
         """
+        self._segments.forget_unused()
         # Nothing is done for a log in which nothing happens: there may be thousands of them.
         if self.settings.durability is Durability.INTERVAL and self._has_unsynced():
             waited_ms = (self._clock.monotonic_s() - self._synced_at_s) * 1000
@@ -597,7 +598,7 @@ class Log:
             state = self._state
             end, last = state.active.visible
             tail = ActiveTail(state.active.writer.blocks, end, last)
-            yield Snapshot(self._fs, self.directory, state.manifest, self._segments, tail)
+            yield Snapshot(state.manifest, self._segments, tail)
 
     def pins(self) -> list[PinInfo]:
         """Who holds which generation, oldest first."""

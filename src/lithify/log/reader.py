@@ -7,6 +7,10 @@ means taking a new snapshot and asking for the positions above the last one seen
 Two walks exist. *log*: the log's own segments. *compacted*: the compacted view up to the horizon,
 the log above it. Both leave out what a segment's dead set names, and say of an entry that is partly
 live which of its slots are (`Entry.live`).
+
+Where a walk begins is found by binary search among the segments. Segments that were opened stay
+open, with their block indexes, and dead sets stay in memory, for all readers of a log together: as
+many as `OpenSegments` may keep.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ if TYPE_CHECKING:
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
 
 __all__ = ["ActiveTail", "OpenSegment", "OpenSegments", "Snapshot", "Span", "read_dead_set"]
+
+
+DEAD_BYTES_MAX = 32 * 2**20
+"""Of dead sets a log: those of eight segments of 256 MiB with half a million dead entries each."""
 
 
 def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
@@ -88,7 +96,7 @@ class OpenSegment:
 
 
 class OpenSegments:
-    """A bounded cache of open segments, shared by all readers of a log."""
+    """Bounded caches of open segments and of their dead sets, shared by all readers of a log."""
 
     def __init__(self, fs: FileSystem, directory: str, limit: int) -> None:
         self._fs = fs
@@ -96,6 +104,8 @@ class OpenSegments:
         self._limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[tuple[str, bool], OpenSegment] = OrderedDict()
+        self._dead: OrderedDict[str, DeadSet] = OrderedDict()
+        self._dead_used: set[str] = set()
 
     @contextmanager
     def use(self, ref: SegmentRef) -> Iterator[OpenSegment]:
@@ -116,9 +126,34 @@ class OpenSegments:
                 if self._open.get(key) is not segment and not segment.users:
                     segment.file.close()
 
-    def forget(self, name: str) -> None:
-        """Close a segment that is about to be deleted."""
+    def dead_set(self, ref: DeadRef) -> DeadSet:
+        """A dead set, read if it is not in memory."""
         with self._lock:
+            dead = self._dead.get(ref.name)
+            if dead is not None:
+                self._dead.move_to_end(ref.name)
+                self._dead_used.add(ref.name)
+                return dead
+        # Not under the lock: two who read the same file harm nobody, one who waits does.
+        dead = read_dead_set(self._fs, self._directory, ref)
+        with self._lock:
+            self._dead[ref.name] = dead
+            self._dead_used.add(ref.name)
+            while sum(each.nbytes for each in self._dead.values()) > DEAD_BYTES_MAX:
+                self._dead.popitem(last=False)
+        return dead
+
+    def forget_unused(self) -> None:
+        """Drop the dead sets that nobody asked for since the last call."""
+        with self._lock:
+            for name in self._dead.keys() - self._dead_used:
+                del self._dead[name]
+            self._dead_used.clear()
+
+    def forget(self, name: str) -> None:
+        """Let go of a segment or a dead set that is about to be deleted."""
+        with self._lock:
+            self._dead.pop(name, None)
             for sealed in (False, True):
                 segment = self._open.pop((name, sealed), None)
                 if segment is not None and not segment.users:
@@ -131,6 +166,7 @@ class OpenSegments:
                 if not segment.users:
                     segment.file.close()
             self._open.clear()
+            self._dead.clear()
 
     def _evict(self, limit: int) -> None:
         while len(self._open) > limit:
@@ -161,16 +197,7 @@ class ActiveTail:
 class Snapshot:
     """What one reader sees."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        directory: str,
-        manifest: Manifest,
-        segments: OpenSegments,
-        tail: ActiveTail,
-    ) -> None:
-        self._fs = fs
-        self._directory = directory
+    def __init__(self, manifest: Manifest, segments: OpenSegments, tail: ActiveTail) -> None:
         self._segments = segments
         self._dead: tuple[str, DeadSet] | None = None
         self.manifest = manifest
@@ -181,8 +208,10 @@ class Snapshot:
         """The last position to be seen, -1 if there is none."""
         return self.tail.last_position
 
-    def spans(self, *, compacted: bool = False, through: int | None = None) -> tuple[Span, ...]:
-        """The walk, in position order.
+    def spans(
+        self, start: int = 0, *, compacted: bool = False, through: int | None = None
+    ) -> tuple[Span, ...]:
+        """The walk from a position on, in position order.
 
         A compacted one takes the view up to `through` and the log above it. Where the log begins
         only later, the view goes up to there: what was trimmed is nowhere else. `through` is the
@@ -190,16 +219,17 @@ class Snapshot:
         """
         manifest = self.manifest
         if not compacted or manifest.view is None:
-            return tuple(self._span(ref, -1) for ref in manifest.segments)
+            return tuple(self._span(ref, -1) for ref in _reaching(manifest.segments, start))
         border = manifest.horizon
         if through is not None:
             border = min(border, max(through, manifest.segments[0].first_position - 1))
         view = (
             Span(ref, ref.first_position, min(ref.last_position, border))
-            for ref in manifest.view
+            for ref in (_reaching(manifest.view, start) if start <= border else ())
             if ref.first_position <= border
         )
-        log = (self._span(ref, border) for ref in manifest.segments)
+        above = _reaching(manifest.segments, max(start, border + 1))
+        log = (self._span(ref, border) for ref in above)
         return (*view, *(span for span in log if span.high > border))
 
     def _span(self, ref: SegmentRef, above: int) -> Span:
@@ -211,8 +241,8 @@ class Snapshot:
         if ref.dead is None:
             return None
         if self._dead is None or self._dead[0] != ref.dead.name:
-            # One is kept, not all: a walk goes from segment to segment.
-            self._dead = ref.dead.name, read_dead_set(self._fs, self._directory, ref.dead)
+            # That of the walk stays, also if it is too large to be kept for others.
+            self._dead = ref.dead.name, self._segments.dead_set(ref.dead)
         return self._dead[1]
 
     @contextmanager
@@ -227,14 +257,14 @@ class Snapshot:
         self, start: int = 0, *, compacted: bool = False, through: int | None = None
     ) -> Iterator[Frames]:
         """Frames with positions at or above `start`, in pieces, ascending."""
-        spans = self.spans(compacted=compacted, through=through)
-        first = bisect_left(spans, start, key=lambda span: span.high)
-        for span in spans[first:]:
+        for span in self.spans(start, compacted=compacted, through=through):
             yield from self._forward(span, max(start, span.low))
 
     def _forward(self, span: Span, low: int) -> Iterator[Frames]:
+        if low > span.high:
+            return
         with self._opened(span.ref) as (file, blocks, end):
-            if not len(blocks) or low > span.high:
+            if not len(blocks):
                 return
             position, offset = blocks.row(blocks.find_position(low))
             for frames in scan_frames(file, offset, end, position - 1):
@@ -276,6 +306,23 @@ class Snapshot:
             left -= len(part)
             if left <= 0:
                 return
+
+    def get(self, position: int, *, compacted: bool = False) -> Entry | None:
+        """The entry at a position, or None; of its segment one block is read, not a piece."""
+        for span in self.spans(position, compacted=compacted)[:1]:
+            if not span.low <= position <= span.high:
+                return None
+            with self._opened(span.ref) as (file, blocks, end):
+                if not len(blocks):
+                    return None
+                number = blocks.find_position(position)
+                first, offset = blocks.row(number)
+                stop = blocks.row(number + 1)[1] if number + 1 < len(blocks) else end
+                only = Span(span.ref, position, position)
+                for frames in scan_frames(file, offset, min(stop, end), first - 1):
+                    for entry in self._within(frames, only, position).entries():
+                        return entry
+        return None
 
     def read_backward(
         self, start: int = POSITION_MAX, *, compacted: bool = False
@@ -326,3 +373,13 @@ class Snapshot:
                     if len(late):
                         return int(kept.positions[late[0]])
         return None
+
+
+def _reaching(segments: tuple[SegmentRef, ...], position: int) -> tuple[SegmentRef, ...]:
+    """Those that end at or above a position; where the active one ends is not known from it."""
+    sealed = len(segments) - (not segments[-1].sealed) if segments else 0
+    return segments[bisect_left(segments, position, hi=sealed, key=_last_position) :]
+
+
+def _last_position(ref: SegmentRef) -> int:
+    return ref.last_position

@@ -160,6 +160,6 @@ def open_readonly(
         segments = OpenSegments(fs, directory, LogSettings().open_files_max)
         try:
             tail = ActiveTail(writer.blocks, writer.end, last)
-            yield Snapshot(fs, directory, manifest, segments, tail)
+            yield Snapshot(manifest, segments, tail)
         finally:
             segments.close()

@@ -22,6 +22,7 @@ A crash during any of these steps leaves a state that the same steps accept.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -259,7 +260,9 @@ def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> li
         if _is_of_runs(file) and _is_orphan(file, known, journal=False)
     ]
     for name in orphans:
-        fs.remove(f"{directory}/{name}")
+        # Half an index may have become a whole one meanwhile.
+        with suppress(FileNotFoundError):
+            fs.remove(f"{directory}/{name}")
     return [OrphanRemoved(directory, name) for name in orphans]
 
 

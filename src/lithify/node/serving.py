@@ -1,13 +1,15 @@
 """A node that serves: the broker, HTTP and the upkeep of the topics, in one event loop.
 
-1. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
-2. Tell the caller the addresses.
-3. Open the topics that nobody uses yet, in the background (`opening.py`).
-4. Compact topics on request, and by themselves where that is wanted (`compacting.py`).
-5. Until told to stop: serve, and once an interval let the topics do what only time brings about.
+1. Make the compiled kernels ready, so that no client has to wait for that (`warming.py`).
+2. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
+3. Tell the caller the addresses.
+4. Open the topics that nobody uses yet, in the background (`opening.py`).
+5. Compact topics on request, and by themselves where that is wanted (`compacting.py`).
+6. Until told to stop: serve, and once an interval let the topics do what only time brings about.
    What of it waits for the disk is done in a thread, one round at a time.
-6. Stop listening; let each connection send what was answered and close it, and those hard that
+7. Stop listening; let each connection send what was answered and close it, and those hard that
    do not take it in time. What was not answered was not acknowledged: clients send it again.
+8. Wait for what threads still do for clients: they use files that the caller is about to close.
 
 The caller closes the node afterwards, which makes the rest durable.
 """
@@ -29,6 +31,7 @@ from lithify.logger import get_logger
 from lithify.node.compacting import compacting
 from lithify.node.opening import DESCRIPTORS_PER_TOPIC, open_rest
 from lithify.node.security import make_access, make_tls
+from lithify.node.warming import warm_up
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import listen
 
@@ -47,6 +50,9 @@ __all__ = ["Addresses", "CannotListen", "serve"]
 
 GOODBYE_S = 2.0
 """How long a connection may take to send what is left when the node stops."""
+
+WARM_S = 5.0
+"""Kernels that are not loaded by then are being compiled."""
 
 ROUND_TOPICS = 50
 """Topics that are looked after before clients have their turn again; about 1 ms."""
@@ -104,7 +110,10 @@ async def serve(
     )
     broker.max_message_bytes = settings.message_bytes_max
     broker.limits = settings.limits
+    await _warm_up()
     async with AsyncExitStack() as stack:
+        # First in, last out: no connection is left then that could ask for more.
+        stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
             _pulsar(broker, settings.pulsar_host, settings.pulsar_port, tls)
         )
@@ -129,6 +138,14 @@ async def serve(
         ready(Addresses(url, http))
         await stop.wait()
         broker.end()
+
+
+async def _warm_up() -> None:
+    task = asyncio.ensure_future(asyncio.to_thread(warm_up))
+    done, _ = await asyncio.wait({task}, timeout=WARM_S)
+    if not done:
+        log.info("compiling, which the first start after an installation does once")
+    await task
 
 
 @asynccontextmanager

@@ -11,7 +11,8 @@ results are pickled values; what a task reads and writes are files.
    raised here with its type. Anything else, such as the death of a worker, is retried by Spark as
    often as the master says.
 
-Work of less than `SMALL_WEIGHT` bytes is done in the calling process: a job costs more than that.
+Work of less than `SMALL_WEIGHT` bytes is done in the calling process, for a job costs more than
+that; so is somewhat more if it is one task only.
 A job has at most `WAVE_WEIGHT` bytes of work or one task, so that a run that is killed has
 journalled most of what it had done.
 """
@@ -36,6 +37,10 @@ __all__ = ["SparkJobs"]
 SMALL_WEIGHT = 64 * 2**20
 """A job costs 50 to 100 ms, whatever it does. One process gets through so much in 25 to 50 ms, so
 that two would not save as much as the job costs."""
+
+ALONE = 8
+"""A task that has no other to run beside gains nothing in another process, but above this many
+times as much it is worth to have Spark try it again should it fail."""
 
 BUNDLES = 4
 """A partition costs 5 ms, or 50 on a busy machine: so much less than a job."""
@@ -71,7 +76,8 @@ class SparkJobs:
             return
         sizes = list(weights) or [1] * len(tasks)
         total = sum(sizes)
-        if weights and total < self._small_weight:
+        alone = ALONE if len(tasks) == 1 else 1
+        if weights and total < self._small_weight * alone:
             yield from LocalJobs().run(
                 name, function, tasks, weights=weights, check=check, progress=progress
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.clock import SystemClock
@@ -173,6 +174,21 @@ class Broker:
             except Exception:
                 log.exception("a session could not go on", on=str(on))
 
+    async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
+        """Wait until nobody is at work on it, and `work` was done, or could not be."""
+        while work is not None or self.is_working(on):
+            mine = not self.is_working(on)
+            done = asyncio.get_running_loop().create_future()
+            self.in_thread(on, work or _nothing, partial(done.set_result, None))
+            await done
+            if mine:
+                work = None
+
+    async def settled(self) -> None:
+        """Wait until no thread is at work and no answer is awaited; before topics are closed."""
+        while self._answering:
+            await asyncio.wait(set(self._answering))
+
     # --- delivery ---------------------------------------------------------------------------
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
@@ -296,6 +312,10 @@ class Broker:
             if changed or consumer is subscription.consumers[-1]:
                 of, consumer_id = self._consumers[consumer]
                 of.is_active(consumer_id, active=consumer is subscription.active)
+
+
+def _nothing() -> None:
+    """Only somebody else's work is waited for."""
 
 
 def _problem_of(pending: Pending) -> LithifyError | None:

@@ -11,7 +11,7 @@ from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import encode_command
-from lithify.pulsar.schemas import consumer_schema
+from lithify.pulsar.schemas import consumer_schema, consumer_schema_work
 from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.cursor import bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
@@ -102,6 +102,8 @@ class Consuming:
             topic = self._session.topic(command)
             check_subscription(topic, request.subscription)
             check_consumer(topic, request.subscription)
+            if self._writes_first(topic, request):
+                return
             consumer_schema(host.topics, topic, request)
             subscription = topic.subscription(
                 request.subscription,
@@ -137,6 +139,20 @@ class Consuming:
         self._session.send(replies.success(request.request_id))
         if subscription.kind is SubscriptionType.FAILOVER:
             host.active_changed(subscription, was_active)
+
+    def _writes_first(self, topic: Topic, request: wire.CommandSubscribe) -> bool:
+        """Are a new schema and a new cursor written in a thread, before the command goes on?"""
+        work = consumer_schema_work(self._session.host.topics, topic, request)
+        if self._session.does_first(topic, "schema", work):
+            return True
+        return self._session.creates_first(
+            topic,
+            request.subscription,
+            SubscriptionType(request.subType),
+            start=_start_of(request, topic),
+            durable=request.durable,
+            compacted=request.read_compacted,
+        )
 
     def _fail(self, request_id: int, error: LithifyError) -> None:
         self._session.send(replies.error(request_id, error_code(error), str(error)))

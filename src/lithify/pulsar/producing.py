@@ -15,7 +15,7 @@ from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.repeats import repeat_receipts, split_run
-from lithify.pulsar.schemas import producer_schema
+from lithify.pulsar.schemas import producer_schema, producer_schema_work
 from lithify.topics.admission import check_producer
 from lithify.topics.names import check_client_name
 from lithify.topics.producers import AccessMode, Producer
@@ -93,6 +93,9 @@ class Producing:
                 check_client_name("subscription", request.initial_subscription_name)
             host.limits.check_producers(len(self._joined))
             topic = session.topic(command)
+            work = producer_schema_work(host.topics, topic, request)
+            if session.does_first(topic, "schema", work):
+                return
             schema_version = producer_schema(host.topics, topic, request)
             named = bool(request.producer_name)
             producer = Producer(
@@ -106,12 +109,10 @@ class Producing:
             topic.check_writable()
             check_producer(topic, name)
             if request.initial_subscription_name:
-                topic.subscription(
-                    request.initial_subscription_name,
-                    SubscriptionType.EXCLUSIVE,
-                    durable=True,
-                    start=0,
-                )
+                first, kind = request.initial_subscription_name, SubscriptionType.EXCLUSIVE
+                if session.creates_first(topic, first, kind, start=0, durable=True):
+                    return
+                topic.subscription(first, kind, durable=True, start=0)
             ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))

@@ -3,10 +3,14 @@
 A producer's schema becomes the topic's next version if it is compatible. A consumer's has to be
 compatible with the topic's; it becomes the first version only of a topic that nobody has written
 to. Whoever brings none, or plain bytes, is not asked for one.
+
+A new version waits for the disk. The functions that end in `_work` say what is to be written, so
+that it is done in a thread; when the command comes again, it is there.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import LithifyError
@@ -17,6 +21,7 @@ from lithify.topics.names import TopicName
 from lithify.topics.schemas import (
     IncompatibleSchema,
     Schema,
+    Schemas,
     SchemaType,
     SchemaVersion,
     version_from_bytes,
@@ -30,10 +35,31 @@ if TYPE_CHECKING:
     from lithify.topics.store import Topics
     from lithify.topics.topic import Topic
 
-__all__ = ["SchemaRequests", "consumer_schema", "producer_schema"]
+__all__ = [
+    "SchemaRequests",
+    "consumer_schema",
+    "consumer_schema_work",
+    "producer_schema",
+    "producer_schema_work",
+]
 
 _Type = wire.BaseCommand
 _NO_SCHEMA = frozenset((SchemaType.NONE, SchemaType.AUTO_CONSUME))
+
+
+def producer_schema_work(
+    topics: Topics, topic: Topic, request: wire.CommandProducer
+) -> Callable[[], object] | None:
+    """What is to be written before `producer_schema`; raises `IncompatibleSchema`."""
+    schema = _from_wire(request.schema) if request.HasField("schema") else None
+    return None if schema is None else _registering(topics.schemas(topic.name), schema)
+
+
+def _registering(schemas: Schemas, schema: Schema) -> Callable[[], object] | None:
+    if schemas.find(schema) is not None:
+        return None
+    schemas.check(schema)
+    return partial(schemas.register, schema)
 
 
 def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer) -> bytes:
@@ -42,6 +68,17 @@ def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer)
     if schema is None:
         return b""
     return version_to_bytes(topics.schemas(topic.name).register(schema).version)
+
+
+def consumer_schema_work(
+    topics: Topics, topic: Topic, request: wire.CommandSubscribe
+) -> Callable[[], object] | None:
+    """What is to be written before `consumer_schema`."""
+    schema = _from_wire(request.schema) if request.HasField("schema") else None
+    if schema is None or topic.last_position >= 0 or topic.producers.joined:
+        return None
+    schemas = topics.schemas(topic.name)
+    return None if schemas.latest() is not None else partial(schemas.register, schema)
 
 
 def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe) -> None:
@@ -104,7 +141,11 @@ class SchemaRequests:
                 self._session.topic(command)
             schema = _from_wire(request.schema)
             if schema is not None:
-                version = topics.schemas(name).register(schema).version
+                schemas, topic = topics.schemas(name), topics.opened_topic(name)
+                work = _registering(schemas, schema)
+                if topic is not None and self._session.does_first(topic, "schema", work):
+                    return
+                version = schemas.register(schema).version
                 reply.schema_version = version_to_bytes(version)
         except LithifyError as error:
             reply.error_code = wire.ServerError.ValueType(error_code(error))

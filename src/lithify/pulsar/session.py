@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lithify.topics.access import Access
     from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
     from lithify.topics.topic import Topic
 
 __all__ = ["PROTOCOL_VERSION", "Host", "Session"]
@@ -127,6 +127,10 @@ class Host(Protocol):
         """Tell the consumers of a failover subscription which of them is active."""
 
 
+def _nothing() -> None:
+    """Only somebody else's work is waited for."""
+
+
 class Session:
     """The protocol's side of one connection."""
 
@@ -146,7 +150,9 @@ class Session:
         self.paused = False
         self.waiting = False
         """Something is being done in a thread, without which it cannot go on."""
-        self._waited = False
+        self._waited: set[str] = set()
+        """Steps of the present command that were done in a thread already, or could not be."""
+        self._may_wait = False
         self._wake = wake
         self._created: set[TopicName] = set()
         self.unanswered = 0
@@ -248,7 +254,10 @@ class Session:
         if handler is None:
             raise ProtocolError(f"command {command.type} is not one that a broker takes")
         if self._gate.admits(command) and not (may_wait and self._waits_for_topic(command)):
+            self._may_wait = may_wait
             handler(command)
+            if not self.waiting:
+                self._waited.clear()
 
     def close(self) -> None:
         """The connection is gone: producers and consumers go with it."""
@@ -264,24 +273,56 @@ class Session:
 
     # --- what has to be done first ----------------------------------------------------------
 
-    def must_wait(self, on: Topic | TopicName, work: Callable[[], object] | None) -> bool:
-        """Does something have to be done in a thread first? Then `waiting` is set."""
+    def must_wait(
+        self,
+        on: Topic | TopicName,
+        work: Callable[[], object] | None,
+        step: str = "prepare",
+        after: Callable[[], None] = _nothing,
+    ) -> bool:
+        """Does something have to be done in a thread first? Then `waiting` is set.
+
+        Each step of a command is done once: if it could not be done, the command fails by it.
+        `after` is called in the loop when it is done, also if the client has gone meanwhile.
+        """
         if self._wake is None:
             return False
-        if self._waited:
+        if step in self._waited:
             work = None
-        if work is None and not self.host.is_working(on):
-            self._waited = False
+        busy = self.host.is_working(on)
+        if work is None and not busy:
+            self._waited.discard(step)
             return False
+
+        def go_on() -> None:
+            after()
+            self.waiting = False
+            # If somebody else was at work, ours is still to be done.
+            if not busy:
+                self._waited.add(step)
+            if self._wake is not None and not self.closed:
+                self._wake()
+
         self.waiting = True
-        self.host.in_thread(on, work or _nothing, self._go_on)
+        self.host.in_thread(on, work or _nothing, go_on)
         return True
 
-    def _go_on(self) -> None:
-        self.waiting = False
-        self._waited = True
-        if self._wake is not None and not self.closed:
-            self._wake()
+    def does_first(
+        self,
+        topic: Topic,
+        step: str,
+        work: Callable[[], object] | None,
+        after: Callable[[], None] = _nothing,
+    ) -> bool:
+        """A handler's question: is `work` done in a thread first? Then the command comes again."""
+        return self._may_wait and self.must_wait(topic, work, step, after)
+
+    def creates_first(
+        self, topic: Topic, name: str, kind: SubscriptionType, *, start: int, **more: bool
+    ) -> bool:
+        """The same of a subscription that is to be created."""
+        work = topic.creation(name, kind, start=start, **more)
+        return self.does_first(topic, "cursor", work, lambda: topic.is_created(name, kind))
 
     def _waits_for_topic(self, command: wire.BaseCommand) -> bool:
         """Does the command need a topic that is opened, or made ready, in a thread first?"""
@@ -300,7 +341,7 @@ class Session:
             return False
         if not create and not topics.exists(name):
             return False
-        return self.must_wait(name, lambda: topics.get(name, create=create))
+        return self.must_wait(name, lambda: topics.get(name, create=create), "open")
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
         wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
@@ -374,7 +415,3 @@ class Session:
             self.send(replies.error(request.request_id, error_code(error), str(error)))
             return
         self.send(replies.topics_response(request.request_id, topics))
-
-
-def _nothing() -> None:
-    """Only somebody else's work is waited for."""

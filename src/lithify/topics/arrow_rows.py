@@ -31,7 +31,7 @@ import pyarrow as pa
 from lithify.errors import InvalidInput
 from lithify.positions import unpack
 from lithify.topics import row_kernels as kernels
-from lithify.topics.indexing import open_payload
+from lithify.topics.message import open_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,7 +141,7 @@ class ArrowRows:
             raise _broken(frames, number, f"is said to have {size} bytes when opened")
         opened = np.empty(size, np.uint8)
         payload = frames.buffer.data[begin:end]
-        if size and open_payload(codec, payload, opened.data) != size:
+        if size and not open_payload(codec, payload, opened.data):
             raise _broken(frames, number, "is not compressed as it says")
         why = kernels.FULL
         while why == kernels.FULL:

@@ -30,7 +30,6 @@ from lithify.compaction.steps import typed_errors
 from lithify.errors import (
     Corrupt,
     InvalidInput,
-    LithifyError,
     LogClosed,
     RunCancelled,
     RunRefused,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lithify.clock import Clock
+    from lithify.compaction.horizon import HoldHandle
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
@@ -103,6 +103,7 @@ class TopicCompaction:
         self._progress: tuple[str, int, int] | None = None
         self._turn = threading.Lock()
         self._deleting = threading.Lock()
+        self._reclaiming = threading.Lock()
         self._stopping = False
         self._closed = False
         self._record: CompactionRecord | None = None
@@ -129,7 +130,8 @@ class TopicCompaction:
     @property
     def holds_above(self) -> int | None:
         """The log above it is needed by the next run; None if there will be none by all we know."""
-        wanted = self._log.manifest.view is not None or self.settings().by_itself
+        # What a run is judging must not be dropped under it: it would have to be rolled back.
+        wanted = self.running or self._log.manifest.view is not None or self.settings().by_itself
         return self.horizon if wanted else None
 
     def is_new(self) -> bool:
@@ -176,8 +178,9 @@ class TopicCompaction:
     def plan(self, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now with what is sealed; makes key indexes, changes nothing else."""
         with self._my_turn():
-            self._prepare(jobs, ignore_progress)
-            return self._compactor.plan()
+            settings = self._prepare(jobs, ignore_progress)
+            with self._minimum_lag(settings):
+                return self._compactor.plan()
 
     # --- running ----------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class TopicCompaction:
                         # It is not in the history, but it is the latest all the same.
                         self._record = self.record().with_report(report)
                 return report
-            except LithifyError as error:
+            except Exception as error:
                 # The history is read when somebody asks: it may be what cannot be read now.
                 self._record, self._failure = None, str(error)
                 raise
@@ -216,11 +219,24 @@ class TopicCompaction:
         if self.is_new() and self._log.active_bytes:
             self._log.roll()
         note("PREPARE", 0, 0)
-        hold = self._judgeable(settings.compaction_lag_min_ms)
-        with self._compactor.holds.place("minimum lag", hold, "topic"):
+        with self._minimum_lag(settings):
             report = self._compactor.run(trigger)
-        freed = self._compactor.reclaim()
+        with self._reclaiming:
+            freed = self._compactor.reclaim()
         return replace(report, reclaimed_bytes=freed.bytes) if report.result == "done" else report
+
+    def reclaim(self) -> None:
+        """Delete what is retired and pinned no more, and add the bytes to the last run's report.
+
+        A run that is going on deletes what it has retired itself, once its report is written.
+        """
+        if self.running or not self._reclaiming.acquire(blocking=False):
+            return
+        try:
+            if self._compactor.reclaim().files:
+                self._record = None
+        finally:
+            self._reclaiming.release()
 
     def cancel(self) -> None:
         """Ask a run that is going on to stop; it leaves everything as it was."""
@@ -242,7 +258,8 @@ class TopicCompaction:
         try:
             with self._my_turn(waits=True):
                 self._log.publish(_without_view, "compacted view deleted")
-                self._compactor.reclaim()
+                with self._reclaiming:
+                    self._compactor.reclaim()
         finally:
             self._deleting.release()
 
@@ -252,6 +269,10 @@ class TopicCompaction:
         self._compactor.jobs = jobs or LocalJobs()
         self._compactor.progress = progress
         return settings
+
+    def _minimum_lag(self, settings: CompactionSettings) -> HoldHandle:
+        hold = self._judgeable(settings.compaction_lag_min_ms)
+        return self._compactor.holds.place("minimum lag", hold, "topic")
 
     def _judgeable(self, lag_min_ms: int) -> int:
         """The last position that is old enough."""

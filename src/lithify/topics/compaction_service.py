@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.jobs import ignore_progress
 from lithify.errors import InvalidSetting
+from lithify.log.entries import FrameEntries
 from lithify.topics.rule import LAST_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.report import Report
@@ -62,7 +63,7 @@ class TopicCompactionService(Protocol):
 
     def read_compacted_entries(
         self, start: int, limit: int, through: int | None = None
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[Sequence[Entry], int]:
         """(entries, last position that was looked at): retained ones, from `start` on.
 
         At most `limit`, and fewer if that is enough for now; none above `through`, which is the
@@ -98,7 +99,7 @@ class LogCompactionService:
 
     def read_compacted_entries(
         self, start: int, limit: int, through: int | None = None
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[Sequence[Entry], int]:
         """See the protocol; a piece of the view's files at a time."""
         with self._log.snapshot("compacted read") as snapshot:
             manifest = snapshot.manifest
@@ -108,7 +109,7 @@ class LogCompactionService:
             for frames in snapshot.read_frames(start, compacted=True):
                 # Above the horizon the walk goes on in the log, which is not ours to give.
                 within = int(frames.positions.searchsorted(last, side="right"))
-                entries = list(frames.select(slice(0, min(limit, within))).entries())
+                entries = FrameEntries(frames.select(slice(0, min(limit, within))))
                 if within > limit:
                     return entries, entries[-1].position
                 return entries, last if within < len(frames) else int(frames.positions[-1])

@@ -42,7 +42,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import DamagedFile, InvalidInput
+from lithify.errors import DamagedFile, InvalidInput, LithifyError
 from lithify.log.log import Log
 from lithify.settings import Durability, LogSettings, check_range
 from lithify.topics.cursor import Cursor
@@ -165,7 +165,12 @@ class CursorStore:
             self._append_snapshot(subscription)
             self._next_number += 1
             self._subscriptions[name] = subscription
-        self._log.sync()
+        try:
+            self._log.sync()
+        except LithifyError:
+            with self._lock:
+                self._subscriptions.pop(name, None)
+            raise
 
     def delete(self, name: str) -> None:
         """Remove a subscription, durably."""

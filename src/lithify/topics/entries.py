@@ -14,7 +14,7 @@ from lithify.topics.message import FLAG_SHRUNK, key_of, metadata_of
 if TYPE_CHECKING:
     from lithify.log.frame import Entry
 
-__all__ = ["FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "live_slots", "slot_of"]
+__all__ = ["FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "is_spent", "slot_of"]
 
 FLAG_DELAYED = 0x0100
 """The entry's metadata has a `deliver_at_time`."""
@@ -41,10 +41,18 @@ def due_ms_of(entry: Entry) -> int:
     return int(metadata_of(entry.body).deliver_at_time)
 
 
-def live_slots(entry: Entry) -> int:
+def _live_slots(entry: Entry) -> int:
     """The messages of a batch that compaction has retained, as bits; -1 for all."""
     if entry.live is not None:
         return entry.live
     if not entry.flags & FLAG_SHRUNK:
         return -1
     return sum(1 << slot for slot in metadata_of(entry.body).compacted_batch_indexes)
+
+
+def is_spent(entry: Entry, remaining: int | None) -> bool:
+    """Is everything acknowledged that compaction has retained of a batch? Of it `remaining` is not.
+
+    What remains may have been superseded since, and what was acknowledged may not.
+    """
+    return remaining is not None and not remaining & _live_slots(entry)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.topics.entries import live_slots
+from lithify.topics.entries import is_spent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,7 @@ class Gaps:
             return
 
         def is_done(entry: Entry) -> bool:
-            remaining = cursor.remaining_of(entry.position)
-            return remaining is not None and not remaining & live_slots(entry)
+            return is_spent(entry, cursor.remaining_of(entry.position))
 
         self._take(
             subscription,

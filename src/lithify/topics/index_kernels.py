@@ -37,6 +37,7 @@ from lithify.topics.message import FLAG_SHRUNK
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 
 __all__ = [
+    "BATCH_MESSAGES_MAX",
     "COLUMNS",
     "END",
     "FULL",
@@ -147,6 +148,9 @@ _CODEC_MAX = 4
 _CIPHER_TAG_BYTES = 16
 _MESSAGE_BYTES_MIN = 6
 """Of a message in a batch: its size, and the one field that it must have."""
+BATCH_MESSAGES_MAX = 2**20
+"""That a batch may have to be opened. A few kilobytes of zstd can hold 40 million messages, whose
+rows take 3 GiB; so many take 80 MiB, and no client makes batches of more than some thousand."""
 _TIME_MAX = 2**63 - 1
 
 
@@ -324,7 +328,8 @@ def _index_payload(  # type: ignore[no-untyped-def]
             before = until
     if row > first:
         rows[_LENGTH, row - 1] += frame_bytes - before
-    rows[_SLOTS, first:row] = row - first
+    # Placeholders count: a batch that has some is never wholly live, so readers get a mask for it.
+    rows[_SLOTS, first:row] = slots.size
     return row - first
 
 
@@ -346,7 +351,8 @@ def _index_batch(  # type: ignore[no-untyped-def]
     stamp = np.int64(_u64(data, at + 16))
     shrunk = stamp & FLAG_SHRUNK != 0
     # No more than there is room for, whatever the metadata says.
-    if not shrunk and messages > (end - begin) // _MESSAGE_BYTES_MIN:
+    room = min((end - begin) // _MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX)
+    if not shrunk and messages > room:
         return np.int64(-1), END
     slots = _slots_of(data, metadata, payload, shrunk, messages)
     if slots.size == 0 or end == begin:

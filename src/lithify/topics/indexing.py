@@ -4,8 +4,9 @@
 2. Compiled loops read the fields of each entry's metadata and of each message of a batch, and put a
    row: the hash of its key, position and slot, its times and flags. Batches that are compressed are
    opened one by one in between.
-3. Rows that can never win are dropped (`reduce_kernels.py`), unless the segment was judged before:
-   its order may have been another one then, and what wins may be dead.
+3. Rows that can never win are dropped (`reduce_kernels.py`), unless the segment was judged before,
+   or has an index of the other order, by which a run may be judging it right now: what wins in one
+   order may be dead by the other.
 4. The rest is written beside the segment (`lithify.log.keyindex`).
 
 What the flags of a row say is in `row_flags.py`:
@@ -17,6 +18,7 @@ What the flags of a row say is in `row_flags.py`:
 | no key, or one said to be null | one, keyless |
 | server marker | none |
 | encrypted batch; batch or metadata that cannot be read | one, opaque, for the entry as a whole |
+| batch that is over a limit when opened | the same |
 | chunk | one; its `group` is a hash of the uuid |
 
 The `group` of an opaque batch is the number of messages that it says it has; of all others it is 0.
@@ -32,11 +34,9 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import cramjam
 import numpy as np
 
 from lithify.clock import SystemClock
@@ -45,6 +45,7 @@ from lithify.errors import Corrupt, DamagedFile, MissingFile, UnsupportedVersion
 from lithify.log.keyindex import (
     COLUMNS,
     ORDER_EVENT,
+    ORDER_PUBLISH,
     IndexFacts,
     KeyIndex,
     KeyRows,
@@ -58,7 +59,7 @@ from lithify.log.reader import OpenSegment
 from lithify.log.scan import scan_frames
 from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer
 from lithify.topics import index_kernels as kernels
-from lithify.topics.message_pb2 import LZ4, SNAPPY, ZLIB, ZSTD
+from lithify.topics.message import PLAIN_BYTES_MAX, open_payload
 from lithify.topics.reduce_kernels import reduce_rows
 
 if TYPE_CHECKING:
@@ -78,12 +79,8 @@ __all__ = [
     "index_facts",
     "index_rows",
     "open_index",
-    "open_payload",
     "run_index",
 ]
-
-PLAIN_BYTES_MAX = 256 << 20
-"""A batch that says it is larger when opened is not opened: it stays whole."""
 
 BLOCK_ROWS = 4096
 """Of 80 bytes each, 320 KiB: in the CPU's cache while it is filled."""
@@ -137,7 +134,7 @@ def index_facts(task: IndexTask) -> IndexFacts:
 def index_rows(task: IndexTask) -> int:
     """How many rows the segment's index has."""
     with open_index(task) as index:
-        return index.rows
+        return int(index.rows)
 
 
 def has_index(task: IndexTask) -> bool:
@@ -163,14 +160,18 @@ def run_index(task: IndexTask, check: Callable[[], None]) -> IndexFacts:
     rows = found.rows()
     facts = found.facts(task.order)
     keep = np.ones(len(rows), dtype=np.bool_)
-    if task.segment.dead is None:
-        # Of a segment that was judged before, rows that are dead must not beat those that are live.
+    if task.segment.dead is None and not _has_other_order(task):
+        # Where it was judged before, rows that are dead must not beat those that are live.
         _reduce(rows, keep, by_event=task.order == ORDER_EVENT)
     pieces = encode(rows, keep, facts, task.segment.id, task.log_id, segment_crc_of(footer))
     allowance.write(sum(len(piece) for piece in pieces))
     path = f"{task.directory}/{key_index_name(task.segment.name)}"
     write_key_index(task.fs, path, pieces, f"{os.getpid():x}-{threading.get_ident():x}")
     return facts
+
+
+def _has_other_order(task: IndexTask) -> bool:
+    return has_index(replace(task, order=ORDER_EVENT + ORDER_PUBLISH - task.order))
 
 
 def _reduce(rows: KeyRows, keep: NDArray[np.bool_], *, by_event: bool) -> None:
@@ -241,7 +242,9 @@ class SegmentRows:
         opened = 0
         if size <= PLAIN_BYTES_MAX:
             self._make_room(size)
-            opened = open_payload(codec, frames.buffer.data[begin:end], self._plain.data[:size])
+            payload = frames.buffer.data[begin:end]
+            if open_payload(codec, payload, self._plain.data[:size]):
+                opened = size
         why = kernels.FULL
         while why == kernels.FULL:
             self._filled, why = kernels.index_plain(
@@ -288,25 +291,3 @@ class SegmentRows:
         """All of them."""
         self._empty_block(0)
         return KeyRows(**{name: column[: self._taken] for name, column in self._columns.items()})
-
-
-def open_payload(codec: int, payload: memoryview, out: memoryview) -> int:
-    """Open a compressed payload into `out`; its size, 0 if it is not what it says it is."""
-    try:
-        if codec == LZ4:
-            size = cramjam.lz4.decompress_block_into(payload, out)
-        elif codec == ZSTD:
-            size = cramjam.zstd.decompress_into(payload, out)
-        elif codec == SNAPPY:
-            size = cramjam.snappy.decompress_raw_into(payload, out)
-        else:
-            assert codec == ZLIB
-            opener = zlib.decompressobj()
-            # One byte more than expected, so that it reads on to the end of the stream.
-            plain = opener.decompress(payload, len(out) + 1)
-            size = len(plain) if opener.eof else -1
-            if size == len(out):
-                out[:] = plain
-    except (cramjam.DecompressionError, zlib.error):
-        return 0
-    return int(size) if size == len(out) else 0

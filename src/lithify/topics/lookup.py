@@ -9,6 +9,8 @@
 4. Read the one entry. A tombstone, or a key that nobody has, is None.
 
 The last chunk of a chunked message stands for it; the chunks before it are found by the same rows.
+Some of them may have been sent more than once, and an earlier message may have had the same uuid.
+One of which a chunk was trimmed with the log is nobody's any more: None.
 
 Memory: a bucket of one segment, and the rows of the active segment as long as it is active.
 
@@ -24,21 +26,23 @@ import numpy as np
 
 from lithify.compaction.budget import Budget
 from lithify.compaction.jobs import no_check
+from lithify.errors import Corrupt, UnsupportedVersion
 from lithify.log.frame import Entry
 from lithify.log.keyindex import KeyRows
-from lithify.log.reader import read_dead_set
-from lithify.topics.indexing import IndexTask, SegmentRows, has_index, run_index
+from lithify.positions import NO_POSITION
+from lithify.topics.indexing import IndexTask, SegmentRows, run_index
 from lithify.topics.key_hash import key_hash
 from lithify.topics.message import decode_entry, encode_entry, parse_entry
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 from lithify.topics.survivors import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from lithify.fs import FileSystem
+    from lithify.log.deadset import DeadSet
     from lithify.log.log import Log
     from lithify.log.reader import Snapshot
     from lithify.topics.message import Message
@@ -79,13 +83,12 @@ class Lookup:
                     break
             if best is None or best.flags & TOMBSTONE:
                 return None
-            positions = [best.position]
             if best.flags & CHUNK_LAST:
-                for rows in self._sources(snapshot, key, by_event_time=by_event_time):
-                    of_it = (rows.flags & CHUNK_PART != 0) & (rows.group == np.uint64(best.group))
-                    earlier = rows.position[of_it & (rows.position < best.position)].tolist()
-                    positions = earlier + positions
-            return _message(snapshot, sorted(positions), best.slot, partition)
+                sources = self._sources(snapshot, key, by_event_time=by_event_time)
+                return _chunked(snapshot, [*_parts_of(best, sources), best.position], partition)
+            entry = snapshot.get(best.position, compacted=True)
+            # A segment may reach above the horizon: what was judged in it is in the view, or gone.
+            return None if entry is None else _message(entry, best.slot, partition)
 
     def _sources(self, snapshot: Snapshot, key: bytes, *, by_event_time: bool) -> Iterator[KeyRows]:
         """The rows of a key, segment by segment, newest first."""
@@ -99,19 +102,8 @@ class Lookup:
             task = IndexTask(
                 self._fs, self._log.directory, segment, manifest.log_id, order, Budget()
             )
-            yield self._sealed_rows(task, high, low)
-
-    def _sealed_rows(self, task: IndexTask, high: int, low: int) -> KeyRows:
-        if not has_index(task):
-            run_index(task, no_check)
-        bucket = high >> 56
-        found, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
-        rows = _rows_of(found, high, low)
-        if task.segment.dead is None or not len(rows):
-            return rows
-        dead = read_dead_set(self._fs, self._log.directory, task.segment.dead)
-        gone = dead.entries.contains_many(rows.position)
-        return _select(rows, ~(gone | dead.parts.dead_slots(rows.position, rows.slot)))
+            rows = _sealed_rows(task, high, low)
+            yield _live(rows, snapshot.dead_set(segment)) if len(rows) else rows
 
     def _active_rows(self, snapshot: Snapshot) -> KeyRows:
         active = snapshot.manifest.active
@@ -123,6 +115,24 @@ class Lookup:
             start = int(frames.positions[-1]) + 1
         self._active = active.id, start, rows
         return rows.rows()
+
+
+def _sealed_rows(task: IndexTask, high: int, low: int) -> KeyRows:
+    bucket = high >> 56
+    try:
+        rows, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
+    except (Corrupt, UnsupportedVersion):
+        # It has none yet, or one that cannot be used.
+        run_index(task, no_check)
+        rows, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
+    return _rows_of(rows, high, low)
+
+
+def _live(rows: KeyRows, dead: DeadSet | None) -> KeyRows:
+    if dead is None:
+        return rows
+    gone = dead.entries.contains_many(rows.position)
+    return _select(rows, ~(gone | dead.parts.dead_slots(rows.position, rows.slot)))
 
 
 def _select(rows: KeyRows, keep: NDArray[np.bool_]) -> KeyRows:
@@ -151,18 +161,37 @@ def _winner(rows: KeyRows, *, by_event_time: bool) -> _Found | None:
     )
 
 
-def _message(snapshot: Snapshot, positions: list[int], slot: int, partition: int) -> Message | None:
-    """The message whose chunks, or which alone, is at these positions."""
-    entries = [
-        entry
-        for position in positions
-        for entry in snapshot.read(position, compacted=True, limit=1)
-    ]
-    entry = entries[-1]
-    if len(entries) > 1:
-        parts = [parse_entry(each.body) for each in entries]
-        parts.sort(key=lambda part: part[0].chunk_id)
-        body = encode_entry(parts[-1][0], b"".join(payload for _, payload in parts))
-        entry = Entry(entry.position, entry.time_ms, body, entry.flags, entry.tag)
+def _parts_of(last: _Found, sources: Iterable[KeyRows]) -> list[int]:
+    """Where the chunks before a last one are, ascending; behind the last one of the same uuid."""
+    found: list[int] = []
+    before = NO_POSITION
+    for rows in sources:
+        same = (rows.group == np.uint64(last.group)) & (rows.position < last.position)
+        found += rows.position[same & (rows.flags & CHUNK_PART != 0)].tolist()
+        others = rows.position[same & (rows.flags & CHUNK_LAST != 0)]
+        before = max(before, int(others.max(initial=NO_POSITION)))
+    return sorted(position for position in found if position > before)
+
+
+def _chunked(snapshot: Snapshot, positions: list[int], partition: int) -> Message | None:
+    """The message whose chunks are at these positions, the last one at the last."""
+    found = (snapshot.get(position, compacted=True) for position in positions)
+    entries = [entry for entry in found if entry is not None]
+    if len(entries) < len(positions):
+        return None
+    payloads: dict[int, memoryview] = {}
+    for entry in entries:
+        # Of one that was sent again the later counts.
+        metadata, payload = parse_entry(entry.body)
+        payloads[metadata.chunk_id] = payload
+    numbers = range(metadata.num_chunks_from_msg)
+    if any(number not in payloads for number in numbers):
+        return None
+    body = encode_entry(metadata, b"".join(payloads[number] for number in numbers))
+    last = entries[-1]
+    return _message(Entry(last.position, last.time_ms, body, last.flags, last.tag), -1, partition)
+
+
+def _message(entry: Entry, slot: int, partition: int) -> Message | None:
     messages = decode_entry(entry, partition)
     return next((each for each in messages if each.id.batch_index == slot), None)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLAG_SHRUNK",
+    "PLAIN_BYTES_MAX",
     "Message",
     "MessageId",
     "broker_metadata_bytes",
@@ -59,6 +60,7 @@ __all__ = [
     "messages_of",
     "metadata_of",
     "new_entry",
+    "open_payload",
     "parse_entry",
     "text_of",
 ]
@@ -66,6 +68,10 @@ __all__ = [
 FLAG_SHRUNK = 0x0400
 """Of an entry's frame: the batch has only the messages that `compacted_batch_indexes` lists."""
 
+PLAIN_BYTES_MAX = 256 << 20
+"""What says that it is larger when opened is not opened: a few bytes can say so."""
+
+_CODECS = frozenset({LZ4, ZLIB, ZSTD, SNAPPY})
 _BROKER_MAGIC = b"\x0e\x02"
 _CRC_MAGIC = b"\x0e\x01"
 
@@ -255,19 +261,41 @@ def decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
 
 
 def decompress_as(codec: int, payload: Buffer, size: int) -> Buffer:
-    """The payload as it was before it was compressed, when it had `size` bytes."""
+    """The payload as it was before it was compressed, when it had `size` bytes.
+
+    It is given back as it is if the codec is none, else in memory of its own.
+    """
+    if codec not in _CODECS:
+        return payload
+    if size > PLAIN_BYTES_MAX:
+        what = f"payload is said to have {size} bytes when opened"
+        raise InvalidInput(f"{what}, the limit is {PLAIN_BYTES_MAX}")
+    plain = bytearray(size)
+    if not open_payload(codec, memoryview(payload), memoryview(plain)):
+        raise InvalidInput(f"payload is not {size} bytes compressed as it says")
+    return plain
+
+
+def open_payload(codec: int, payload: memoryview, out: memoryview) -> bool:
+    """Open a compressed payload into `out`; False if it is not just so many bytes."""
     try:
         if codec == LZ4:
-            return bytes(cramjam.lz4.decompress_block(payload, output_len=size))
-        if codec == ZLIB:
-            return zlib.decompress(payload)
-        if codec == ZSTD:
-            return bytes(cramjam.zstd.decompress(payload, output_len=size))
-        if codec == SNAPPY:
-            return bytes(cramjam.snappy.decompress_raw(payload))
-    except (cramjam.DecompressionError, zlib.error) as error:
-        raise InvalidInput(f"payload is not compressed as it says: {error}") from error
-    return payload
+            size = cramjam.lz4.decompress_block_into(payload, out)
+        elif codec == ZSTD:
+            size = cramjam.zstd.decompress_into(payload, out)
+        elif codec == SNAPPY:
+            size = cramjam.snappy.decompress_raw_into(payload, out)
+        else:
+            assert codec == ZLIB
+            opener = zlib.decompressobj()
+            # One byte more than expected, so that it reads on to the end of the stream.
+            plain = opener.decompress(payload, len(out) + 1)
+            size = len(plain) if opener.eof else -1
+            if size == len(out):
+                out[:] = plain
+    except (cramjam.DecompressionError, zlib.error):
+        return False
+    return bool(size == len(out))
 
 
 def compress(codec: int, plain: Buffer) -> Buffer:

@@ -10,7 +10,8 @@ character that is not a letter, digit, - or _ is written as %XX, so that no name
 directory or meets another one's files.
 
 Clients name producers, consumers and subscriptions as they like; no path has those names, so only
-their length is limited.
+their length is limited. One name of a subscription is taken: `__compaction`, under which Pulsar's
+tools know the compacted view.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lithify.errors import InvalidInput
 
 __all__ = [
     "CLIENT_NAME_CHARACTERS_MAX",
+    "COMPACTION",
     "NAME_CHARACTERS_MAX",
     "Namespace",
     "TopicName",
@@ -30,6 +32,9 @@ __all__ = [
 ]
 
 CLIENT_NAME_CHARACTERS_MAX = 1000
+
+COMPACTION = "__compaction"
+"""The name of the compacted view among subscriptions and cursors."""
 
 NAME_CHARACTERS_MAX = 200
 """Escaped, a name has at most 3 times as many bytes; most file systems take 255 a part."""
@@ -55,6 +60,8 @@ def check_client_name(what: str, name: str) -> None:
             f"the name of a {what} has 1 to {CLIENT_NAME_CHARACTERS_MAX} characters, "
             f"not {len(name)}"
         )
+    if what == "subscription" and name == COMPACTION:
+        raise InvalidInput(f"no subscription may have the name {name}: it is the compacted view's")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,7 +2,8 @@
 
 A consumer with few permits takes a few entries of a piece and comes back for the next ones, and
 subscriptions that follow the end of the topic all want the same entries. So the last pieces read
-are kept, `KEPT_MAX` a topic, and dropped by `forget_unused` when nobody came for them.
+are kept, `KEPT_MAX` a topic, and dropped by `forget_unused` when nobody came for them. Of a piece
+of small messages most entries are made only when a consumer takes them.
 
 A piece covers every position from `start` to `through`: what is in between and has no entry does
 not exist. Such a gap within a ledger, left by a failed write, is remembered, so that cursors can
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.log.entries import FrameEntries
 from lithify.positions import PACKED_ENTRY_BITS
 
 if TYPE_CHECKING:
@@ -50,11 +53,14 @@ WALKS_MAX = 16
 class _Piece:
     start: int
     through: int
-    positions: list[int]
-    entries: list[Entry]
+    entries: Sequence[Entry]
     view: tuple[int, ...] | None = None
     """Generation, horizon and border of what is retained; None for a piece of the log."""
     used: bool = field(default=True)
+
+    def find(self, position: int) -> int:
+        """The number of the first entry at or above a position."""
+        return bisect_left(self.entries, position, key=attrgetter("position"))
 
 
 class Reading:
@@ -75,8 +81,8 @@ class Reading:
         piece = self._from_log(start) if joined is None else self._compacted(start, joined)
         if piece is None:
             return [], start - 1
-        low = bisect_left(piece.positions, start)
-        entries = piece.entries[low : low + limit]
+        low = piece.find(start)
+        entries = list(piece.entries[low : low + limit])
         if low + limit >= len(piece.entries):
             return entries, piece.through
         return entries, entries[-1].position
@@ -101,10 +107,8 @@ class Reading:
 
     def _from_snapshot(self, snapshot: Snapshot, start: int) -> _Piece | None:
         for frames in snapshot.read_frames(start):
-            entries = list(frames.entries())
             self._note_gaps(start, frames)
-            positions = frames.positions.tolist()
-            return self._keep(_Piece(start, positions[-1], positions, entries))
+            return self._keep(_Piece(start, int(frames.positions[-1]), FrameEntries(frames)))
         return None
 
     # --- compacted --------------------------------------------------------------------------
@@ -135,12 +139,14 @@ class Reading:
                     start, COMPACTED_ENTRIES_MAX, border
                 )
                 if entries:
-                    positions = [entry.position for entry in entries]
-                    return self._keep(_Piece(start, looked, positions, entries, view))
+                    return self._keep(_Piece(start, looked, entries, view))
+                if looked < start:
+                    # The view was deleted since the border was found: there is only the log now.
+                    border = start - 1
             above = max(start, border + 1)
             piece = self._kept(above, None) or self._from_snapshot(snapshot, above)
         # If there is nothing, all of what is compacted was looked at and need not be again.
-        return piece or _Piece(start, max(start - 1, border), [], [])
+        return piece or _Piece(start, max(start - 1, border), [])
 
     def following(self, position: int) -> int:
         """The first position at or above one that an entry has or a future one may get."""
@@ -157,11 +163,15 @@ class Reading:
         border = self.border(joined)
         while position <= border:
             piece = self._compacted(position, joined)
-            for entry in piece.entries[bisect_left(piece.positions, position) :]:
+            for number in range(piece.find(position), len(piece.entries)):
+                entry = piece.entries[number]
                 if entry.position > border:
                     break
                 if not is_done(entry):
                     return entry.position
+            if piece.through < position:
+                # The view was deleted since the border was found, and the log has nothing there.
+                break
             position = min(piece.through, border) + 1
         return self.following(position)
 
@@ -192,13 +202,13 @@ class Reading:
 
     def _around(
         self, snapshot: Snapshot, position: int, joined: int | None
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[Sequence[Entry], int]:
         """Entries from a position on, and the last position that was looked at."""
         kept = self._kept(position, None) if joined is None else self._compacted(position, joined)
         if kept is not None:
             return kept.entries, max(position, kept.through)
         for frames in snapshot.read_frames(position):
-            return list(frames.entries()), int(frames.positions[-1])
+            return FrameEntries(frames), int(frames.positions[-1])
         return [], max(position, snapshot.last_position)
 
     def _note_gaps(self, start: int, frames: Frames) -> None:

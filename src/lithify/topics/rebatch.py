@@ -165,8 +165,7 @@ def _pack(
 
 def _kept(frames: Frames, number: int, opened: Buffer, row: int, parts: Parts) -> bytes:
     """What is retained of an opened payload."""
-    # Copied, because compiled loops know writable arrays only.
-    plain = np.frombuffer(opened, np.uint8).copy()
+    plain = np.frombuffer(opened, np.uint8)
     out = np.empty(len(plain), np.uint8)
     problem, size = kernels.keep_slots(
         frames.buffer,

@@ -46,6 +46,9 @@ LAST_MESSAGE = "last_message"
 
 VIEW_MESSAGES = "view_messages"
 
+TIME_MAX = 2**63 - 1
+"""The time of what says it was published even later (`index_kernels.py`)."""
+
 
 @dataclass(slots=True)
 class TopicRule:
@@ -71,7 +74,7 @@ class TopicRule:
         judging = Judging(
             by_event_time=settings.by_event_time,
             keep_keyless=settings.keep_keyless,
-            tombstones_until_ms=question.as_of_ms - settings.tombstone_retention_ms,
+            tombstones_until_ms=_tombstones_until_ms(settings, question.as_of_ms),
             keys_until_ms=question.as_of_ms - settings.key_ttl_ms if settings.key_ttl_ms else -1,
         )
         indexes = [self._index_task(question, segment, judging) for segment in question.segments]
@@ -163,7 +166,9 @@ class TopicRule:
                 dropped[cause] = so_far[0] + messages, so_far[1] + size
         facts = index_facts(index)
         if index.segment.last_position > self.judged_before():
-            _add_reduced(facts, sum(each.rows for each in found), dropped)
+            rows = sum(each.rows for each in found)
+            left_bytes = index.segment.frame_bytes - verdict.row_bytes
+            _add_reduced(facts, rows, left_bytes, dropped)
         self._messages += verdict.live_messages
         if verdict.last is not None:
             self._last = verdict.last
@@ -177,9 +182,26 @@ class TopicRule:
         )
 
 
-def _add_reduced(facts: IndexFacts, rows: int, dropped: dict[Cause, tuple[int, int]]) -> None:
-    """Count what the index itself left out: messages superseded within the segment, and markers."""
+def _tombstones_until_ms(settings: CompactionSettings, as_of_ms: int) -> int:
+    """Tombstones that were published up to then go: all of them, if they are not to be retained."""
+    # Whatever clock their producer has: one that is ahead of ours must not keep a key's end back.
+    kept_ms = settings.tombstone_retention_ms
+    return as_of_ms - kept_ms if kept_ms else TIME_MAX
+
+
+def _add_reduced(
+    facts: IndexFacts, rows: int, left_bytes: int, dropped: dict[Cause, tuple[int, int]]
+) -> None:
+    """Count what the index itself left out: messages superseded within the segment, and markers.
+
+    Of their bytes only the sum is known; both get as much for each of theirs.
+    """
+    left = facts.messages - rows
+    if not left:
+        return
+    marker_bytes = left_bytes * facts.markers // left
     messages, size = dropped.get(Cause.SUPERSEDED, (0, 0))
-    dropped[Cause.SUPERSEDED] = messages + facts.messages - facts.markers - rows, size
+    size += left_bytes - marker_bytes
+    dropped[Cause.SUPERSEDED] = messages + left - facts.markers, size
     if facts.markers:
-        dropped[Cause.MARKER] = facts.markers, 0
+        dropped[Cause.MARKER] = facts.markers, marker_bytes

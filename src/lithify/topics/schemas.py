@@ -15,13 +15,14 @@ by the rules in `avro.py`. Other definitions are not looked into.
 
 Two schemas are the same if their types and definitions are, a JSON definition by its values.
 
-One thread at a time; a change is durable when it returns.
+Any thread may call; a change is durable when it returns.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import threading
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -158,6 +159,7 @@ class Schemas:
         self._path = f"{directory}/schemas"
         self._clock = clock
         self._versions: list[SchemaVersion] = []
+        self._lock = threading.Lock()
         if not fs.exists(self._path):
             return
         for offset, text in read_lines(fs, self._path)[0]:
@@ -211,14 +213,20 @@ class Schemas:
     def register(self, schema: Schema) -> SchemaVersion:
         """The version of a schema, a new one if need be; raises `IncompatibleSchema`."""
         found = self.find(schema)
-        if found is None:
-            self.check(schema)
-            found = self._add(schema)
+        if found is not None:
+            return found
+        with self._lock:
+            # Another thread may have added it meanwhile, or one that it is not compatible with.
+            found = self.find(schema)
+            if found is None:
+                self.check(schema)
+                found = self._add(schema)
         return found
 
     def delete(self) -> int:
         """Let what follows begin anew; the version that says so."""
-        return self._add(None).version
+        with self._lock:
+            return self._add(None).version
 
     def _add(self, schema: Schema | None) -> SchemaVersion:
         if len(self._versions) >= VERSIONS_MAX:

@@ -209,7 +209,7 @@ def _frames(fs: FileSystem, part: ScanPart) -> Iterator[Frames]:
     segments = OpenSegments(fs, directory, 1)
     tail = part.tail or ActiveTail(BlockIndex(), 0, NO_POSITION)
     try:
-        snapshot = Snapshot(fs, directory, part.manifest, segments, tail)
+        snapshot = Snapshot(part.manifest, segments, tail)
         for frames in snapshot.read_frames(part.low):
             stop = int(np.searchsorted(frames.positions, part.high, side="right"))
             if stop:

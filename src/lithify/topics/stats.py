@@ -1,10 +1,11 @@
 """What a topic can say of itself, under the names of Pulsar's statistics.
 
 Counted are entries where Pulsar counts entries (a backlog, a ledger's size) and messages where it
-counts messages (what came in and went out). Nothing is read from disk: counts come from the
-manifest and the cursors, so the cost follows the number of segments and of ranges shown.
+counts messages (what came in and went out). The counts come from the manifest and the cursors, so
+the cost follows the number of segments and of ranges shown; see `backlog.py`.
 
-    backlog = entries above mark-delete - entries above it that are acknowledged
+The compacted view is shown as Pulsar shows it: as a subscription `__compaction` that has nobody,
+whose backlog is what no run has judged.
 
 Rates are those of the last minute or so (`rates.py`).
 
@@ -17,16 +18,22 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lithify.positions import PACKED, unpack
+from lithify.positions import unpack
+from lithify.topics.backlog import (
+    backlog,
+    ledgers_of,
+    storage_bytes,
+    stored_above,
+    subscription_backlog,
+)
+from lithify.topics.names import COMPACTION
 from lithify.topics.producers import AccessMode
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lithify.log.manifest import SegmentRef
     from lithify.topics.client import Client
-    from lithify.topics.cursor import Cursor
     from lithify.topics.producers import Producer
     from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
@@ -36,9 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["backlog", "internal_stats", "storage_bytes", "stored_above", "sum_stats", "topic_stats"]
 
 RANGES_SHOWN_MAX = 1000
-
-COMPACTION = "__compaction"
-"""The name of the compacted view among the cursors."""
 
 _TYPES = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
@@ -76,45 +80,6 @@ _SUBSCRIPTION_SUMS = (
 )
 
 
-# --- sizes ------------------------------------------------------------------------------------
-
-
-def _ledgers(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
-    """(segment, last position, entries, bytes) of each ledger, the active one as it is now."""
-    *sealed, active = topic.log.manifest.segments
-    rows = [(ref, ref.last_position, ref.live_entries, ref.live_bytes) for ref in sealed]
-    last = min(topic.log.last_position, PACKED.last(active.id))
-    entries = max(0, last - active.first_position + 1)
-    return [*rows, (active, last, entries, topic.log.active_bytes if entries else 0)]
-
-
-def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
-    """(entries, bytes) that are not acknowledged; the bytes of a part are in proportion."""
-    above, size_bytes = stored_above(topic, cursor.mark_delete)
-    acked = min(cursor.acked_entries, above)
-    return above - acked, size_bytes * (above - acked) // above if above else 0
-
-
-def stored_above(topic: Topic, position: int) -> tuple[int, int]:
-    """(entries, bytes) above a position."""
-    above = 0
-    size_bytes = 0
-    for _, last, entries, length in _ledgers(topic):
-        # Of the ledger that the position is in, only what is above it; gaps make it fewer.
-        left = min(entries, max(0, last - position))
-        if left:
-            above += left
-            size_bytes += length * left // entries
-    return above, size_bytes
-
-
-def storage_bytes(topic: Topic) -> int:
-    """What the files of its log take on disk."""
-    manifest = topic.log.manifest
-    sizes = sum(manifest.sizes().values()) + sum(r.file_bytes for r in manifest.retired)
-    return sizes + topic.log.active_bytes
-
-
 # --- stats ------------------------------------------------------------------------------------
 
 
@@ -125,6 +90,8 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         name: _subscription_stats(topic, subscription, rates)
         for name, subscription in sorted(topic.subscriptions.items())
     }
+    if topic.log.manifest.view is not None:
+        subscriptions[COMPACTION] = _view_stats(topic)
     shown = subscriptions.values()
     messages, size_bytes = topic.messages_in, topic.bytes_in
     messages_out, bytes_out = topic.delivered()
@@ -184,7 +151,7 @@ def _client(client: Client) -> dict[str, Any]:
 
 
 def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates) -> dict[str, Any]:
-    entries, size_bytes = backlog(topic, subscription.cursor)
+    entries, size_bytes = subscription_backlog(topic, subscription)
     active = subscription.active
     durable = topic.is_durable(subscription)
     rate, throughput = rates[subscription]
@@ -203,6 +170,27 @@ def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates)
         "nonContiguousDeletedMessagesRanges": sum(1 for _ in subscription.cursor.acked_ranges()),
         "isReplicated": False,
         "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
+    }
+
+
+def _view_stats(topic: Topic) -> dict[str, Any]:
+    """The compacted view as the subscription that it is to Pulsar's tools."""
+    entries, size_bytes = stored_above(topic, topic.log.manifest.horizon)
+    return {
+        "type": _TYPES[SubscriptionType.EXCLUSIVE],
+        "isDurable": True,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "msgBacklog": entries,
+        "backlogSize": size_bytes,
+        "unackedMessages": 0,
+        "msgOutCounter": 0,
+        "bytesOutCounter": 0,
+        "activeConsumerName": "",
+        "consumers": [],
+        "nonContiguousDeletedMessagesRanges": 0,
+        "isReplicated": False,
+        "subscriptionProperties": {},
     }
 
 
@@ -251,7 +239,7 @@ def _zeros() -> dict[str, float]:
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
     """How the log and the cursors of a topic stand."""
-    ledgers = _ledgers(topic)
+    ledgers = ledgers_of(topic)
     active, last, active_entries, active_bytes = ledgers[-1]
     confirmed = last if active_entries else active.first_position - 1
     view = topic.log.manifest.view

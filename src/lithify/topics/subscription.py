@@ -32,14 +32,20 @@ or if it is to be delivered again, it comes packed.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
-from lithify.topics.client import NOBODY, Client
+from lithify.topics.consumer import (
+    UNACKED_MESSAGES_MAX,
+    Consumer,
+    ConsumerRefused,
+    Held,
+    SubscriptionType,
+)
+from lithify.topics.entries import is_spent
 from lithify.topics.masked import MaskedBatches
 from lithify.topics.message import FLAG_SHRUNK
 from lithify.topics.slots import Slots
@@ -67,61 +73,8 @@ WAITING_MAX = 10_000
 DELAYED_MAX = 100_000
 AGAIN_MAX = 1_000
 """Waiting entries that are asked for at once."""
-UNACKED_MESSAGES_MAX = 50_000
-"""That a consumer of a shared or key_shared subscription may hold."""
 
 _NO_SLOT = -1
-
-
-class SubscriptionType(IntEnum):
-    """By the numbers of the protocol."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-    @property
-    def single(self) -> bool:
-        """Does one consumer get everything?"""
-        return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
-
-
-class ConsumerRefused(InvalidInput):
-    """A consumer cannot join; the text says why."""
-
-
-@dataclass(slots=True)
-class Held:
-    """An entry that a consumer has and has not acknowledged."""
-
-    messages: int
-    slot: int
-
-
-@dataclass(slots=True, eq=False)
-class Consumer:
-    """One consumer of a subscription."""
-
-    name: str
-    priority: int = 0
-    slots: Sequence[tuple[int, int]] = ()
-    """Sticky key_shared: inclusive ranges of slots; empty means that they are dealt out."""
-    permits: int = 0
-    paused: bool = False
-    """Its connection does not drain: it gets nothing for now."""
-    held: dict[int, Held] = field(default_factory=dict)
-    unacked_messages: int = 0
-    delivered_messages: int = 0
-    delivered_bytes: int = 0
-    client: Client = NOBODY
-    through: int | None = None
-    """The horizon it found when it joined to read compacted; None if it reads the log."""
-
-    @property
-    def ready(self) -> bool:
-        """May it get another entry?"""
-        return self.permits > 0 and not self.paused and self.unacked_messages < UNACKED_MESSAGES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +263,7 @@ class Subscription:
                     self._forget(position)
         for entry in entries:
             position = entry.position
-            if self.cursor.is_acked(position):
+            if self.cursor.is_acked(position) or self._is_spent(entry):
                 self._forget(position)
             elif again or not self._put_off(entry, now_ms):
                 slot = self._slot(entry)
@@ -330,6 +283,10 @@ class Subscription:
         if not again:
             self.read_position = max(self.read_position, through + 1)
         return deliveries
+
+    def _is_spent(self, entry: Entry) -> bool:
+        # Gaps are taken only behind mark-delete, so it may be among those that come.
+        return self.compacted and is_spent(entry, self.cursor.remaining_of(entry.position))
 
     def _put_off(self, entry: Entry, now_ms: int) -> bool:
         if self.kind is not SubscriptionType.SHARED:

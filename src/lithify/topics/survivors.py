@@ -174,9 +174,8 @@ def read_rows(
 ) -> tuple[KeyRows, NDArray[np.int64]]:
     """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
     for attempt in (1, 2):
-        index = open_index(task)
         try:
-            with index:
+            with open_index(task) as index:
                 return index.read(first, stop, columns), index.starts
         except (Corrupt, UnsupportedVersion):
             if attempt == 2:

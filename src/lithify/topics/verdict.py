@@ -5,7 +5,11 @@
    with fewer is a batch that is partly live: its live slots are kept as a mask.
 3. Count entries, messages and bytes, and note the last message that is retained.
 
-A batch that cannot be opened has one row, which stands for all of it.
+A batch that cannot be opened has one row, which stands for all of it. Placeholders of batches that
+lost messages the old way have none, so such a batch counts as partly live.
+
+The rows must be those that were judged: an index that was made again in between, with more or fewer
+of them, makes the run stale.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.errors import PlanStale
 from lithify.liveset import LiveSet
 from lithify.log.deadset import Parts
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.keyindex import BUCKETS
+from lithify.log.names import key_index_name
 from lithify.topics.row_flags import OPAQUE
 from lithify.topics.survivors import read_rows
 
@@ -48,6 +54,8 @@ class Verdict:
     live_entries: int
     live_messages: int
     live_bytes: int
+    row_bytes: int
+    """That the rows stand for; the rest of the segment has none."""
     last: tuple[int, int] | None
     """(position, slot) of the last retained message; slot -1 where it is not in a batch."""
 
@@ -62,10 +70,14 @@ def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
     live = np.concatenate(bits).view(np.bool_)
     columns = ("position", "slot", "slots", "length", "flags", "group")
     rows, _ = read_rows(task.index, 0, BUCKETS, columns)
+    if len(rows) != len(live):
+        path = f"{task.index.directory}/{key_index_name(task.index.segment.name)}"
+        raise PlanStale(f"{path} had {len(live)} rows when it was judged, now it has {len(rows)}")
+    row_bytes = int(rows.length.sum(dtype=np.int64))
     order = np.flatnonzero(live)
     order = order[np.lexsort((rows.slot[order], rows.position[order]))]
     if not len(order):
-        return Verdict(LiveSet.empty(), Parts.empty(), 0, 0, 0, None)
+        return Verdict(LiveSet.empty(), Parts.empty(), 0, 0, 0, row_bytes, None)
     positions = rows.position[order]
     slots = rows.slot[order]
     begins = np.flatnonzero(np.diff(positions, prepend=-1))
@@ -94,5 +106,6 @@ def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
         len(entries),
         len(order),
         live_bytes,
+        row_bytes,
         (int(positions[-1]), last),
     )

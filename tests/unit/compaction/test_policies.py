@@ -118,6 +118,14 @@ def test_all_packs_up_to_the_entries_of_a_target_as_well() -> None:
     """)
 
 
+def test_a_group_is_cut_where_its_task_would_have_too_much_to_read() -> None:
+    table = "1 1/8 1/8\n2 1/8 1/8\n3 1/8 1/8"
+    assert story(plan_all(log(table), replace(LIMITS, source_bytes_max=16))) == expect("""
+        rewrite 1-2 2 of 16 2 B of 16 B everything is packed
+        rewrite 3 1 of 8 1 B of 8 B everything is packed
+    """)
+
+
 def test_all_keeps_a_full_segment_that_stays_alone() -> None:
     plan = plan_all(log("1 9/9 90/90\n2 2/3 20/30\n3 10/10 95/95"), LIMITS)
     assert story(plan) == expect("""
@@ -479,6 +487,7 @@ def test_a_log_that_cannot_be_is_refused(name: str) -> None:
         ("target_entries_max", 0),
         ("sources_max", 0),
         ("overhead_bytes", -1),
+        ("source_bytes_max", 0),
     ],
 )
 def test_limits_that_cannot_be_are_refused(setting: str, value: int) -> None:

@@ -66,6 +66,18 @@ def test_appends_follow_each_other_and_are_read_back(fs: FileSystem, root: str) 
     assert read_file(fs, f"{root}/log") == b"abcdefgh!"
 
 
+def test_what_is_begun_to_be_synced_is_the_same_and_can_be_appended_to(
+    fs: FileSystem, root: str
+) -> None:
+    with fs.open_append(f"{root}/log") as file:
+        file.begin_sync()
+        file.write(b"abc")
+        file.begin_sync()
+        file.write(b"de")
+        file.fsync()
+    assert read_file(fs, f"{root}/log") == b"abcde"
+
+
 def test_reads_are_short_only_at_the_end(fs: FileSystem, root: str) -> None:
     put(fs, f"{root}/log", b"0123456789")
     with fs.open_read(f"{root}/log") as file:

@@ -159,6 +159,86 @@ def test_a_reader_may_ask_for_less_of_the_view(
         assert [span.high for span in spans] == sorted(span.high for span in spans)
 
 
+def test_an_entry_is_found_by_its_position() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs, LogSettings(segment_bytes_max=2**20))
+    # Each is a block of its own.
+    bodies = [bytes([number]) * 70_000 for number in range(4)]
+    log.append_many(bodies, positions=[10, 20, 30, 40]).result()
+    log.roll()
+    log.append(b"last", position=50).result()
+    publish_dead_set(fs, log, 0, {20})
+    with log.snapshot() as snapshot:
+        found = [snapshot.get(position) for position in (10, 30, 40, 50)]
+        assert [entry.body for entry in found if entry] == [*bodies[:1], *bodies[2:], b"last"]
+        gone = (0, 9, 11, 20, 45, 51)
+        assert [snapshot.get(position) for position in gone] == [None] * len(gone)
+
+
+def test_a_walk_begins_with_the_segment_that_has_its_position() -> None:
+    log = open_log(MemoryFileSystem())
+    fill(log, 21)
+    log.roll()
+    first, second, third, active = log.manifest.segments
+    view = (first, third)
+    log.publish(lambda m: replace(m, view=view, horizon=third.last_position), "view")
+    with log.snapshot() as snapshot:
+
+        def met(start: int, *, compacted: bool) -> list[int]:
+            return [span.ref.id for span in snapshot.spans(start, compacted=compacted)]
+
+        assert met(0, compacted=False) == [first.id, second.id, third.id, active.id]
+        assert met(second.last_position, compacted=False) == [second.id, third.id, active.id]
+        assert met(third.last_position + 1, compacted=False) == [active.id]
+        assert met(second.first_position, compacted=True) == [third.id]
+        assert met(third.last_position + 1, compacted=True) == []
+        log.append(b"above").result()
+    with log.snapshot() as snapshot:
+        assert met(second.first_position, compacted=True) == [third.id, active.id]
+        assert met(third.last_position + 1, compacted=True) == [active.id]
+
+
+# Dead sets in memory
+
+
+def test_a_dead_set_is_read_once_for_all_readers_until_nobody_asks_for_it() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem(), record=True)
+    log = open_log(fs)
+    fill(log, 14)
+    dead = publish_dead_set(fs, log, 0, {1, 2})
+
+    def reads_of_it() -> int:
+        before = len(fs.trace)
+        assert list(contents(log)) == [0, *range(3, 14)]
+        return sum(line.endswith(dead.name) for line in fs.trace[before:] if "open" in line)
+
+    assert reads_of_it() == 1
+    assert reads_of_it() == 0
+    log.maintain()
+    assert reads_of_it() == 0, "it was asked for since the maintenance before"
+    log.maintain()
+    log.maintain()
+    assert reads_of_it() == 1
+    log._segments.forget(dead.name)
+    assert reads_of_it() == 1
+
+
+def test_dead_sets_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    fill(log, 28)
+    dead = [publish_dead_set(fs, log, number, {7 * number}) for number in range(3)]
+    cache = OpenSegments(fs, DIRECTORY, 1)
+    one_bytes = cache.dead_set(dead[0]).nbytes
+    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 2 * one_bytes)
+    for ref in dead:
+        cache.dead_set(ref)
+    assert list(cache._dead) == [dead[1].name, dead[2].name], "the one used longest ago is gone"
+    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 0)
+    assert list(cache.dead_set(dead[0]).entries) == [0]
+    assert not cache._dead
+
+
 # Files that are not what they should be
 
 

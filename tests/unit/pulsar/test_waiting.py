@@ -42,7 +42,7 @@ def in_a_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
 
 class WatchedFileSystem(FaultyFileSystem):
-    """Knows in which thread a directory was made durable, and can hold that up."""
+    """Knows in which thread a directory or cursor was made durable, and can hold that up."""
 
     def __init__(self) -> None:
         super().__init__(MemoryFileSystem())
@@ -50,13 +50,24 @@ class WatchedFileSystem(FaultyFileSystem):
         self.held = ""
         self.holding = threading.Event()
         self.go = threading.Event()
+        self._inject = self._injector.run
+        self._injector.run = self._watch  # type: ignore[method-assign, assignment]
+
+    def _watch(self, name: str, paths: tuple[str, ...], *actions: Any) -> Any:
+        # The appends of a round of the loop are made durable in the loop: these not.
+        if name in {"fsync", "fdatasync"} and "/log/" not in paths[0]:
+            self._note(paths[0])
+        return self._inject(name, paths, *actions)
 
     def sync_dir(self, path: str) -> None:
+        self._note(path)
+        super().sync_dir(path)
+
+    def _note(self, path: str) -> None:
         self.threads.append((path, threading.current_thread()))
         if self.held and self.held in path:
             self.holding.set()
             assert self.go.wait(PATIENCE_S)
-        super().sync_dir(path)
 
     def hold(self, part: str) -> None:
         self.held = part
@@ -281,6 +292,94 @@ async def test_what_the_thread_could_not_do_is_told_to_the_client() -> None:
             pass
         assert answer.type == Type.CLOSE_PRODUCER
         node.fs.clear()
+
+
+# --- schemas and cursors ----------------------------------------------------------------------
+
+
+def with_schema(command: wire.BaseCommand) -> wire.BaseCommand:
+    part = command.producer if command.type == Type.PRODUCER else command.subscribe
+    part.schema.CopyFrom(wire.Schema(type=wire.Schema.String, name="text", schema_data=b""))
+    return command
+
+
+@in_a_loop
+async def test_schemas_and_cursors_are_written_in_threads() -> None:
+    async with served() as node:
+        client = await node.client()
+        client.send(with_schema(subscribe("orders", 1)))
+        assert (await client.answer()).type == Type.SUCCESS
+        start = with_schema(producer("bills"))
+        start.producer.initial_subscription_name = "all"
+        client.send(start)
+        assert (await client.answer()).type == Type.PRODUCER_SUCCESS
+        asked = wire.BaseCommand(type=Type.GET_OR_CREATE_SCHEMA)
+        asked.getOrCreateSchema.topic = "news"
+        asked.getOrCreateSchema.request_id = 5
+        asked.getOrCreateSchema.schema.CopyFrom(start.producer.schema)
+        client.send(asked)
+        answer = await client.answer()
+        assert answer.getOrCreateSchemaResponse.schema_version == bytes(8)
+        for part in ("orders/cursors", "orders/schemas", "bills/schemas", "news/schemas"):
+            assert any(part in path for path, _ in node.fs.threads), part
+        assert node.fs.in_loop() == []
+        assert list(node.topics.get("orders").subscriptions) == ["s1"]
+        assert list(node.topics.get("bills").subscriptions) == ["all"]
+
+
+@in_a_loop
+async def test_a_subscription_is_there_although_its_client_hung_up() -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        await other.join()
+        node.fs.hold("cursors")
+        client.send(subscribe("orders", 1))
+        await node.fs.is_held()
+        client.hang_up()
+        await other.ping()
+        node.fs.let_go()
+        while list(node.topics.get("orders").subscriptions) != ["s1"]:
+            await other.ping()
+
+
+@in_a_loop
+async def test_a_cursor_that_cannot_be_written_is_refused_and_not_there() -> None:
+    async with served() as node:
+        client = await node.client()
+        await client.join()
+        node.fs.add(Fault("fdatasync", "*cursors*", count=None))
+        client.send(subscribe("orders", 1))
+        answer = await client.answer()
+        assert (answer.type, answer.error.error) == (Type.ERROR, Error.PersistenceError)
+        node.fs.clear()
+        assert not node.topics.get("orders").subscriptions
+
+
+@in_a_loop
+async def test_no_client_may_take_the_name_of_the_compacted_view() -> None:
+    async with served() as node:
+        client = await node.client()
+        taken = subscribe("orders", 1)
+        taken.subscribe.subscription = "__compaction"
+        client.send(taken)
+        answer = await client.answer()
+        assert (answer.type, answer.error.error) == (Type.ERROR, Error.NotAllowedError)
+        assert "__compaction" in answer.error.message
+
+
+@in_a_loop
+async def test_all_is_settled_when_no_thread_is_at_work() -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        node.fs.hold("/data")
+        client.send(producer("new"))
+        await node.fs.is_held()
+        settled = asyncio.ensure_future(node.broker.settled())
+        await other.ping()
+        assert not settled.done()
+        node.fs.let_go()
+        await settled
+        assert node.topics.exists("new")
 
 
 # --- deduplication, switched while clients are there ------------------------------------------

@@ -52,7 +52,7 @@ def snapshot(*bodies: bytes | tuple[bytes, int]) -> Snapshot:
     task = sealed(*bodies)
     manifest = Manifest("topic", LOG_ID, 1, 2, (task.segment,))
     segments = OpenSegments(task.fs, DIRECTORY, 1)
-    return Snapshot(task.fs, DIRECTORY, manifest, segments, ActiveTail(BlockIndex(), 0, -1))
+    return Snapshot(manifest, segments, ActiveTail(BlockIndex(), 0, -1))
 
 
 def frames_of(

@@ -12,6 +12,7 @@ from lithify.errors import InvalidInput, InvalidSetting
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.positions import pack, unpack
+from lithify.topics.backlog import backlog, subscription_backlog
 from lithify.topics.compaction_service import (
     LogCompactionService,
     MessagePosition,
@@ -106,6 +107,44 @@ def test_mark_delete_gets_to_the_end_in_whatever_order(
     assert bench.received(subscription) == []
     bench.put("z")
     assert bench.received(subscription) == [0]
+
+
+def test_the_backlog_is_what_will_come(bench: Compacted) -> None:
+    bench.put("a", "a")
+    subscription, consumer = bench.read()
+
+    def left() -> int:
+        return subscription_backlog(bench.topic, subscription)[0]
+
+    assert backlog(bench.topic, subscription.cursor)[0] == 7, "the log behind what is not retained"
+    assert left() == 5
+    bench.received(subscription)
+    bench.ack(subscription, 4)
+    assert left() == 4
+    bench.ack(subscription, 1)
+    assert left() == 3
+    bench.compact()
+    assert left() == 3, "it goes on with the horizon that it found"
+    bench.topic.leave(subscription, consumer)
+    bench.topic.join(subscription, Consumer("d"), EXCLUSIVE, compacted=True)
+    assert left() == 2, "5 and the last of a"
+    bench.ack(subscription, 5)
+    bench.ack(subscription, 1, ledger=2)
+    assert left() == 0
+
+
+@pytest.mark.parametrize("value", [b"x" * 100, b"x" * 10_000])
+def test_the_backlog_in_a_large_segment_of_the_view(value: bytes) -> None:
+    bench = Compacted(segment_bytes_max=2**30)
+    for number in range(600):
+        bench.put(f"k{number % 500}", value=value)
+    bench.compact()
+    subscription, _ = bench.read()
+    assert subscription_backlog(bench.topic, subscription)[0] == 500
+    bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 199)))
+    entries, size_bytes = subscription_backlog(bench.topic, subscription)
+    assert entries == pytest.approx(400, rel=0.02)
+    assert size_bytes == pytest.approx(400 * len(value), rel=0.8)
 
 
 def test_what_is_in_order_is_recorded_so_that_a_restart_has_it_without_the_view(
@@ -314,6 +353,23 @@ def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
     assert bench.received(subscription) == [1, 0]
 
 
+def test_what_remains_of_a_batch_may_go_while_something_before_it_is_open() -> None:
+    bench = Compacted()
+    bench.put("z")
+    bench.put_batch("a", "b")
+    bench.compact()
+    subscription, consumer = bench.read()
+    assert bench.received(subscription) == [0, 1]
+    bench.topic.acknowledge(subscription, AckedBatch(pack(1, 1), 0b10, 2))
+    bench.put("b")
+    bench.compact()
+    bench.topic.leave(subscription, consumer)
+    subscription, _ = bench.read()
+    assert bench.received(subscription) == [0, 0], "all that is left of the batch is acknowledged"
+    bench.ack(subscription, 0)
+    assert subscription.cursor.mark_delete >= pack(1, 1)
+
+
 def test_the_last_message_is_known_without_reading() -> None:
     bench = Compacted()
     topic = bench.topic
@@ -479,3 +535,25 @@ def test_whatever_happens_meanwhile_each_reader_ends_with_the_same_map(seed: int
         assert follower.subscription.cursor.mark_delete >= pack(max(last.ledger, 0), 0) - 1
     read = {message.key: message.value for message in bench.topic.read(compacted=True)}
     assert {key: value for key, value in read.items() if value is not None} == expected
+
+
+def test_what_readers_had_pinned_is_added_to_the_report_when_upkeep_deletes_it(
+    bench: Compacted,
+) -> None:
+    topic = bench.topic
+    with topic.log.snapshot("a slow reader"):
+        bench.put("a", "b", "c")
+        bench.compact()
+        report = topic.compaction.record().latest
+        assert report is not None
+        assert report.reclaimed_bytes == 0
+        assert report.retired_bytes > 0
+        topic.maintain_files()
+        assert topic.log.manifest.retired
+    topic.maintain_files()
+    assert not topic.log.manifest.retired
+    report = topic.compaction.record().latest
+    assert report is not None
+    assert report.reclaimed_bytes >= report.retired_bytes
+    [newest] = topic.compaction.history.newest(1)
+    assert newest == report

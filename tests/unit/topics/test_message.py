@@ -149,3 +149,20 @@ def test_what_is_compressed_can_be_opened(compression: int) -> None:
     head = metadata(num_messages_in_batch=1, compression=compression, uncompressed_size=len(plain))
     body = encode_entry(head, compress(compression, plain))
     assert next(decode_entry(entry(body))).value == b"value" * 100
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZLIB, ZSTD, SNAPPY])
+@pytest.mark.parametrize("says", [0, 4, 6, 100, 256 * 2**20 + 1, 2**32 - 1])
+def test_a_payload_of_another_size_than_it_says_is_refused(compression: int, says: int) -> None:
+    """LZ4 would fill it up with zeros, and the size alone would take 4 GiB of memory."""
+    body = encode_entry(
+        metadata(compression=compression, uncompressed_size=says), compress(compression, b"value")
+    )
+    with pytest.raises(InvalidInput, match=f" {says} bytes"):
+        list(decode_entry(entry(body)))
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZLIB, ZSTD, SNAPPY])
+def test_nothing_compressed_is_nothing(compression: int) -> None:
+    body = encode_entry(metadata(compression=compression), compress(compression, b""))
+    assert [each.value for each in decode_entry(entry(body))] == [None]

@@ -1,0 +1,118 @@
+"""A node that serves, in a process of its own, and a client made by hand.
+
+For the rows that measure a node through its socket: `topics.py`, `reading.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command, next_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "RECEIVE_BYTES",
+    "Served",
+    "ask",
+    "client",
+    "connected",
+    "serving",
+    "take_command",
+]
+
+RECEIVE_BYTES = 2**20
+FRAME_BYTES_MAX = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A node that serves."""
+
+    process: subprocess.Popen[str]
+    pulsar: str
+    http: str
+
+    @property
+    def port(self) -> int:
+        """Of the wire protocol."""
+        return int(self.pulsar.rpartition(":")[2])
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, whoever uses it."""
+        path = f"{self.http}/admin/v2/persistent/public/default/{topic}?force=true"
+        with urllib.request.urlopen(urllib.request.Request(path, method="DELETE")):
+            pass
+
+    def memory_mb(self) -> float:
+        """What its process has in memory now."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            (line,) = (line for line in status if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+
+@contextmanager
+def serving(directory: str, durability: str) -> Iterator[Served]:
+    """A node until the block ends; ledgers of topics are not rolled for their size."""
+    environment = {
+        **os.environ,
+        "LITHIFY_DURABILITY": durability,
+        "LITHIFY_SEGMENT_BYTES_MAX": str(2**32 - 1),
+        "LITHIFY_LOG_LEVEL": "warning",
+    }
+    options = ("--data", directory, "--pulsar-port", "0", "--http-port", "0")
+    command = [sys.executable, "-m", "lithify", "serve", *options]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            addresses = dict(process.stdout.readline().split() for _ in range(2))
+            yield Served(process, addresses["pulsar"], addresses["http"])
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    """A connection to any server."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        yield connection
+
+
+@contextmanager
+def client(port: int) -> Iterator[socket.socket]:
+    """A connection to a node, past CONNECT."""
+    with connected(port) as connection:
+        command = wire.BaseCommand(type=wire.BaseCommand.CONNECT)
+        command.connect.client_version = "bench"
+        command.connect.protocol_version = 20
+        ask(connection, command, wire.BaseCommand.CONNECTED)
+        yield connection
+
+
+def ask(connection: socket.socket, command: wire.BaseCommand, expected: int) -> None:
+    """Send a command and take the answer, which must be of this type."""
+    connection.sendall(encode_command(command))
+    answer = take_command(connection)
+    assert answer.type == expected, answer
+
+
+def take_command(connection: socket.socket) -> wire.BaseCommand:
+    """The next command, as soon as its frame is whole; what was received behind it is dropped."""
+    received = b""
+    while (found := next_frame(memoryview(received), FRAME_BYTES_MAX)) is None:
+        more = connection.recv(RECEIVE_BYTES)
+        assert more, "the node hung up"
+        received += more
+    answer = wire.BaseCommand.FromString(bytes(found[0].command))
+    assert isinstance(answer, wire.BaseCommand)
+    return answer

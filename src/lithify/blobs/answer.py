@@ -1,0 +1,80 @@
+"""What a look at a blob answers, by its newest record and whether its put is there.
+
+| state | none | expired | deleted | all |
+|---|---|---|---|---|
+| there | ok | ok | ok | ok |
+| expired | `BlobExpired` | ok | `BlobExpired` | ok |
+| deleted, expired or not | `BlobDeleted` | `BlobDeleted` | ok | ok |
+| deleted, put compacted away | `BlobDeleted` | `BlobDeleted` | `BlobDeleted` | `BlobDeleted` |
+| anything else | `BlobNotFound` | | | |
+
+The columns are what the caller has asked to see besides blobs that are there. Deleted comes before
+expired. A blob is expired after its expiry, not at it.
+
+Pure. Called by the store.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from lithify.blobs.errors import BlobDeleted, BlobError, BlobExpired, BlobNotFound
+from lithify.blobs.reading import BlobInfo
+from lithify.blobs.records import Kind
+
+if TYPE_CHECKING:
+    from lithify.blobs.index import Found
+    from lithify.blobs.records import PutRecord
+    from lithify.blobs.rows import Row
+    from lithify.log.manifest import SegmentRef
+
+__all__ = ["Include", "answer", "info_of", "is_seen"]
+
+
+class Include(StrEnum):
+    """Which blobs a look may see besides those that are there."""
+
+    NONE = "none"
+    EXPIRED = "expired"
+    DELETED = "deleted"
+    ALL = "all"
+
+
+def answer(
+    blob_id: str, found: Found | None, include: Include, now_ms: int
+) -> tuple[Row, SegmentRef]:
+    """The put and its segment, or why they are not to be seen."""
+    if found is None:
+        raise BlobNotFound(blob_id)
+    if found.newest.kind is Kind.DELETE:
+        if found.put is None or include not in (Include.DELETED, Include.ALL):
+            raise BlobDeleted(blob_id)
+    elif found.put is None:
+        raise BlobNotFound(blob_id)
+    elif now_ms > found.newest.expiry_ms and include not in (Include.EXPIRED, Include.ALL):
+        raise BlobExpired(blob_id)
+    assert found.segment is not None
+    return found.put, found.segment
+
+
+def is_seen(found: Found, include: Include, now_ms: int) -> bool:
+    """Whether `answer` would give the put."""
+    try:
+        answer("", found, include, now_ms)
+    except BlobError:
+        return False
+    return True
+
+
+def info_of(put: PutRecord, row: Row, found: Found) -> BlobInfo:
+    """The blob as it is now."""
+    newest = found.newest
+    return BlobInfo(
+        put,
+        row.position,
+        newest.expiry_ms,
+        newest.life_version,
+        deleted=newest.kind is Kind.DELETE,
+        changed_ms=newest.time_ms,
+    )

@@ -1,0 +1,123 @@
+"""What a blob store refuses, and how it says so.
+
+    LithifyError
+    ├── BlobError               about one blob; names its id
+    │   ├── BlobNotFound        never put, or compacted away
+    │   ├── BlobDeleted         deleted; it can be undeleted within the retention
+    │   ├── BlobDeletedForever  undelete came too late: the content is gone or about to go
+    │   ├── BlobExpired         its time is over
+    │   ├── BlobNotDeleted      undelete of a blob that is there
+    │   └── BlobExists          a put with an id that is taken
+    ├── BlobStoreFull           no room for the record; a compaction may make some
+    └── InvalidInput
+        ├── BlobTooLarge        larger than a segment can hold
+        ├── RangeNotSatisfiable a range outside the content
+        ├── NotABlobStore       the directory holds something else, or nothing
+        └── BlobStoreExists     create where a store is
+
+Anybody may catch them.
+"""
+
+from __future__ import annotations
+
+from lithify.errors import InvalidInput, LithifyError
+
+__all__ = [
+    "BlobDeleted",
+    "BlobDeletedForever",
+    "BlobError",
+    "BlobExists",
+    "BlobExpired",
+    "BlobNotDeleted",
+    "BlobNotFound",
+    "BlobStoreExists",
+    "BlobStoreFull",
+    "BlobTooLarge",
+    "NotABlobStore",
+    "RangeNotSatisfiable",
+]
+
+
+class BlobError(LithifyError):
+    """About one blob."""
+
+    what = "cannot be used"
+
+    def __init__(self, blob_id: str) -> None:
+        self.blob_id = blob_id
+        super().__init__(f"blob {blob_id!r} {self.what}")
+
+
+class BlobNotFound(BlobError):
+    """Never put, or compacted away."""
+
+    what = "is not in the store"
+
+
+class BlobDeleted(BlobError):
+    """Its newest record is a delete."""
+
+    what = "is deleted"
+
+
+class BlobDeletedForever(BlobError):
+    """An undelete that came too late."""
+
+    what = "is deleted longer than the retention, or its content is gone"
+
+
+class BlobExpired(BlobError):
+    """The clock has passed its expiry."""
+
+    what = "is expired"
+
+
+class BlobNotDeleted(BlobError):
+    """There is nothing to undelete."""
+
+    what = "is not deleted"
+
+
+class BlobExists(BlobError):
+    """An id is put once; it is free again when compaction has dropped its last record."""
+
+    what = "is in the store already"
+
+
+class BlobStoreFull(LithifyError):
+    """A record needs more room than is left."""
+
+    def __init__(self, directory: str, size_bytes: int, capacity_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.capacity_bytes = capacity_bytes
+        super().__init__(
+            f"{directory} has no room for a record of {size_bytes} bytes, "
+            f"its capacity is {capacity_bytes}"
+        )
+
+
+class BlobTooLarge(InvalidInput):
+    """A record never spans segments, so a segment is the limit."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"record of {size_bytes} bytes or more is larger than a segment takes, {limit_bytes}"
+        )
+
+
+class RangeNotSatisfiable(InvalidInput):
+    """A range that the content does not have."""
+
+    def __init__(self, start: int, stop: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        super().__init__(f"range {start} … {stop} is not in a content of {size_bytes} bytes")
+
+
+class NotABlobStore(InvalidInput):
+    """Nothing was created here, or not a blob store."""
+
+
+class BlobStoreExists(InvalidInput):
+    """A store is created once."""

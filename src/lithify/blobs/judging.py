@@ -1,0 +1,185 @@
+"""The tasks of a run over key indexes: validity by range of buckets, then a verdict a segment.
+
+validity
+    1. Of every segment's key index read what the judgement needs, for one range of buckets. A
+       damaged index is made again on the spot.
+    2. Rows that a segment's dead set names are dead already.
+    3. Behind them come the rows above the horizon, which are not judged but may be newest.
+    4. `validity.judge_rows`; answer for each segment with a bit a row, set for live ones, in the
+       order of the index, and with what died by cause.
+verdict
+    From the bits of all ranges to the positions that are live in one segment: a record with all
+    its parts. Parts that no put follows, left by a write that failed, are live for nobody.
+
+Memory is that of the range: `plan_ranges` cuts the 256 buckets so that a task stays below a limit.
+Both run in any process that sees the files. Called by the rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.blobs.indexing import read_rows
+from lithify.blobs.validity import Fate, judge_rows
+from lithify.compaction.report import Cause
+from lithify.liveset import LiveSet
+from lithify.log.keyindex import BUCKETS, COLUMNS, KeyRows
+from lithify.log.reader import read_dead_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from lithify.blobs.indexing import IndexTask
+    from lithify.blobs.validity import Terms
+
+__all__ = [
+    "JUDGED_COLUMNS",
+    "ROW_BYTES",
+    "Valid",
+    "ValidityTask",
+    "Verdict",
+    "VerdictTask",
+    "plan_ranges",
+    "read_part",
+    "run_validity",
+    "run_verdict",
+]
+
+ROW_BYTES = 120
+"""Of memory, for a row in a task: its columns twice while they are joined, fate and sorting."""
+
+JUDGED_COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "length")
+_CAUSES = {
+    Fate.SUPERSEDED: Cause.SUPERSEDED,
+    Fate.EXPIRED: Cause.EXPIRED,
+    Fate.DELETED: Cause.DELETED,
+    Fate.TOMBSTONE: Cause.TOMBSTONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidityTask:
+    """The buckets from `first` up to `stop` of all these segments, in position order."""
+
+    indexes: tuple[IndexTask, ...]
+    first: int
+    stop: int
+    terms: Terms
+    above: KeyRows
+    """The rows above the horizon, of these buckets, in the order of positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Of one segment, for the task's range of buckets."""
+
+    rows: int
+    bits: bytes
+    """A bit a row, the first one highest; set for live rows."""
+    dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
+    """(records, bytes) that are dead since this judgement, by cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTask:
+    """A segment and its live rows, in pieces by ascending ranges of buckets."""
+
+    index: IndexTask
+    valid: tuple[Valid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is live in a segment."""
+
+    live: LiveSet
+    live_entries: int
+    live_bytes: int
+
+
+def plan_ranges(rows: int, slots: int, memory_bytes: int) -> list[tuple[int, int]]:
+    """Ranges of buckets for tasks of which `slots` run side by side within `memory_bytes`."""
+    share = max(1, memory_bytes // max(1, slots) // ROW_BYTES)
+    tasks = min(BUCKETS, max(slots, -(-rows // share)))
+    cuts = [BUCKETS * number // tasks for number in range(tasks + 1)]
+    return list(pairwise(cuts))
+
+
+def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
+    """Carry out a task."""
+    parts: list[KeyRows] = []
+    fates: list[NDArray[np.uint8]] = []
+    for index in task.indexes:
+        check()
+        rows, dead = read_part(index, task.first, task.stop)
+        parts.append(rows)
+        fates.append(np.where(dead, Fate.DEAD_BEFORE, Fate.LIVE).astype(np.uint8))
+    fates.append(np.full(len(task.above), Fate.LIVE, np.uint8))
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in (*parts, task.above)])
+        for name in JUDGED_COLUMNS
+    }
+    judged = np.concatenate(fates)
+    judge_rows(
+        columns["hash_high"],
+        columns["hash_low"],
+        columns["flags"],
+        columns["publish_ms"],
+        columns["event_ms"],
+        judged,
+        task.terms,
+    )
+    ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    lengths = columns["length"]
+    return [_answer(judged[start:stop], lengths[start:stop]) for start, stop in pairwise(ends)]
+
+
+def read_part(
+    index: IndexTask, first: int, stop: int, *, every: bool = False
+) -> tuple[KeyRows, NDArray[np.bool_]]:
+    """(rows of a segment, which of them are dead); `every` column, or those that are judged."""
+    ref = index.segment
+    columns = JUDGED_COLUMNS if ref.dead is None else (*JUDGED_COLUMNS, "position")
+    rows, _ = read_rows(index, first, stop, tuple(COLUMNS) if every else columns)
+    if ref.dead is None:
+        return rows, np.zeros(len(rows), np.bool_)
+    dead = read_dead_set(index.fs, index.directory, ref.dead)
+    return rows, dead.entries.contains_many(rows.position)
+
+
+def _answer(fates: NDArray[np.uint8], lengths: NDArray[np.uint32]) -> Valid:
+    counts = np.bincount(fates, minlength=len(Fate))
+    sizes = np.bincount(fates, weights=lengths, minlength=len(Fate))
+    dropped = {
+        cause: (int(counts[fate]), int(sizes[fate]))
+        for fate, cause in _CAUSES.items()
+        if counts[fate]
+    }
+    return Valid(len(fates), np.packbits(fates == Fate.LIVE).tobytes(), dropped)
+
+
+def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
+    """Carry out a task."""
+    check()
+    live = _bits(task.valid)
+    rows, _ = read_rows(task.index, 0, BUCKETS, ("position", "slots", "length"))
+    chosen = np.flatnonzero(live)
+    chosen = chosen[np.argsort(rows.position[chosen], kind="stable")]
+    last = rows.position[chosen]
+    entries = rows.slots[chosen].astype(np.int64)
+    return Verdict(
+        LiveSet.from_ranges(last - entries + 1, last + 1),
+        int(entries.sum()),
+        int(rows.length[chosen].sum(dtype=np.int64)),
+    )
+
+
+def _bits(pieces: Sequence[Valid]) -> NDArray[np.bool_]:
+    bits = [np.unpackbits(np.frombuffer(p.bits, np.uint8), count=p.rows) for p in pieces]
+    return np.concatenate(bits).view(np.bool_)

@@ -1,0 +1,149 @@
+"""Rows: what an index knows of each record, as a value and as columns of a key index.
+
+The columns are those of `log/keyindex.py`; a blob store uses them so:
+
+| column | |
+|---|---|
+| hash_high, hash_low | the id's hash, two little-endian numbers |
+| position | of the record; the parts of a put are at the positions just below |
+| slots | entries of the record: 1, and for a put its parts |
+| slot | life version |
+| length | bytes that all its frames take in the segment |
+| flags | kind |
+| publish_ms | time of the operation |
+| event_ms | expiry |
+| group | offset of the record's frame in the segment file, behind its parts |
+
+Everything but the offset stays the same when a record is copied to another segment.
+
+Pure. Called by the index and by the tasks of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lithify.blobs.records import KIND_SHIFT, Kind
+from lithify.log.frame import HEADER_BYTES
+from lithify.log.keyindex import COLUMNS, KeyRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from lithify.log.scan import Frames
+
+__all__ = ["Row", "join_rows", "rows_of", "rows_of_frames", "split_hash", "values_of"]
+
+_LIFE_VERSION_AT, _EXPIRY_AT, _HASH_AT, _SIZE_AT = 4, 8, 16, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record in one segment."""
+
+    kind: Kind
+    position: int
+    entries: int
+    length: int
+    offset: int
+    life_version: int
+    time_ms: int
+    expiry_ms: int
+
+
+def split_hash(id_hash: bytes) -> tuple[int, int]:
+    """(high, low) as they stand in the columns."""
+    return int.from_bytes(id_hash[:8], "little"), int.from_bytes(id_hash[8:], "little")
+
+
+def rows_of_frames(frames: Frames) -> KeyRows:
+    """A row for each record that ends in these frames; parts have none."""
+    kinds = frames.flags() >> KIND_SHIFT
+    heads = frames.select(kinds != Kind.PART)
+    kinds = kinds[kinds != Kind.PART]
+    bodies = heads.offsets + HEADER_BYTES
+    parts = heads.tags().astype(np.int64)
+    sizes = np.zeros(len(heads), np.int64)
+    split = np.flatnonzero(parts)
+    sizes[split] = _numbers(heads, bodies[split] + _SIZE_AT, "<i8")
+    part_bytes = np.where(parts > 0, sizes + HEADER_BYTES * parts, 0)
+    columns = {
+        "hash_high": _numbers(heads, bodies + _HASH_AT, "<u8"),
+        "hash_low": _numbers(heads, bodies + _HASH_AT + 8, "<u8"),
+        "position": heads.positions.copy(),
+        "slot": _numbers(heads, bodies + _LIFE_VERSION_AT, "<i4"),
+        "slots": parts + 1,
+        "length": HEADER_BYTES + heads.lengths() + part_bytes,
+        "flags": kinds,
+        "publish_ms": heads.times(),
+        "event_ms": _numbers(heads, bodies + _EXPIRY_AT, "<i8"),
+        "group": heads.offsets + heads.base,
+    }
+    return KeyRows(**{name: columns[name].astype(kind) for name, kind in COLUMNS.items()})
+
+
+def _numbers(frames: Frames, offsets: NDArray[np.int64], kind: str) -> NDArray[Any]:
+    """The numbers at these offsets of the buffer."""
+    width = np.dtype(kind).itemsize
+    numbers: NDArray[Any] = frames.buffer[offsets[:, None] + np.arange(width)].view(kind)
+    return numbers.reshape(-1)
+
+
+def join_rows(pieces: Sequence[KeyRows]) -> KeyRows:
+    """All of them, in this order."""
+    none = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
+    columns = {
+        name: np.concatenate([none[name], *(getattr(piece, name) for piece in pieces)])
+        for name in COLUMNS
+    }
+    return KeyRows(**columns)
+
+
+def rows_of(rows: Iterable[tuple[bytes, Row]]) -> KeyRows:
+    """(hash, row) of each, as columns in the order of positions."""
+    ordered = sorted(rows, key=lambda each: each[1].position)
+    table = [
+        (
+            *split_hash(id_hash),
+            r.position,
+            r.life_version,
+            r.entries,
+            r.length,
+            r.kind,
+            r.time_ms,
+            r.expiry_ms,
+            r.offset,
+        )
+        for id_hash, r in ordered
+    ]
+    columns = zip(*table, strict=True) if table else ([] for _ in COLUMNS)
+    return KeyRows(
+        **{
+            name: np.array(column, dtype=kind)
+            for (name, kind), column in zip(COLUMNS.items(), columns, strict=True)
+        }
+    )
+
+
+def values_of(rows: KeyRows, chosen: NDArray[np.int64]) -> list[tuple[bytes, Row]]:
+    """(hash, row) of the rows at these numbers."""
+    hashes = np.stack((rows.hash_high[chosen], rows.hash_low[chosen]), axis=1).astype("<u8")
+    columns = (
+        [each.tobytes() for each in hashes],
+        rows.flags[chosen].tolist(),
+        rows.position[chosen].tolist(),
+        rows.slots[chosen].tolist(),
+        rows.length[chosen].tolist(),
+        rows.group[chosen].tolist(),
+        rows.slot[chosen].tolist(),
+        rows.publish_ms[chosen].tolist(),
+        rows.event_ms[chosen].tolist(),
+    )
+    return [
+        (id_hash, Row(Kind(kind), *rest)) for id_hash, kind, *rest in zip(*columns, strict=True)
+    ]

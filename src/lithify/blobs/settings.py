@@ -1,0 +1,112 @@
+"""Settings of a blob store, and the arithmetic of its segments.
+
+Capacity and segment size are decided when a store is created and stand in the manifest's `state`;
+the settings may change between two opens.
+
+A sealed segment has at most `segment_bytes` bytes, footer and block index included:
+
+    frames + header  <=  segment_bytes - 80 - 24 × (segment_bytes / 64 KiB + 2)
+
+Pure. Anybody may use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lithify.compaction.budget import Budget
+from lithify.errors import InvalidSetting
+from lithify.log.blocks import ROW_BYTES
+from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from lithify.settings import Durability, LogSettings, check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SEGMENT_BYTES_MIN", "BlobSettings", "Shape"]
+
+SEGMENT_BYTES_MIN = 4096
+SEGMENT_BYTES_MAX = 2**32 - 1
+CAPACITY_BYTES_MAX = 2**50
+RECORD_BODY_BYTES_MAX = 2**17
+"""64 KiB of content, 16 KiB of metadata, four texts of 1 KiB: with room to spare."""
+RESERVE_SHARE = 16
+DAY_MS = 24 * 3600 * 1000
+
+_BLOCK_BYTES = 64 * 1024
+_STATE = "blob_store"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """How a store behaves."""
+
+    deleted_retention_ms: int = 7 * DAY_MS
+    """For so long a deleted blob can be undeleted, and its content stays."""
+    durability: Durability = Durability.ALWAYS
+    index_rows_max: int = 1_000_000
+    """Rows of key indexes kept in memory, 62 bytes each."""
+    open_files_max: int = 64
+    policy: str = "all"
+    """Of compaction: `all`, `stats` or `hybrid`."""
+    full_every_ms: int = 6 * DAY_MS
+    """The policy `hybrid` compacts everything that often."""
+    budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        check_range("deleted_retention_ms", self.deleted_retention_ms, 0, 2**47)
+        check_range("index_rows_max", self.index_rows_max, 1, 2**32)
+        check_range("full_every_ms", self.full_every_ms, 0, 2**47)
+        if self.policy not in ("all", "stats", "hybrid"):
+            raise InvalidSetting("policy", self.policy, "one of all, stats, hybrid")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is decided at creation."""
+
+    capacity_bytes: int
+    segment_bytes: int
+
+    def __post_init__(self) -> None:
+        check_range("segment_bytes", self.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+        check_range("capacity_bytes", self.capacity_bytes, self.segment_bytes, CAPACITY_BYTES_MAX)
+        if self.capacity_bytes % self.segment_bytes:
+            limit = f"a multiple of segment_bytes, {self.segment_bytes}"
+            raise InvalidSetting("capacity_bytes", self.capacity_bytes, limit)
+
+    @property
+    def closing_bytes(self) -> int:
+        """The most that sealing adds to a segment."""
+        return FOOTER_BYTES + ROW_BYTES * (self.segment_bytes // _BLOCK_BYTES + 2)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record: alone in a segment."""
+        return self.segment_bytes - self.closing_bytes - SEGMENT_HEADER_BYTES
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Of the last segment, for deletes and other small records: a full store can be emptied."""
+        return self.segment_bytes // RESERVE_SHARE
+
+    def log_settings(self, settings: BlobSettings) -> LogSettings:
+        """For the store's log."""
+        return LogSettings(
+            durability=settings.durability,
+            segment_bytes_max=self.segment_bytes - self.closing_bytes,
+            entry_bytes_max=RECORD_BODY_BYTES_MAX,
+            open_files_max=settings.open_files_max,
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """As it stands in the manifest."""
+        shape = {"capacity_bytes": self.capacity_bytes, "segment_bytes": self.segment_bytes}
+        return {_STATE: shape}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Shape | None:
+        """Read back; None if no store was created there."""
+        shape = state.get(_STATE)
+        return None if shape is None else cls(shape["capacity_bytes"], shape["segment_bytes"])

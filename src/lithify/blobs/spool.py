@@ -1,0 +1,147 @@
+"""Content on its way in: taken from a stream, counted, and kept until it can be appended.
+
+The size of a content must be known before its first byte is appended, because a record never spans
+segments; and nobody else may append meanwhile, so a slow sender must not hold the store up.
+
+1. Up to 1 MiB stays in memory.
+2. More goes to a file in the store's directory, whose name is removed at once: it goes away with
+   the last one who has it open, also by a crash.
+
+Memory: 1 MiB a put, whatever its size. Called by the store.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, Self
+
+from lithify.blobs.errors import BlobTooLarge
+from lithify.blobs.records import PART_BYTES
+from lithify.checksum import crc32c
+from lithify.errors import InvalidInput, ReadFailed, WriteFailed
+from lithify.fs.atomic import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.checksum import Buffer
+    from lithify.fs import File, FileSystem
+
+__all__ = ["PIECE_BYTES", "Content", "Readable", "Spool"]
+
+PIECE_BYTES = 16 * PART_BYTES
+"""Read, held and appended at a time."""
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+
+
+Content = bytes | bytearray | memoryview | Readable
+
+
+class Spool:
+    """One content, read to its end; leaving the `with` block lets go of it."""
+
+    __slots__ = ("_file", "_held", "crc", "size")
+
+    def __init__(
+        self,
+        content: Content,
+        limit_bytes: int,
+        fs: FileSystem,
+        directory: str,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._file: File | None = None
+        self._held: Buffer = b""
+        self.size = 0
+        self.crc = 0
+        if isinstance(content, bytes | bytearray | memoryview):
+            self._held = memoryview(content).cast("B")
+            self._count(self._held, limit_bytes)
+            return
+        path = f"{directory}/put-{random_bytes(8).hex()}{TEMPORARY_SUFFIX}"
+        try:
+            for piece in _pieces(content):
+                self._count(piece, limit_bytes)
+                if self._file is None and self.size <= PIECE_BYTES:
+                    self._held = piece
+                    continue
+                if self._file is None:
+                    self._file = _open_nameless(fs, path)
+                    self._file.write(self._held)
+                    self._held = b""
+                self._file.write(piece)
+        except OSError as error:
+            self.close()
+            raise WriteFailed(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _count(self, piece: Buffer, limit_bytes: int) -> None:
+        self.size += len(piece)
+        self.crc = crc32c(piece, self.crc)
+        if self.size > limit_bytes:
+            raise BlobTooLarge(self.size, limit_bytes)
+
+    def whole(self) -> Buffer:
+        """The content, if it is small enough to stand in one record."""
+        assert self.size <= PART_BYTES
+        return self._held
+
+    def pieces(self) -> Iterator[list[Buffer]]:
+        """The content in parts, those of one piece together."""
+        for at in range(0, self.size, PIECE_BYTES):
+            if self._file is None:
+                piece = memoryview(self._held)[at : at + PIECE_BYTES]
+            else:
+                piece = memoryview(self._pread(self._file, at))
+            yield [piece[i : i + PART_BYTES] for i in range(0, len(piece), PART_BYTES)]
+
+    @staticmethod
+    def _pread(file: File, at: int) -> bytes:
+        try:
+            return file.pread(PIECE_BYTES, at)
+        except OSError as error:
+            raise ReadFailed(file.path, at, error) from error
+
+    def close(self) -> None:
+        """Let go of the content."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _pieces(content: Readable) -> Iterator[bytes]:
+    """Pieces of `PIECE_BYTES`, the last one shorter, however little a read gives."""
+    ended = False
+    while not ended:
+        held: list[bytes] = []
+        size = 0
+        while size < PIECE_BYTES and not ended:
+            data = content.read(PIECE_BYTES - size)
+            if not isinstance(data, bytes):
+                raise InvalidInput(f"a content's read gave {type(data).__name__}, must be bytes")
+            ended = not data
+            held.append(data)
+            size += len(data)
+        if size:
+            yield b"".join(held)
+
+
+def _open_nameless(fs: FileSystem, path: str) -> File:
+    file = fs.open_append(path, exclusive=True)
+    # What removes leftovers may have been quicker.
+    with suppress(FileNotFoundError):
+        fs.remove(path)
+    return file

@@ -1,0 +1,127 @@
+"""Which records of a blob are live: the table, once to read and once over arrays.
+
+A blob's records stand in the order of their positions. The **newest** one says everything about its
+state: kind, expiry, life version, time. A blob is **expired** if the clock is past the newest
+expiry; it is **gone** if the newest is a delete from before the retention. Both are strict: at
+the very instant nothing is dropped.
+
+| record | is live |
+|---|---|
+| the put | unless the blob is expired or gone |
+| the newest, a ttl or an undelete | while the put is |
+| the newest, a delete | while there is a put, and without one until it is gone or expired |
+| all others | never: the newest one says what they said |
+
+1. Dead is dead: a record that a run has dropped counts as if it were not there.
+2. A delete outlives its put by a run: as long as any put of its blob is live when a run begins, the
+   run keeps the delete. So it is dropped only when no put is left that could come back.
+3. What a run has not yet been asked about (the active segment) counts when the newest is looked
+   for, and is not judged.
+
+`judge_history` is the table as one reads it, for one blob. `judge_rows` does the same for all blobs
+of a range of hashes at once: sort by hash, which keeps the order of positions, find the last row
+and the last put of each stretch, apply the table to whole arrays.
+
+Pure; anybody may call it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.blobs.records import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Fate", "Operation", "Terms", "judge_history", "judge_rows"]
+
+
+class Fate(IntEnum):
+    """What becomes of a record."""
+
+    LIVE = 0
+    DEAD_BEFORE = 1
+    SUPERSEDED = 2
+    EXPIRED = 3
+    DELETED = 4
+    TOMBSTONE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what is judged."""
+
+    as_of_ms: int
+    deleted_before_ms: int
+    """A delete from before this time is in effect: its blob is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A record, as far as it matters here."""
+
+    kind: Kind
+    time_ms: int
+    expiry_ms: int
+
+
+def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
+    """The fates of one blob's records that were not dead before, oldest first."""
+    if not history:
+        return []
+    newest = history[-1]
+    expired = terms.as_of_ms > newest.expiry_ms
+    gone = newest.kind is Kind.DELETE and newest.time_ms < terms.deleted_before_ms
+    puts = [number for number, each in enumerate(history) if each.kind is Kind.PUT]
+    fates = [Fate.SUPERSEDED] * len(history)
+    if newest.kind is Kind.DELETE:
+        fates[-1] = Fate.TOMBSTONE if not puts and (gone or expired) else Fate.LIVE
+    elif puts:
+        fates[-1] = Fate.EXPIRED if expired else Fate.LIVE
+    if puts:
+        fates[puts[-1]] = Fate.EXPIRED if expired else Fate.DELETED if gone else Fate.LIVE
+    return fates
+
+
+def judge_rows(
+    high: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    kinds: NDArray[np.uint16],
+    times_ms: NDArray[np.int64],
+    expiries_ms: NDArray[np.int64],
+    fates: NDArray[np.uint8],
+    terms: Terms,
+) -> None:
+    """Judge rows that stand in the order of positions.
+
+    `fates` has `LIVE` or `DEAD_BEFORE` for each and gets what becomes of it.
+    """
+    rows = np.flatnonzero(fates == Fate.LIVE)
+    if not len(rows):
+        return
+    # Stable, so that the rows of one blob stay in the order of positions.
+    rows = rows[np.lexsort((low[rows], high[rows]))]
+    changes = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
+    begins = np.flatnonzero(np.concatenate(([True], changes)))
+    lasts = np.append(begins[1:], len(rows)) - 1
+    is_put = kinds[rows] == Kind.PUT
+    puts = np.maximum.reduceat(np.where(is_put, np.arange(len(rows)), -1), begins)
+    newest = rows[lasts]
+    expired = terms.as_of_ms > expiries_ms[newest]
+    deleted = kinds[newest] == Kind.DELETE
+    gone = deleted & (times_ms[newest] < terms.deleted_before_ms)
+    has_put = puts >= 0
+    fates[rows] = Fate.SUPERSEDED
+    delete_fate = np.where(~has_put & (gone | expired), Fate.TOMBSTONE, Fate.LIVE)
+    other_fate = np.where(expired, Fate.EXPIRED, Fate.LIVE)
+    other_fate = np.where(has_put, other_fate, Fate.SUPERSEDED)
+    fates[newest] = np.where(deleted, delete_fate, other_fate)
+    put_fate = np.where(expired, Fate.EXPIRED, np.where(gone, Fate.DELETED, Fate.LIVE))
+    fates[rows[puts[has_put]]] = put_fate[has_put]

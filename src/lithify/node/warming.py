@@ -1,0 +1,136 @@
+"""Makes the compiled kernels ready before the first client comes.
+
+Kernels are compiled when they are first called and kept in a cache beside the package. On a fresh
+install that takes half a minute, longer than a client waits for an answer; from the cache they are
+loaded in less than a second, which the first message would have to wait for too.
+
+So before a node listens it has a conversation with itself, over a disk in memory: connect, produce
+small, batched and large messages, consume and acknowledge them, and read the topic again. It goes
+the ways of real messages, so every kernel of these ways is called with the types that it will be
+called with. Compaction is not part of it: that runs in a process of its own, and nobody waits for
+its first run.
+
+Called by `serving.py`, in a thread: compiling does not let others run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.clock import SystemClock
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.broker import Broker
+from lithify.pulsar.framing import encode_command, encode_payload, next_frame
+from lithify.topics.message import new_entry
+from lithify.topics.store import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.checksum import Buffer
+
+__all__ = ["warm_up"]
+
+TOPIC = "warm-up"
+SIZES_BYTES = (10, 10, 10, 200_000, 10)
+"""Of the messages: runs of small ones and large ones are written in different ways."""
+
+_Type = wire.BaseCommand
+
+
+def warm_up() -> None:
+    """Have the conversation; everything that it leaves is forgotten."""
+    topics = Topics(
+        MemoryFileSystem(),
+        "/warm-up",
+        settings=TopicSettings(),
+        clock=SystemClock(),
+        events=ignore_events,
+        owner="warm-up",
+    )
+    try:
+        asyncio.run(_converse(topics))
+    finally:
+        topics.close()
+
+
+async def _converse(topics: Topics) -> None:
+    broker = Broker(topics, name="warm-up", version="")
+    received = bytearray()
+    session = broker.session(lambda data: received.extend(bytes(data)))
+
+    def tell(*frames: Buffer) -> None:
+        data = np.frombuffer(bytearray().join(frames), dtype=np.uint8)
+        session.receive(data, 0, len(data))
+
+    tell(*map(encode_command, (_connect(), _producer(), _subscribe(), _flow())))
+    for number in range(len(SIZES_BYTES)):
+        tell(*_send(number))
+    tell(*(part for number in range(3) for part in _send(number)))
+    topic = topics.get(TOPIC)
+    while topic.delivered()[0] < len(SIZES_BYTES):
+        # Once round the loop: what is durable is answered, and then delivered.
+        await asyncio.sleep(0)
+    for each in list(_acks(bytes(received))):
+        tell(encode_command(each))
+    session.close()
+    topic.log.roll()
+    for _ in topic.read():
+        pass
+    await broker.settled()
+
+
+def _connect() -> wire.BaseCommand:
+    return wire.BaseCommand(
+        type=_Type.CONNECT, connect=wire.CommandConnect(client_version="", protocol_version=20)
+    )
+
+
+def _producer() -> wire.BaseCommand:
+    request = wire.CommandProducer(topic=TOPIC, producer_id=0, request_id=1)
+    return wire.BaseCommand(type=_Type.PRODUCER, producer=request)
+
+
+def _subscribe() -> wire.BaseCommand:
+    request = wire.CommandSubscribe(
+        topic=TOPIC, subscription="s", subType=wire.CommandSubscribe.Exclusive, request_id=2
+    )
+    request.consumer_id = 0
+    return wire.BaseCommand(type=_Type.SUBSCRIBE, subscribe=request)
+
+
+def _flow() -> wire.BaseCommand:
+    request = wire.CommandFlow(consumer_id=0, messagePermits=len(SIZES_BYTES))
+    return wire.BaseCommand(type=_Type.FLOW, flow=request)
+
+
+def _send(number: int) -> list[Buffer]:
+    entry = new_entry(
+        value=bytes(SIZES_BYTES[number]),
+        key=f"key {number}",
+        properties={"a": "b"},
+        event_time_ms=1,
+        producer=TOPIC,
+        sequence_id=number,
+        publish_time_ms=1,
+    )
+    request = wire.CommandSend(producer_id=0, sequence_id=number, num_messages=1)
+    return encode_payload(wire.BaseCommand(type=_Type.SEND, send=request), entry)
+
+
+def _acks(received: Buffer) -> Iterator[wire.BaseCommand]:
+    """An acknowledgement of each message among the answers."""
+    rest = memoryview(received)
+    while (found := next_frame(rest, len(rest))) is not None:
+        frame, size = found
+        rest = rest[size:]
+        command = wire.BaseCommand.FromString(bytes(frame.command))
+        if command.type == _Type.MESSAGE:
+            request = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
+            request.message_id.append(command.message.message_id)
+            yield wire.BaseCommand(type=_Type.ACK, ack=request)

@@ -1,0 +1,46 @@
+"""A dry run of one topic, as a row that commands and HTTP show.
+
+A dry run writes nothing but key indexes, so it cannot seal the active ledger, which a run does
+first. What of the topic it has not looked at stands in the row and in the text:
+
+    topic            the name
+    text             for a person: what holds the horizon, the plan, and what was not looked at
+    plan             the plan as JSON
+    active_entries   in the active ledger, which a run would seal and judge as well
+    active_bytes     their bytes
+
+Takes as long as judging does: belongs into a thread of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lithify.compaction.plan import human_bytes
+from lithify.topics.backlog import ledgers_of
+
+if TYPE_CHECKING:
+    from lithify.compaction.jobs import Jobs
+    from lithify.topics.topic import Topic
+
+__all__ = ["plan_row"]
+
+
+def plan_row(topic: Topic, jobs: Jobs | None = None) -> dict[str, Any]:
+    """What a run would do now."""
+    # Before the plan: what is sealed meanwhile is then in both, and not in neither.
+    _, _, entries, size_bytes = ledgers_of(topic)[-1]
+    found = topic.compaction.plan(jobs)
+    text = found.explain()
+    if entries:
+        text += (
+            f"\nnot included: {entries} entries ({human_bytes(size_bytes)}) of the active ledger, "
+            "which a run seals first"
+        )
+    return {
+        "topic": str(topic.name),
+        "text": text,
+        "plan": found.plan.to_json(),
+        "active_entries": entries,
+        "active_bytes": size_bytes,
+    }

@@ -1,0 +1,77 @@
+"""What has gone through a topic and how fast: its own counts, and those of each of its clients.
+
+Counters belong to whoever counts: the topic what came in, producers, subscriptions and consumers
+what is theirs. Here they are put together, and noted now and then, so that there are rates
+(`rates.py`). What subscriptions that are gone have delivered still counts.
+
+The topic's thread only; owned by the topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.topics.rates import Rates, RatesByOwner
+
+if TYPE_CHECKING:
+    from lithify.clock import Clock
+    from lithify.topics.subscription import Subscription
+    from lithify.topics.topic import Topic
+
+__all__ = ["Throughput"]
+
+
+class Throughput:
+    """The counts and rates of one topic."""
+
+    def __init__(self, topic: Topic, clock: Clock) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._gone_out = (0, 0)
+        self._rates = Rates(clock.monotonic_s(), (0, 0, 0, 0))
+        self._rates_by_client = RatesByOwner(clock.monotonic_s())
+
+    def is_gone(self, subscription: Subscription) -> None:
+        """A subscription was removed: what it has delivered is remembered."""
+        messages, size_bytes = self._gone_out
+        self._gone_out = (
+            messages + subscription.delivered_messages,
+            size_bytes + subscription.delivered_bytes,
+        )
+
+    def delivered(self) -> tuple[int, int]:
+        """(messages, bytes) that went to consumers, those of subscriptions that are gone too."""
+        messages, size_bytes = self._gone_out
+        for each in self._topic.subscriptions.values():
+            messages += each.delivered_messages
+            size_bytes += each.delivered_bytes
+        return messages, size_bytes
+
+    def note(self) -> None:
+        """Remember what the counters are now, if it is time to."""
+        now_s = self._clock.monotonic_s()
+        self._rates.note(now_s, self._counters())
+        self._rates_by_client.note(now_s, self._client_counters())
+
+    def rates(self) -> list[float]:
+        """Messages in, bytes in, messages out and bytes out, a second."""
+        return self._rates.per_second(self._clock.monotonic_s(), self._counters())
+
+    def client_rates(self) -> dict[object, tuple[float, float]]:
+        """Messages and bytes a second of each producer, subscription and consumer."""
+        counters = self._client_counters()
+        return self._rates_by_client.per_second(self._clock.monotonic_s(), counters)
+
+    def _counters(self) -> tuple[int, int, int, int]:
+        return self._topic.messages_in, self._topic.bytes_in, *self.delivered()
+
+    def _client_counters(self) -> dict[object, tuple[int, int]]:
+        """(messages, bytes) of each producer, subscription and consumer."""
+        found: dict[object, tuple[int, int]] = {}
+        for producer in self._topic.producers.joined.values():
+            found[producer] = producer.messages, producer.bytes
+        for each in self._topic.subscriptions.values():
+            found[each] = each.delivered_messages, each.delivered_bytes
+            for consumer in each.consumers:
+                found[consumer] = consumer.delivered_messages, consumer.delivered_bytes
+        return found

@@ -1,0 +1,115 @@
+"""What only time brings about in a topic: policies, retention, rates, and deleting what may go.
+
+1. Once a second the policies are looked at: what is older than the time to live is taken as
+   acknowledged; a subscription that is too far behind stops the producers; and the position is
+   found below which nothing is needed any more (`retention.py`). That is memory only.
+2. The files follow in the next round: the log and the cursors do their own upkeep, the active
+   segment is rolled if all of it is over age, the head is dropped, and what is retired is deleted.
+
+What a run of compaction has retired is deleted by that run. What readers had pinned then is left
+to the rounds here, and the bytes are added to the run's report.
+
+`files` waits for the disk and may be called from any thread; the rest is the topic's thread's.
+Owned by the topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.topics.backlog import backlog
+from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
+
+if TYPE_CHECKING:
+    from lithify.clock import Clock
+    from lithify.topics.gaps import Gaps
+    from lithify.topics.policies import Policies
+    from lithify.topics.topic import Topic
+
+__all__ = ["Upkeep", "log_holds"]
+
+POLICY_SECONDS = 1.0
+"""Retention, time to live and backlog are looked at so often."""
+
+
+class Upkeep:
+    """The upkeep of one topic."""
+
+    def __init__(self, topic: Topic, gaps: Gaps, clock: Clock) -> None:
+        self._topic = topic
+        self._gaps = gaps
+        self._clock = clock
+        self._keep_from = 0
+        self._rolls_for_age = False
+        self._enforced_s = -POLICY_SECONDS
+
+    def files(self) -> None:
+        """The part that waits for the disk, and only that."""
+        topic = self._topic
+        log = topic.log
+        log.maintain()
+        topic.cursors.maintain()
+        if self._rolls_for_age:
+            self._rolls_for_age = False
+            log.roll()
+        if log.manifest.retired:
+            topic.compaction.reclaim()
+        if log.drop_head(self._keep_from):
+            log.reclaim()
+
+    def is_due(self) -> bool:
+        """Is it time to look at the policies?"""
+        return self._clock.monotonic_s() - self._enforced_s >= POLICY_SECONDS
+
+    def enforce(self, policies: Policies) -> None:
+        """Look at them now; what may go after that goes with `files`."""
+        self._enforced_s = self._clock.monotonic_s()
+        topic = self._topic
+        now_ms = self._clock.now_ms()
+        if policies.message_ttl_ms:
+            topic.expire(now_ms - policies.message_ttl_ms)
+        durable = [each for each in topic.subscriptions.values() if each.durable]
+        for each in durable:
+            if not each.compacted:
+                self._gaps.take(each)
+        limit, topic.refusal = policies.backlog_bytes_max, ""
+        size = max((backlog(topic, each.cursor)[1] for each in durable), default=0)
+        if 0 <= limit < size:
+            topic.refusal = (
+                f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
+            )
+        acknowledged = acknowledged_through(log_holds(topic)).position
+        keep_from = first_to_keep(
+            topic.log.manifest.segments,
+            topic.log.active_bytes,
+            acknowledged=acknowledged,
+            policies=policies,
+            now_ms=now_ms,
+        )
+        self._rolls_for_age = topic.log.last_position <= acknowledged and active_may_go(
+            topic.log.active_times_ms, policies, now_ms
+        )
+        if keep_from > self._keep_from and topic.deduplication is not None:
+            # It is made again from the log behind its snapshot: that must all be there.
+            topic.deduplication.save()
+        self._keep_from = keep_from
+
+
+def log_holds(topic: Topic) -> list[LogHold]:
+    """Who keeps the log from being trimmed, and from where on.
+
+    A durable subscription what it has not acknowledged; a consumer that reads compacted what
+    it will get from the log, be it a reader; compaction what it has not judged.
+    """
+    holds = []
+    judged = topic.compaction.holds_above
+    if judged is not None:
+        holds.append(LogHold("compaction", judged))
+    for each in topic.subscriptions.values():
+        if each.durable:
+            holds.append(LogHold(f"subscription {each.name}", each.cursor.mark_delete))
+        for consumer in each.consumers:
+            if consumer.through is not None:
+                position = max(each.cursor.mark_delete, consumer.through)
+                holds.append(LogHold(f"compacted reader {consumer.name}", position))
+    return holds

@@ -1,0 +1,274 @@
+"""A blob store beside a naive model of it, with the same clock.
+
+The model is a list of records and a set of those that compaction has dropped. Every operation is
+made on both; `check` holds every look, with every option, against the model.
+"""
+
+from __future__ import annotations
+
+import io
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.blobs.answer import Include
+from lithify.blobs.errors import (
+    BlobDeleted,
+    BlobDeletedForever,
+    BlobError,
+    BlobExists,
+    BlobExpired,
+    BlobNotDeleted,
+    BlobNotFound,
+)
+from lithify.blobs.records import NEVER_MS, part_bytes, parts_of
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.store import BlobStore
+from lithify.compaction.budget import DiskGate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.clock import ManualClock
+    from lithify.compaction.report import Report
+    from lithify.fs import FileSystem
+
+DIRECTORY = "/data/blobs"
+SEGMENT_BYTES = 200_000
+CAPACITY_BYTES = 100 * SEGMENT_BYTES
+RETENTION_MS = 3000
+SERVICE = "tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: str
+    blob_id: str
+    position: int
+    time_ms: int
+    expiry_ms: int
+    life_version: int
+    frame_bytes: int
+    content: bytes = b""
+
+
+def content_of(number: int, size: int) -> bytes:
+    word = b"%08d" % number
+    return (word * (size // len(word) + 1))[:size]
+
+
+class Life:
+    def __init__(
+        self, fs: FileSystem, clock: ManualClock, settings: BlobSettings | None = None
+    ) -> None:
+        self.fs = fs
+        self.clock = clock
+        self.settings = settings or BlobSettings(deleted_retention_ms=RETENTION_MS)
+        self.records: list[Record] = []
+        self.dead: set[int] = set()
+        self.used: set[str] = {"never put"}
+        self._number = 0
+        self.store = BlobStore.create(
+            fs,
+            DIRECTORY,
+            capacity_bytes=CAPACITY_BYTES,
+            segment_bytes=SEGMENT_BYTES,
+            settings=self.settings,
+            clock=clock,
+            gate=DiskGate(fs, "/gate"),
+        )
+
+    def open(self, fs: FileSystem | None = None) -> None:
+        """The next process opens the store, on what may be another disk."""
+        self.fs = fs or self.fs
+        self.store = BlobStore.open(
+            self.fs,
+            DIRECTORY,
+            settings=self.settings,
+            clock=self.clock,
+            gate=DiskGate(self.fs, "/gate"),
+        )
+
+    def reborn(self, fs: FileSystem) -> Life:
+        """The same life, going on from a disk."""
+        life = copy(self)
+        life.records, life.dead, life.used = deepcopy((self.records, self.dead, self.used))
+        life.open(fs)
+        return life
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def alive(self, blob_id: str) -> list[Record]:
+        return [r for r in self.records if r.blob_id == blob_id and r.position not in self.dead]
+
+    def put(self, blob_id: str, size: int, ttl_ms: int | None = None) -> None:
+        self.used.add(blob_id)
+        self._number += 1
+        now = self.clock.now_ms()
+        expiry = None if ttl_ms is None else now + ttl_ms
+        content = content_of(self._number, size)
+        wrong = BlobExists if self.alive(blob_id) else None
+        stream = io.BytesIO(content) if self._number % 2 else content
+
+        def act() -> None:
+            self.store.put(
+                stream, service=SERVICE, content_type="", expiry_ms=expiry, blob_id=blob_id
+            )
+
+        inline = 0 if parts_of(size) else size
+        frames = 32 + 72 + len(blob_id) + len(SERVICE) + inline + part_bytes(size)
+        fixed = NEVER_MS if expiry is None else expiry
+        self._do(act, wrong, "put", blob_id, fixed, 0, frames, content)
+
+    def delete(self, blob_id: str) -> None:
+        wrong = self._gone(blob_id)
+        records = self.alive(blob_id)
+        last = records[-1] if records else None
+        expiry, life = (last.expiry_ms, last.life_version) if last else (0, 0)
+        self._change(lambda: self.store.delete(blob_id), wrong, "delete", blob_id, expiry, life)
+
+    def ttl(self, blob_id: str, ttl_ms: int | None) -> None:
+        wrong = self._gone(blob_id)
+        records = self.alive(blob_id)
+        life = records[-1].life_version if records else 0
+        expiry = None if ttl_ms is None else self.clock.now_ms() + ttl_ms
+        fixed = NEVER_MS if expiry is None else expiry
+        self._change(lambda: self.store.ttl(blob_id, expiry), wrong, "ttl", blob_id, fixed, life)
+
+    def undelete(self, blob_id: str) -> None:
+        records = self.alive(blob_id)
+        wrong: type[BlobError] | None = None
+        expiry = life = 0
+        if not records:
+            wrong = BlobNotFound
+        elif records[-1].kind != "delete":
+            wrong = self._gone(blob_id) or BlobNotDeleted
+        else:
+            last, now = records[-1], self.clock.now_ms()
+            expiry, life = last.expiry_ms, last.life_version + 1
+            late = last.time_ms < now - self.settings.deleted_retention_ms
+            if late or not any(r.kind == "put" for r in records):
+                wrong = BlobDeletedForever
+            elif now > expiry:
+                wrong = BlobExpired
+        self._change(lambda: self.store.undelete(blob_id), wrong, "undelete", blob_id, expiry, life)
+
+    def _gone(self, blob_id: str) -> type[BlobError] | None:
+        found = self.expected(blob_id, Include.NONE)
+        return None if isinstance(found, bytes) else found
+
+    def _change(
+        self,
+        act: Callable[[], None],
+        wrong: type[BlobError] | None,
+        kind: str,
+        blob_id: str,
+        expiry_ms: int,
+        life_version: int,
+    ) -> None:
+        self._do(act, wrong, kind, blob_id, expiry_ms, life_version, 64 + len(blob_id), b"")
+
+    def _do(
+        self,
+        act: Callable[[], None],
+        wrong: type[BlobError] | None,
+        kind: str,
+        blob_id: str,
+        expiry_ms: int,
+        life_version: int,
+        frame_bytes: int,
+        content: bytes,
+    ) -> None:
+        try:
+            act()
+        except BlobError as error:
+            assert type(error) is wrong, (kind, blob_id, error)
+            return
+        assert wrong is None, (kind, blob_id, wrong)
+        position = self.store._log.last_position
+        now = self.clock.now_ms()
+        self.records.append(
+            Record(kind, blob_id, position, now, expiry_ms, life_version, frame_bytes, content)
+        )
+
+    def roll(self) -> None:
+        """Seal the active segment if anything is in it."""
+        writer = self.store._writer
+        with writer.lock:
+            writer.ready()
+            if self.store._log.active_bytes > 64:
+                writer._roll()
+
+    # --- compaction -----------------------------------------------------------------------------
+
+    def compact(self, policy: str) -> Report:
+        report = self.store.compaction.run(policy=policy)
+        self.judged(report.started_ms)
+        if policy == "all":
+            live = sum(r.frame_bytes for r in self.records if r.position not in self.dead)
+            files = len(self.store._log.manifest.segments)
+            overhead = files * (64 + self.store.shape.closing_bytes)
+            assert self.store.used_bytes <= live + overhead + SEGMENT_BYTES
+        return report
+
+    def judged(self, as_of_ms: int) -> None:
+        """What a run that began at this time has dropped, up to the horizon it left."""
+        horizon = self.store._log.manifest.horizon
+        for blob_id in self.used:
+            records = self.alive(blob_id)
+            if not records:
+                continue
+            newest = records[-1]
+            puts = [r for r in records if r.kind == "put"]
+            kept = {newest.position} | {r.position for r in puts}
+            expired = as_of_ms > newest.expiry_ms
+            if newest.kind == "delete":
+                gone = newest.time_ms < as_of_ms - self.settings.deleted_retention_ms
+                if expired or gone:
+                    kept = {newest.position} if puts else set()
+            elif expired or not puts:
+                kept = set()
+            gone_now = {r.position for r in records} - kept
+            self.dead |= {position for position in gone_now if position <= horizon}
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def expected(self, blob_id: str, include: Include) -> bytes | type[BlobError]:
+        records = self.alive(blob_id)
+        if not records:
+            return BlobNotFound
+        newest = records[-1]
+        puts = [r for r in records if r.kind == "put"]
+        if newest.kind == "delete":
+            seen = puts and include in (Include.DELETED, Include.ALL)
+            return puts[0].content if seen else BlobDeleted
+        if not puts:
+            return BlobNotFound
+        expired = self.clock.now_ms() > newest.expiry_ms
+        if expired and include not in (Include.EXPIRED, Include.ALL):
+            return BlobExpired
+        return puts[0].content
+
+    def answer(self, blob_id: str, include: Include) -> bytes | type[BlobError]:
+        try:
+            with self.store.get(blob_id, include=include) as blob:
+                newest = self.alive(blob_id)[-1]
+                assert blob.info.life_version == newest.life_version
+                assert blob.info.expiry_ms == newest.expiry_ms
+                assert blob.info.changed_ms == newest.time_ms
+                return blob.read()
+        except BlobError as error:
+            return type(error)
+
+    def check(self) -> None:
+        for include in Include:
+            seen = {}
+            for blob_id in self.used:
+                expected = self.expected(blob_id, include)
+                answer = self.answer(blob_id, include)
+                assert answer == expected, (blob_id, include, answer, expected)
+                if isinstance(expected, bytes):
+                    put = next(r for r in self.alive(blob_id) if r.kind == "put")
+                    seen[put.position] = blob_id
+            listed = [(info.position, info.blob_id) for info in self.store.list(include=include)]
+            assert listed == sorted(seen.items())
