@@ -32,6 +32,11 @@ GENERATED = {
 }
 
 PURE = (
+    "src/lithify/blobs/answer.py",
+    "src/lithify/blobs/records.py",
+    "src/lithify/blobs/rows.py",
+    "src/lithify/blobs/settings.py",
+    "src/lithify/blobs/validity.py",
     "src/lithify/checksum.py",
     "src/lithify/compaction/horizon.py",
     "src/lithify/compaction/packing.py",

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
 from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.journal import Journal
 from lithify.compaction.policies import Limits
 from lithify.compaction.run import Compactor, RunSettings
-from lithify.errors import RunRefused
+from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ class BlobCompaction:
     ) -> None:
         """`published` is called after a run, `reclaimed` with the names of files that are gone."""
         self._log = log
+        self._journal = Journal(fs, log.directory)
         self._shape = shape
         self._settings = settings
         self._clock = clock
@@ -88,6 +90,7 @@ class BlobCompaction:
             rewriting=BlobRewriting(log.manifest.log_id),
         )
         self.history = self._compactor.history
+        self.holds = self._compactor.holds
 
     def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now; makes key indexes that are missing, changes nothing else."""
@@ -110,6 +113,21 @@ class BlobCompaction:
             self._published()
         freed = self.reclaim()
         return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
+
+    def recover(self) -> Report | None:
+        """Finish or give up a run that was killed; None if there was none. A run does it too."""
+        try:
+            return self._compactor.recover()
+        finally:
+            self._published()
+
+    def unfinished_as_of_ms(self) -> int:
+        """The time by which a run has judged that is not over; 0 if there is none."""
+        try:
+            record = self._journal.read()
+        except (Corrupt, UnsupportedVersion):
+            return 0  # It will be given up.
+        return 0 if record is None else record.as_of_ms
 
     def reclaim(self) -> int:
         """Delete retired files that no reader holds; their bytes."""

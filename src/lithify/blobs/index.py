@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from lithify.blobs.indexing import IndexTask, read_rows
+from lithify.blobs.indexing import IndexTask, read_rows, scan_rows
 from lithify.blobs.records import Kind
-from lithify.blobs.rows import rows_of, split_hash, values_of
+from lithify.blobs.rows import row_at, rows_of, split_hash, values_of
+from lithify.compaction.jobs import no_check
 from lithify.log.keyindex import BUCKETS, COLUMNS
 from lithify.log.reader import read_dead_set
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.rows import Row
     from lithify.fs import FileSystem
+    from lithify.liveset import LiveSet
     from lithify.log.keyindex import KeyRows
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import Snapshot
@@ -84,10 +86,11 @@ class Recent:
         self._rows[id_hash] = (*self._rows.get(id_hash, ()), row)
         self.count += 1
 
-    def add_rows(self, rows: KeyRows) -> None:
-        """Records were found in the log's tail."""
+    def add_rows(self, rows: KeyRows, dead: LiveSet | None = None) -> None:
+        """Records were found in a segment; those at positions in `dead` do not count."""
         for id_hash, row in values_of(rows, np.arange(len(rows))):
-            self.add(id_hash, row)
+            if dead is None or row.position not in dead:
+                self.add(id_hash, row)
 
     def find(self, id_hash: bytes) -> list[Row]:
         """The blob's rows, in the order of positions."""
@@ -158,23 +161,18 @@ class _Sealed:
 
     def __init__(self, task: IndexTask, buckets: _Buckets) -> None:
         low, _ = read_rows(task, 0, BUCKETS, ("hash_low",))
-        ref = task.segment
         self._task = task
         self._buckets = buckets
         self._bloom = Bloom(low.hash_low)
-        self._dead = None
-        if ref.dead is not None:
-            self._dead = read_dead_set(task.fs, task.directory, ref.dead).entries
+        self._dead = _dead_in(task)
 
     def find(self, id_hash: bytes) -> list[Row]:
         high, low = split_hash(id_hash)
         if not self._bloom.may_have(low):
             return []
         rows = self._buckets.get(self._task, high >> 56)
-        same = np.flatnonzero(
-            (rows.hash_low == np.uint64(low)) & (rows.hash_high == np.uint64(high))
-        )
-        found = [row for _, row in values_of(rows, same)]
+        same = np.flatnonzero(rows.hash_low == np.uint64(low)).tolist()
+        found = [row_at(rows, number) for number in same if rows.hash_high.item(number) == high]
         if self._dead is not None:
             found = [row for row in found if row.position not in self._dead]
         return found
@@ -240,10 +238,23 @@ class BlobIndex:
     def _segment(self, segment: SegmentRef) -> _Segment:
         found = self._segments.get(_key(segment))
         if found is None:
-            found = _Sealed(self.task(segment), self._buckets)
+            task = self.task(segment)
+            try:
+                found = _Sealed(task, self._buckets)
+            except OSError:
+                # A disk that is full has no room for an index that is missing.
+                found = Recent(segment.id)
+                rows = scan_rows(task, no_check)
+                found.add_rows(rows, _dead_in(task))
             with self._lock:
                 self._segments[_key(segment)] = found
         return found
+
+
+def _dead_in(task: IndexTask) -> LiveSet | None:
+    """The dead positions of a segment; None: there are none."""
+    ref = task.segment.dead
+    return None if ref is None else read_dead_set(task.fs, task.directory, ref).entries
 
 
 def _key(segment: SegmentRef) -> tuple[str, str]:

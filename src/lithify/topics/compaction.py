@@ -70,6 +70,8 @@ TOPIC_TASKS = (
 
 TARGET_BYTES_MAX = 256 * 2**20
 TARGET_ENTRIES_MAX = 2**24
+REWRITE_BYTES_MIN = 64 * 2**20
+"""A run may rewrite so much however little is new, so that the view comes to rest."""
 SOURCE_BYTES_MAX = 2 * 2**30
 """What one task reads at most, so that old segments, of which little is live, are many tasks."""
 
@@ -112,7 +114,7 @@ class TopicCompaction:
             log,
             fs,
             self._rule,
-            settings=_run_settings(settings()),
+            settings=_run_settings(settings(), 0),
             holds=Holds(clock),
             clock=clock,
             events=events,
@@ -265,10 +267,16 @@ class TopicCompaction:
 
     def _prepare(self, jobs: Jobs | None, progress: Progress) -> CompactionSettings:
         settings = self.settings()
-        self._compactor.settings = _run_settings(settings)
+        self._compactor.settings = _run_settings(settings, self._new_bytes())
         self._compactor.jobs = jobs or LocalJobs()
         self._compactor.progress = progress
         return settings
+
+    def _new_bytes(self) -> int:
+        """That no run has judged."""
+        manifest = self._log.manifest
+        new = (s.frame_bytes for s in manifest.segments if s.last_position > manifest.horizon)
+        return sum(new) + self._log.active_bytes
 
     def _minimum_lag(self, settings: CompactionSettings) -> HoldHandle:
         hold = self._judgeable(settings.compaction_lag_min_ms)
@@ -298,10 +306,11 @@ class TopicCompaction:
             self._turn.release()
 
 
-def _run_settings(settings: CompactionSettings) -> RunSettings:
-    options: dict[str, float] = {"density_min": settings.live_ratio_min}
-    if settings.rewrite_bytes_max:
-        options["rewrite_bytes_max"] = settings.rewrite_bytes_max
+def _run_settings(settings: CompactionSettings, new_bytes: int) -> RunSettings:
+    options: dict[str, float] = {
+        "density_min": settings.live_ratio_min,
+        "rewrite_bytes_max": settings.rewrite_bytes_max or max(new_bytes, REWRITE_BYTES_MIN),
+    }
     return RunSettings(
         Limits(TARGET_BYTES_MAX, TARGET_ENTRIES_MAX, source_bytes_max=SOURCE_BYTES_MAX),
         "view",

@@ -11,7 +11,7 @@
     compaction_order                "publish" or "event": what makes a message the newest of its key
     keep_keyless                    messages without a key stay in the view
     live_ratio_min                  segments of the view of which less is live are rewritten
-    rewrite_bytes_max               that one run rewrites at most; 0 is no limit
+    rewrite_bytes_max               that one run rewrites at most; 0: as much as is new to it
     compaction_read_bytes_per_s     limits of a run; 0 is no limit
     compaction_write_bytes_per_s
     compaction_memory_bytes         that the tasks of a run may hold

@@ -21,7 +21,6 @@ from lithify.compaction.rule import Judgement
 from lithify.log.keyindex import BUCKETS
 from lithify.topics.indexing import IndexTask, has_index, index_facts, index_rows, run_index
 from lithify.topics.survivors import (
-    ROW_BYTES,
     Judging,
     SurvivorsTask,
     plan_ranges,
@@ -45,6 +44,10 @@ LAST_MESSAGE = "last_message"
 """In the manifest's state: [position, slot] of the view's last message, or null."""
 
 VIEW_MESSAGES = "view_messages"
+
+SURVIVOR_WEIGHT, VERDICT_WEIGHT = 8, 4
+"""Of a row. Below the weight from which Spark pays, 8 and 16 million rows, these two steps take
+less time here, 30 ns a row, than it takes to have them done elsewhere."""
 
 TIME_MAX = 2**63 - 1
 """The time of what says it was published even later (`index_kernels.py`)."""
@@ -85,7 +88,7 @@ class TopicRule:
         ]
         verdicts: dict[int, Verdict] = {}
         following = 0
-        weights = [ROW_BYTES * sum(each.rows for each in task.survivors) for task in tasks]
+        weights = [VERDICT_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
         results = question.jobs.run(
             "verdict",
             run_verdict,
@@ -148,7 +151,7 @@ class TopicRule:
             "survivors",
             run_survivors,
             tasks,
-            weights=[ROW_BYTES * rows * (each.stop - each.first) // BUCKETS for each in tasks],
+            weights=[SURVIVOR_WEIGHT * rows * (t.stop - t.first) // BUCKETS for t in tasks],
             check=question.check,
             progress=question.progress,
         )

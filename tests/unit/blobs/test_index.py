@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+
+from lithify.blobs.index import Bloom, Recent
+from lithify.blobs.indexing import open_index, put_index, run_index
+from lithify.blobs.records import Kind
+from lithify.blobs.rows import Row, rows_of
+from lithify.clock import ManualClock
+from lithify.compaction.jobs import no_check
+from lithify.fs import MemoryFileSystem, read_file
+from lithify.log.keyindex import COLUMNS
+from lithify.log.names import key_index_name
+from tests.unit.blobs.life import DIRECTORY, Life
+
+
+def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(0, 2**64, 20_000, np.uint64)
+    bloom = Bloom(hashes[:10_000])
+    assert all(bloom.may_have(int(value)) for value in hashes[:10_000])
+    wrong = sum(bloom.may_have(int(value)) for value in hashes[10_000:])
+    assert wrong < 300
+    assert not Bloom(hashes[:0]).may_have(5)
+
+
+def test_rows_go_through_columns_and_a_pickle() -> None:
+    recent = Recent(1)
+    recent.add(bytes(16), Row(Kind.PUT, 4, 3, 70_000, 64, 0, 11, 2**63 - 1))
+    recent.add(b"\xff" * 16, Row(Kind.DELETE, 5, 1, 70, 9000, 2**31 - 1, 12, 5))
+    again = Recent(1)
+    again.add_rows(pickle.loads(pickle.dumps(recent.rows())))
+    for id_hash in (bytes(16), b"\xff" * 16):
+        assert again.find(id_hash) == recent.find(id_hash)
+    assert len(rows_of([])) == 0
+
+
+def test_an_index_from_memory_is_the_one_from_the_segment() -> None:
+    fs = MemoryFileSystem()
+    life = Life(fs, ManualClock())
+    for number, size in enumerate([0, 500, 70_000, 65_536]):
+        life.put(f"blob {number}", size, ttl_ms=1000 * number or None)
+    life.delete("blob 1")
+    life.undelete("blob 1")
+    life.ttl("blob 2", None)
+    rows = life.store._index.recent.rows()
+    life.roll()
+    (segment, _) = life.store._log.manifest.segments
+    path = f"{DIRECTORY}/{key_index_name(segment.name)}"
+    written = read_file(fs, path)
+    task = life.store._index.task(segment)
+    with open_index(task) as index:
+        assert index.rows == len(rows) == 7
+    assert run_index(task, no_check) == 7
+    assert read_file(fs, path) == written
+    put_index(task, rows)
+    assert read_file(fs, path) == written
+    assert set(COLUMNS) == {name for name in COLUMNS if hasattr(rows, name)}
+
+
+def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
+    fs = MemoryFileSystem()
+    life = Life(fs, ManualClock())
+    for number in range(300):
+        life.put(f"blob {number}", 10)
+    life.roll()
+    life.store._index._buckets._rows_max = 20
+    life.check()
+    assert life.store._index._buckets._rows <= 20

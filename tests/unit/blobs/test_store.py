@@ -1,0 +1,632 @@
+"""What a blob store does for those who use it."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.blobs.answer import Include
+from lithify.blobs.errors import (
+    BlobDeleted,
+    BlobDeletedForever,
+    BlobError,
+    BlobExists,
+    BlobExpired,
+    BlobNotDeleted,
+    BlobNotFound,
+    BlobStoreExists,
+    BlobStoreFull,
+    BlobTooLarge,
+    NotABlobStore,
+    RangeNotSatisfiable,
+)
+from lithify.blobs.records import Kind, encode_put, hash_id
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.store import BlobStore
+from lithify.clock import ManualClock
+from lithify.compaction.budget import DiskGate
+from lithify.errors import DamagedFrame, InvalidInput, InvalidSetting, RunRefused, WriteFailed
+from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem, PowerCut
+from lithify.fs.faulty import MUTATING
+from lithify.log.log import Log
+from tests.unit.blobs.life import Meddling
+from tests.unit.blobs.test_records import a_put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lithify.fs import FileSystem
+
+SEGMENT = 300_000
+SETTINGS = BlobSettings(deleted_retention_ms=1000)
+
+
+def create(
+    fs: FileSystem | None = None,
+    clock: ManualClock | None = None,
+    *,
+    segments: int = 20,
+    segment_bytes: int = SEGMENT,
+    directory: str = "/blobs",
+) -> BlobStore:
+    return BlobStore.create(
+        fs or MemoryFileSystem(),
+        directory,
+        capacity_bytes=segments * segment_bytes,
+        segment_bytes=segment_bytes,
+        settings=SETTINGS,
+        clock=clock or ManualClock(),
+    )
+
+
+def read(store: BlobStore, blob_id: str, include: Include = Include.NONE) -> bytes:
+    with store.get(blob_id, include=include) as blob:
+        return blob.read()
+
+
+class Trickle(io.RawIOBase):
+    """Gives a few bytes at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._left = io.BytesIO(data)
+
+    def read(self, size: int = -1, /) -> bytes:
+        return self._left.read(min(size, 7000))
+
+
+# --- storing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072, 200_001])
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, io.BytesIO, Trickle])
+def test_a_content_comes_out_as_it_went_in(size: int, wrap: Callable[[bytes], bytes]) -> None:
+    store = create()
+    content = random.Random(size).randbytes(size)
+    info = store.put(wrap(content), service="s")
+    assert read(store, info.blob_id) == content
+    assert store.head(info.blob_id) == info
+    assert info.size == size
+
+
+def test_all_that_was_said_about_a_blob_is_told() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    now = clock.now_ms()
+    store.put(
+        b"x",
+        blob_id="mine",
+        service="camera",
+        owner="me",
+        content_type="image/jpeg",
+        metadata={"place": "Ålesund"},
+        expiry_ms=now + 10,
+    )
+    info = store.head("mine")
+    put = info.put
+    assert (put.service, put.owner, put.content_type) == ("camera", "me", "image/jpeg")
+    assert (put.metadata, put.created_ms) == ({"place": "Ålesund"}, now)
+    assert (info.expiry_ms, info.life_version, info.deleted) == (now + 10, 0, False)
+
+
+def test_an_id_is_put_once_also_while_it_is_deleted() -> None:
+    store = create()
+    store.put(b"x", blob_id="a", service="s")
+    with pytest.raises(BlobExists, match="'a'"):
+        store.put(b"y", blob_id="a", service="s")
+    store.delete("a")
+    with pytest.raises(BlobExists):
+        store.put(b"y", blob_id="a", service="s")
+    assert read(store, "a", Include.DELETED) == b"x"
+
+
+def test_no_content_is_held_in_memory(tmp_path: Path) -> None:
+    size = 48 * 2**20
+    store = create(LocalFileSystem(), segment_bytes=2**26, directory=str(tmp_path / "b"))
+
+    class Zeros:
+        left = size
+
+        def read(self, wanted: int, /) -> bytes:
+            taken = min(wanted, self.left)
+            self.left -= taken
+            return bytes(taken)
+
+    tracemalloc.start()
+    info = store.put(Zeros(), service="s")
+    with store.get(info.blob_id) as blob:
+        assert sum(map(len, blob)) == size
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * 2**20
+    assert not [path for path in (tmp_path / "b").iterdir() if path.suffix == ".tmp"]
+    store.close()
+
+
+# --- ranges --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [100, 65_536, 65_537, 200_000])
+def test_any_range_can_be_read(size: int) -> None:
+    store = create()
+    rng = random.Random(size)
+    content = rng.randbytes(size)
+    info = store.put(content, service="s")
+    edges = [0, 1, size - 1, size, size + 50, 65_535, 65_536, 65_537, 131_072]
+    for start in edges:
+        for stop in [*edges, None]:
+            if start < size and (stop is None or start < stop):
+                with store.get(info.blob_id, span=(start, stop)) as blob:
+                    assert blob.read() == content[start:stop], (start, stop)
+            else:
+                with pytest.raises(RangeNotSatisfiable):
+                    store.get(info.blob_id, span=(start, stop))
+    assert not store._log.pins()
+
+
+def test_a_range_is_checked_without_the_rest() -> None:
+    fs = MemoryFileSystem()
+    store = create(fs)
+    info = store.put(bytes(200_000), service="s")
+    fs.flip("/blobs/000000000001.seg", 64 + 3 * (32 + 65_536) + 32)
+    with store.get(info.blob_id, span=(0, 3 * 65_536)) as blob:
+        assert len(blob.read()) == 3 * 65_536
+    with store.get(info.blob_id, span=(199_999, None)) as blob, pytest.raises(DamagedFrame):
+        blob.read()
+
+
+# --- what a look answers -------------------------------------------------------------------------
+
+
+def looks(store: BlobStore, blob_id: str) -> list[str]:
+    answers = []
+    for include in Include:
+        try:
+            read(store, blob_id, include)
+            answers.append("ok")
+        except BlobError as error:
+            answers.append(type(error).__name__)
+    return answers
+
+
+def test_the_table_of_answers() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    now = clock.now_ms()
+    for name in ("there", "expired", "deleted", "both"):
+        expires = name in ("expired", "both")
+        store.put(b"x", blob_id=name, service="s", expiry_ms=now + 5 if expires else None)
+    store.delete("deleted")
+    store.delete("both")
+    clock.advance(0.005)
+    assert looks(store, "expired") == ["ok"] * 4  # at the very instant
+    clock.advance(0.001)
+    expired = "BlobExpired"
+    deleted = "BlobDeleted"
+    assert looks(store, "there") == ["ok"] * 4
+    assert looks(store, "expired") == [expired, "ok", expired, "ok"]
+    assert looks(store, "deleted") == [deleted, deleted, "ok", "ok"]
+    assert looks(store, "both") == [deleted, deleted, "ok", "ok"]
+    assert looks(store, "never") == ["BlobNotFound"] * 4
+    assert [info.blob_id for info in store.list()] == ["there"]
+    assert len(list(store.list(include=Include.ALL))) == 4
+
+    clock.advance(2)
+    with store._writer.lock:
+        store._writer._roll()
+    store.compaction.run()
+    assert looks(store, "there") == ["ok"] * 4
+    assert looks(store, "expired") == ["BlobNotFound"] * 4
+    assert looks(store, "deleted") == [deleted] * 4
+    store.compaction.run()
+    assert looks(store, "deleted") == ["BlobNotFound"] * 4
+    store.put(b"again", blob_id="deleted", service="s")
+    assert read(store, "deleted") == b"again"
+
+
+def test_undelete_comes_in_time_or_not_at_all() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    store.put(b"x", blob_id="a", service="s")
+    with pytest.raises(BlobNotDeleted):
+        store.undelete("a")
+    with pytest.raises(BlobNotFound):
+        store.undelete("b")
+    store.delete("a")
+    with pytest.raises(BlobDeleted):
+        store.delete("a")
+    with pytest.raises(BlobDeleted):
+        store.ttl("a", None)
+    clock.advance(1)
+    store.undelete("a")
+    assert store.head("a").life_version == 1
+    store.delete("a")
+    clock.advance(1.001)
+    with pytest.raises(BlobDeletedForever):
+        store.undelete("a")
+
+
+def test_an_expiry_is_moved_both_ways() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    now = clock.now_ms()
+    store.put(b"x", blob_id="a", service="s", expiry_ms=now + 5)
+    store.ttl("a", None)
+    clock.advance(10)
+    assert read(store, "a") == b"x"
+    store.ttl("a", clock.now_ms())
+    clock.advance(0.001)
+    with pytest.raises(BlobExpired):
+        store.ttl("a", None)
+    with pytest.raises(InvalidInput, match="is over"):
+        store.put(b"x", service="s", expiry_ms=now)
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capacity", "segment"), [(10_000, 4096), (4096, 8192), (0, 4096), (4096, 100), (2**33, 2**32)]
+)
+def test_a_shape_must_fit_itself(capacity: int, segment: int) -> None:
+    with pytest.raises(InvalidSetting):
+        BlobStore.create(
+            MemoryFileSystem(), "/blobs", capacity_bytes=capacity, segment_bytes=segment
+        )
+
+
+def test_a_blob_larger_than_a_segment_is_refused_and_changes_nothing() -> None:
+    store = create()
+    used = store.used_bytes
+    for content in (bytes(SEGMENT), io.BytesIO(bytes(SEGMENT)), bytes(SEGMENT - 500)):
+        with pytest.raises(BlobTooLarge):
+            store.put(content, service="s")
+    assert store.used_bytes == used
+
+
+def test_a_full_store_refuses_puts_but_can_be_emptied() -> None:
+    clock = ManualClock()
+    store = create(clock=clock, segments=3)
+    ids: list[str] = []
+
+    def fill() -> None:
+        while True:
+            ids.append(store.put(bytes(50_000), service="s").blob_id)
+
+    with pytest.raises(BlobStoreFull, match=str(3 * SEGMENT)):
+        fill()
+    assert store.used_bytes <= 3 * SEGMENT
+    assert len(ids) > 14
+    for blob_id in ids:
+        store.delete(blob_id)
+    with pytest.raises(BlobStoreFull):
+        store.put(bytes(50_000), service="s")
+    clock.advance(2)
+    report = store.compaction.run()
+    assert report.reclaimed_bytes > SEGMENT
+    store.put(bytes(50_000), service="s")
+    assert all(segment.file_bytes <= SEGMENT for segment in store._log.manifest.segments)
+
+
+def test_a_store_of_one_segment_says_that_it_cannot_be_compacted() -> None:
+    store = create(segments=1)
+    with pytest.raises(RunRefused, match="one segment"):
+        store.compaction.run()
+
+
+def test_a_store_is_created_once_and_opened_only_where_it_is() -> None:
+    fs = MemoryFileSystem()
+    with pytest.raises(NotABlobStore):
+        BlobStore.open(fs, "/blobs")
+    create(fs).close()
+    with pytest.raises(BlobStoreExists):
+        create(fs)
+    Log.open(fs, "/topic", kind="topic").close()
+    with pytest.raises(NotABlobStore):
+        BlobStore.open(fs, "/topic")
+    with pytest.raises(InvalidInput):
+        create(fs, directory="/topic")
+    with BlobStore.open(fs, "/blobs") as store:
+        assert store.shape.capacity_bytes == 20 * SEGMENT
+
+
+def test_a_creation_that_was_cut_off_is_made_again() -> None:
+    whole = FaultyFileSystem(MemoryFileSystem(), record=True)
+    create(whole)
+    total = sum(line.split()[0] in MUTATING for line in whole.trace)
+    for nth in range(1, total + 1):
+        disk = MemoryFileSystem()
+        fs = FaultyFileSystem(disk)
+        fs.add(Fault("mutating", nth=nth, kind="CRASH"))
+        with pytest.raises(PowerCut):
+            create(fs)
+        left = disk.crash_clone(random.Random(nth))
+        try:
+            store = BlobStore.open(left, "/blobs")
+        except NotABlobStore:
+            store = create(left)
+        store.put(b"x", blob_id="a", service="s")
+        assert read(store, "a") == b"x"
+
+
+def test_a_get_costs_one_bucket_and_one_read() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem(), record=True)
+    store = create(fs)
+    for number in range(60):
+        store.put(bytes(20_000), blob_id=f"blob {number}", service="s")
+    assert len(store._log.manifest.segments) > 4
+    for _ in range(2):
+        for number in range(60):
+            fs.trace.clear()
+            read(store, f"blob {number}")
+    # The second time everything but the content is in memory.
+    assert [line.split()[0] for line in fs.trace] == ["pread"]
+
+
+def test_what_is_above_a_hold_counts_but_is_not_judged() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+
+    def roll() -> None:
+        with store._writer.lock:
+            store._writer._roll()
+
+    store.put(b"x", blob_id="a", service="s")
+    store.delete("a")
+    store.put(b"y", blob_id="b", service="s", expiry_ms=clock.now_ms() + 100)
+    roll()
+    last = store._log.last_position
+    store.undelete("a")
+    store.ttl("b", None)
+    roll()
+    store.put(b"z", blob_id="c", service="s")
+    clock.advance(5)
+    with store.compaction.holds.place("somebody", last, "tests"):
+        assert store.compaction.plan().horizon.position == last
+        store.compaction.run()
+        assert store._log.manifest.horizon == last
+    assert read(store, "a") == b"x"
+    assert read(store, "b") == b"y"
+    store.compaction.run()
+    assert read(store, "a") == b"x"
+    assert [info.life_version for info in store.list()] == [1, 0, 0]
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+
+def test_nobody_sees_a_record_before_it_is_durable() -> None:
+    store = create()
+    id_hash = hash_id("early", store._log.manifest.log_id)
+    put = a_put(blob_id="early")
+    body = encode_put(put, id_hash) + b"rock"
+    with store._writer.lock:
+        pending = store._writer.append(
+            Kind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, now_ms=1
+        )
+    with pytest.raises(BlobNotFound):
+        store.get("early")
+    assert list(store.list()) == []
+    with pytest.raises(BlobExists):
+        store.put(b"", blob_id="early", service="s")
+    pending.result()
+    assert read(store, "early") == b"rock"
+    assert len(list(store.list())) == 1
+
+
+def test_a_failed_fsync_leaves_nothing_and_the_next_one_works() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    store = create(fs)
+    store.put(b"old", blob_id="old", service="s")
+    fs.add(Fault("fdatasync", nth=1, kind="EIO"))
+    with pytest.raises(WriteFailed):
+        store.put(b"lost", blob_id="lost", service="s")
+    with pytest.raises(BlobNotFound):
+        store.get("lost")
+    store.delete("old")
+    store.put(b"found", blob_id="lost", service="s")
+    assert read(store, "lost") == b"found"
+    with pytest.raises(BlobDeleted):
+        store.get("old")
+
+
+def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    store = create(fs)
+    store.put(b"first", blob_id="first", service="s")
+    id_hash = hash_id("lost", store._log.manifest.log_id)
+    body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
+    with store._writer.lock:
+        pending = store._writer.append(
+            Kind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, now_ms=1
+        )
+        fs.add(Fault("fdatasync", nth=1, kind="EIO"))
+        with pytest.raises(WriteFailed):
+            pending.result()
+        store._writer._roll()
+    store.put(b"second", blob_id="second", service="s")
+    with pytest.raises(BlobNotFound):
+        store.get("lost", include=Include.ALL)
+    store.put(b"found", blob_id="lost", service="s")
+    assert [info.blob_id for info in store.list()] == ["first", "second", "lost"]
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_a_disk_that_fills_up_in_the_middle_of_a_put_leaves_nothing_to_be_seen(nth: int) -> None:
+    clock = ManualClock()
+    fs = FaultyFileSystem(MemoryFileSystem())
+    store = create(fs, clock, segment_bytes=4 * 2**20)
+    content = random.Random(nth).randbytes(2_500_000)
+    store.put(b"first", blob_id="first", service="s")
+    fs.add(Fault("write*", nth=nth, kind="SHORT"))
+    with pytest.raises(WriteFailed):
+        store.put(io.BytesIO(content), blob_id="a", service="s")
+    fs.add(Fault("fdatasync", nth=1, kind="EIO"))
+    with pytest.raises(WriteFailed):
+        store.put(io.BytesIO(content[:1_200_000]), blob_id="a", service="s")
+    assert [info.blob_id for info in store.list()] == ["first"]
+    store.put(io.BytesIO(content[:900_000]), blob_id="a", service="s")
+    assert read(store, "a") == content[:900_000]
+    with store._writer.lock:
+        store._writer._roll()
+    store.compaction.run()
+    assert store.used_bytes < 1_000_000
+    assert read(store, "a") == content[:900_000]
+    assert read(store, "first") == b"first"
+
+
+def test_an_index_that_cannot_be_written_is_kept_in_memory_and_made_later() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    store = create(fs)
+    store.put(b"x", blob_id="a", service="s")
+    fs.add(Fault("writev", "*.keys*", nth=1, kind="ENOSPC"))
+    with store._writer.lock:
+        store._writer._roll()
+    assert not [name for name in fs.list("/blobs") if ".keys" in name]
+    assert read(store, "a") == b"x"
+    store.compaction.run()
+    assert [name for name in fs.list("/blobs") if name.endswith(".keys")]
+    assert read(store, "a") == b"x"
+
+
+def test_a_full_disk_has_no_room_for_a_lost_index_but_the_store_opens() -> None:
+    disk = MemoryFileSystem()
+    clock = ManualClock()
+    store = create(disk, clock)
+    for blob_id in ("a", "b"):
+        store.put(b"x" * 70_000, blob_id=blob_id, service="s")
+    store.delete("a")
+    clock.advance(2)
+    store.put(b"y" * 250_000, blob_id="c", service="s")
+    store.put(b"y" * 250_000, blob_id="d", service="s")
+    store.compaction.run(policy="stats")
+    assert any(segment.dead for segment in store._log.manifest.segments)
+    store.close()
+    for name in disk.list("/blobs"):
+        if name.endswith(".keys"):
+            disk.remove(f"/blobs/{name}")
+    fs = FaultyFileSystem(disk)
+    fs.add(Fault("writev", "*.keys*", nth=1, count=None, kind="ENOSPC"))
+    with BlobStore.open(fs, "/blobs", settings=SETTINGS, clock=clock) as store:
+        assert read(store, "b") == b"x" * 70_000
+        with pytest.raises(BlobDeleted):
+            store.get("a", include=Include.ALL)
+    assert not [name for name in disk.list("/blobs") if ".keys" in name]
+
+
+def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
+    store.put(b"x", blob_id="deleted", service="s")
+    store.delete("deleted")
+    with store._writer.lock:
+        store._writer._roll()
+    clock.advance(5)
+
+    def turn_back() -> None:
+        clock._now_s -= 4.5
+        with pytest.raises(BlobExpired):
+            store.ttl("expired", None)
+        with pytest.raises(BlobDeletedForever):
+            store.undelete("deleted")
+
+    store.compaction.run(jobs=Meddling(turn_back))
+    assert looks(store, "expired") == ["BlobNotFound"] * 4
+    assert looks(store, "deleted") == ["BlobDeleted"] * 4
+
+
+def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back() -> None:
+    clock = ManualClock()
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk)
+    store = create(fs, clock)
+    store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
+    store.put(b"x", blob_id="there", service="s")
+    with store._writer.lock:
+        store._writer._roll()
+    clock.advance(5)
+    fs.add(Fault("rename", "*MANIFEST*", nth=1, kind="CRASH"))
+    with pytest.raises(PowerCut):
+        store.compaction.run()
+    clock._now_s -= 4.5
+    store = BlobStore.open(disk.kill_clone(), "/blobs", settings=SETTINGS, clock=clock)
+    with pytest.raises(BlobExpired):
+        store.ttl("expired", None)
+    assert store.compaction.recover() is not None
+    assert looks(store, "expired") == ["BlobNotFound"] * 4
+    assert read(store, "there") == b"x"
+
+
+# --- beside each other ---------------------------------------------------------------------------
+
+
+def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile() -> None:
+    clock = ManualClock()
+    store = create(clock=clock, segment_bytes=3 * 2**20)
+    content = random.Random(1).randbytes(2_200_000)
+    store.put(content, blob_id="a", service="s")
+    store.put(bytes(2_000_000), blob_id="b", service="s")
+    with store.get("a") as blob:
+        pieces = iter(blob)
+        first = next(pieces)
+        store.delete("a")
+        clock.advance(2)
+        assert store.compaction.run().retired_bytes > 2_000_000
+        with pytest.raises(BlobDeleted):
+            store.get("a", include=Include.ALL)
+        assert first + b"".join(pieces) == content
+    assert not store._log.pins()
+    assert store.compaction.reclaim() > 2_000_000
+
+
+def test_threads_put_get_and_delete_while_runs_go_on(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    store = BlobStore.create(
+        fs,
+        str(tmp_path / "b"),
+        capacity_bytes=2**26,
+        segment_bytes=2**18,
+        settings=BlobSettings(deleted_retention_ms=0),
+        gate=DiskGate(fs, str(tmp_path / "gate")),
+    )
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        rng = random.Random(number)
+        mine: dict[str, bytes] = {}
+        for _ in range(60):
+            content = rng.randbytes(rng.choice((10, 5000, 70_000)))
+            mine[store.put(content, service="s").blob_id] = content
+            blob_id = rng.choice(list(mine))
+            assert read(store, blob_id) == mine[blob_id]
+            if rng.random() < 0.5:
+                store.delete(blob_id)
+                del mine[blob_id]
+                with pytest.raises((BlobDeleted, BlobNotFound)):
+                    store.get(blob_id)
+        for blob_id, content in mine.items():
+            assert read(store, blob_id) == content
+
+    def compact() -> int:
+        runs = 0
+        while not done.is_set():
+            runs += store.compaction.run().result == "done"
+        return runs
+
+    with ThreadPoolExecutor(5) as pool:
+        runner = pool.submit(compact)
+        workers = [pool.submit(work, number) for number in range(4)]
+        wait(workers)
+        done.set()
+        for worker in workers:
+            worker.result()
+        assert runner.result() > 0
+    assert not store._log.pins()
+    store.close()
