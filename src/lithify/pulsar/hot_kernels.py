@@ -1,16 +1,8 @@
 """Compiled loops that read SEND frames, and batches.
 
 `hot.py` says what these do and is the only caller. Everything here works on bytes that a stranger
-sent, without the interpreter's checks. The rule that keeps it safe: each function is given a range
-`at..stop` that is known to be inside the array, reads nothing at or after `stop`, and compares a
-length with `stop - at` before it adds it to anything. All numbers are int64; a uint64 of the
-protocol is kept as its two's complement.
-
-Protobuf fields are read by one walk for all messages. What a field means stands in a table, by tag
-(field number << 3 | wire type): the flags its presence sets, the column its number goes to, and
-what to check inside of it. A tag that is not in the table is stepped over, also when only its wire
-type is unexpected: that is protobuf's rule. The last of several values counts. Groups, which no
-message of the protocol has, are malformed.
+sent, without the interpreter's checks; the rule that keeps it safe, and the walk over protobuf
+fields that these tables are for, are in `topics/fields.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +12,7 @@ from numba import njit
 
 from lithify.log.batch import LARGE_BYTES
 from lithify.log.kernels import crc32c_join, crc32c_of
+from lithify.topics.fields import BYTES, KEYS, NUMBER, PAIR, table_of, u32_of, varint, walk
 
 __all__ = [
     "BAD_BATCH",
@@ -106,153 +99,39 @@ COLUMNS = 18
     _TRUTH,  # where a bool waits for its end: of several, the last one counts
 ) = range(COLUMNS)
 
-_NUMBER, _BYTES = 0, 2
-_PAIR, _KEY = 1, 2
-_TAGS = 35 << 3
-
-
-def _table(
-    *fields: tuple[int, int, int, int, int],
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Rows by tag (flags, column or -1, inner), of (field, wire type, flags, column, inner)."""
-    table = np.zeros((_TAGS, 3), dtype=np.int64)
-    table[:, 1] = -1
-    for number, wire, *meaning in fields:
-        table[number << 3 | wire] = meaning
-    return table
-
-
-_SEND = _table(
-    (1, _NUMBER, _FIRST, PRODUCER_ID, 0),
-    (2, _NUMBER, _SECOND, SEQUENCE_ID, 0),
-    (3, _NUMBER, 0, NUM_MESSAGES, 0),
-    (4, _NUMBER, UNUSUAL, -1, 0),
-    (5, _NUMBER, UNUSUAL, -1, 0),
-    (6, _NUMBER, 0, HIGHEST_SEQUENCE_ID, 0),
-    (7, _NUMBER, 0, _TRUTH, 0),
-    (8, _NUMBER, UNUSUAL, -1, 0),
-    (9, _BYTES, UNUSUAL, -1, 0),
+_SEND = table_of(
+    (1, NUMBER, _FIRST, PRODUCER_ID, 0),
+    (2, NUMBER, _SECOND, SEQUENCE_ID, 0),
+    (3, NUMBER, 0, NUM_MESSAGES, 0),
+    (4, NUMBER, UNUSUAL, -1, 0),
+    (5, NUMBER, UNUSUAL, -1, 0),
+    (6, NUMBER, 0, HIGHEST_SEQUENCE_ID, 0),
+    (7, NUMBER, 0, _TRUTH, 0),
+    (8, NUMBER, UNUSUAL, -1, 0),
+    (9, BYTES, UNUSUAL, -1, 0),
 )
-_METADATA = _table(
-    (1, _BYTES, _FIRST, -1, 0),
-    (2, _NUMBER, _SECOND, METADATA_SEQUENCE_ID, 0),
-    (3, _NUMBER, _THIRD, PUBLISH_TIME, 0),
-    (4, _BYTES, 0, -1, _PAIR),
-    (6, _BYTES, KEYED, -1, 0),
-    (8, _NUMBER, 0, COMPRESSION, 0),
-    (9, _NUMBER, 0, UNCOMPRESSED_SIZE, 0),
-    (11, _NUMBER, BATCH, NUM_IN_BATCH, 0),
-    (13, _BYTES, ENCRYPTED, -1, _KEY),
-    (19, _NUMBER, DELAYED, DELIVER_AT_TIME, 0),
-    (20, _NUMBER, MARKER, -1, 0),
-    (22, _NUMBER, UNUSUAL, -1, 0),
-    (23, _NUMBER, UNUSUAL, -1, 0),
-    (25, _NUMBER, 0, _TRUTH, 0),
-    (29, _NUMBER, CHUNK_ID, -1, 0),
-    (31, _NUMBER, UNUSUAL, -1, 0),
-    (31, _BYTES, UNUSUAL, -1, 0),
+_METADATA = table_of(
+    (1, BYTES, _FIRST, -1, 0),
+    (2, NUMBER, _SECOND, METADATA_SEQUENCE_ID, 0),
+    (3, NUMBER, _THIRD, PUBLISH_TIME, 0),
+    (4, BYTES, 0, -1, PAIR),
+    (6, BYTES, KEYED, -1, 0),
+    (8, NUMBER, 0, COMPRESSION, 0),
+    (9, NUMBER, 0, UNCOMPRESSED_SIZE, 0),
+    (11, NUMBER, BATCH, NUM_IN_BATCH, 0),
+    (13, BYTES, ENCRYPTED, -1, KEYS),
+    (19, NUMBER, DELAYED, DELIVER_AT_TIME, 0),
+    (20, NUMBER, MARKER, -1, 0),
+    (22, NUMBER, UNUSUAL, -1, 0),
+    (23, NUMBER, UNUSUAL, -1, 0),
+    (25, NUMBER, 0, _TRUTH, 0),
+    (29, NUMBER, CHUNK_ID, -1, 0),
+    (31, NUMBER, UNUSUAL, -1, 0),
+    (31, BYTES, UNUSUAL, -1, 0),
 )
-_SINGLE = _table((1, _BYTES, 0, -1, _PAIR), (3, _NUMBER, _FIRST, 0, 0))
+_SINGLE = table_of((1, BYTES, 0, -1, PAIR), (3, NUMBER, _FIRST, 0, 0))
 
 _COMPRESSION_MAX = 4
-
-
-@njit(cache=True, nogil=True)
-def _u32(data, at):  # type: ignore[no-untyped-def]
-    return (
-        np.int64(data[at]) << 24
-        | np.int64(data[at + 1]) << 16
-        | np.int64(data[at + 2]) << 8
-        | np.int64(data[at + 3])
-    )
-
-
-@njit(cache=True, nogil=True)
-def _varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
-    """(number, what follows it), the latter -1 when it does not end in time."""
-    value, shift = np.int64(0), np.int64(0)
-    limit = min(stop, at + bytes_max)
-    while at < limit:
-        byte = np.int64(data[at])
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return value, np.int64(-1)
-
-
-@njit(cache=True, nogil=True)
-def _field(data, at, stop):  # type: ignore[no-untyped-def]
-    """(tag, its number or where its bytes begin, what follows it), the last -1 if malformed."""
-    tag, at = _varint(data, at, stop, 5)
-    wire = tag & 7
-    if at < 0 or tag < 8 or tag >> 32 != 0:
-        return tag, np.int64(0), np.int64(-1)
-    if wire == _NUMBER:
-        value, at = _varint(data, at, stop, 10)
-        return tag, value, at
-    length = np.int64(-1)
-    if wire == _BYTES:
-        length, at = _varint(data, at, stop, 5)
-    elif wire == 1:
-        length = np.int64(8)
-    elif wire == 5:
-        length = np.int64(4)
-    if at < 0 or length < 0 or length > stop - at:
-        return tag, np.int64(0), np.int64(-1)
-    return tag, at, at + length
-
-
-@njit(cache=True, nogil=True)
-def _pair_ok(data, at, stop):  # type: ignore[no-untyped-def]
-    """Whether this is a KeyValue: it has its two strings, fields 1 and 2."""
-    seen = 0
-    while at < stop:
-        tag, _, at = _field(data, at, stop)
-        if at < 0:
-            return False
-        if tag == (1 << 3 | _BYTES):
-            seen |= 1
-        elif tag == (2 << 3 | _BYTES):
-            seen |= 2
-    return seen == 3
-
-
-@njit(cache=True, nogil=True)
-def _key_ok(data, at, stop):  # type: ignore[no-untyped-def]
-    """Whether this is an EncryptionKeys: a KeyValue by its fields, with more of them in field 3.
-
-    Not one function that calls itself: numba crashes when it loads such a one from its cache.
-    """
-    if not _pair_ok(data, at, stop):
-        return False
-    while at < stop:
-        tag, begin, at = _field(data, at, stop)
-        if tag == (3 << 3 | _BYTES) and not _pair_ok(data, begin, at):
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
-    """Read a message's fields by its table into one row; the flags of all, or -1 if malformed."""
-    flags = np.int64(0)
-    while at < stop:
-        tag, value, at = _field(data, at, stop)
-        if at < 0:
-            return np.int64(-1)
-        if tag >= _TAGS:
-            continue
-        flags |= table[tag, 0]
-        if table[tag, 1] >= 0:
-            rows[table[tag, 1], row] = value
-        inner = table[tag, 2]
-        if inner == _PAIR and not _pair_ok(data, value, at):
-            return np.int64(-1)
-        if inner == _KEY and not _key_ok(data, value, at):
-            return np.int64(-1)
-    return flags
 
 
 @njit(cache=True, nogil=True)
@@ -263,11 +142,11 @@ def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
     for _ in range(messages):
         if stop - at < 4:
             return False
-        size = _u32(data, at)
+        size = u32_of(data, at)
         at += 4
         if size > stop - at:
             return False
-        flags = _walk(data, at, at + size, _SINGLE, rows, 0)
+        flags = walk(data, at, at + size, _SINGLE, rows, 0)
         at += size
         payload = np.int64(np.int32(rows[0, 0]))
         if flags != _FIRST or payload < 0 or payload > stop - at:
@@ -282,7 +161,7 @@ def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
     why, command_stop, end = END, at, at
     if stop - at < 4:
         return NEED_MORE, command_stop, end
-    end = at + 4 + _u32(data, at)
+    end = at + 4 + u32_of(data, at)
     if end - at > limit_bytes:
         why = OVER_LIMIT
     elif end - at < 8:
@@ -290,7 +169,7 @@ def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
     elif stop - at < 8:
         why = NEED_MORE
     else:
-        command_stop = at + 8 + _u32(data, at + 4)
+        command_stop = at + 8 + u32_of(data, at + 4)
         if command_stop > end:
             why = NOT_A_SEND
         elif end > stop:
@@ -305,13 +184,13 @@ def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     """Whether this is a BaseCommand with its type, SEND, then its CommandSend, and no more."""
     if stop - at < 3 or data[at] != 0x08 or data[at + 1] != 0x06 or data[at + 2] != 0x32:
         return False
-    length, at = _varint(data, at + 3, stop, 5)
+    length, at = varint(data, at + 3, stop, 5)
     if at < 0 or length != stop - at:
         return False
     rows[:, row] = 0
     rows[NUM_MESSAGES, row] = 1
     rows[NUM_IN_BATCH, row] = 1
-    flags = _walk(data, at, stop, _SEND, rows, row)
+    flags = walk(data, at, stop, _SEND, rows, row)
     if flags < 0 or flags & _REQUIRED != _FIRST | _SECOND:
         return False
     rows[NUM_MESSAGES, row] = np.int32(rows[NUM_MESSAGES, row])
@@ -325,11 +204,11 @@ def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     """The flags of the metadata size, metadata and payload at `at..stop`; fills in columns."""
-    if stop - at < 4 or _u32(data, at) > stop - at - 4:
+    if stop - at < 4 or u32_of(data, at) > stop - at - 4:
         return BAD_METADATA
-    payload = at + 4 + _u32(data, at)
+    payload = at + 4 + u32_of(data, at)
     rows[PAYLOAD_START, row] = payload
-    flags = _walk(data, at + 4, payload, _METADATA, rows, row)
+    flags = walk(data, at + 4, payload, _METADATA, rows, row)
     if flags < 0 or flags & _REQUIRED != _REQUIRED:
         return BAD_METADATA
     flags &= ~_REQUIRED
@@ -373,11 +252,11 @@ def scan_sends(data, start, stop, limit_bytes, rows):  # type: ignore[no-untyped
         body = entry
         if end - entry >= 6 and data[entry] == 0x0E and data[entry + 1] == 0x01:
             body = entry + 6
-            good = np.int64(crc32c_of(data, body, end)) == _u32(data, entry + 2)
+            good = np.int64(crc32c_of(data, body, end)) == u32_of(data, entry + 2)
             rows[CRC, row] = GOOD_CRC if good else BAD_CRC
             if good and end - entry >= LARGE_BYTES:
                 front = crc32c_of(data, entry, body)
-                rows[ENTRY_CRC, row] = crc32c_join(front, _u32(data, entry + 2), end - body)
+                rows[ENTRY_CRC, row] = crc32c_join(front, u32_of(data, entry + 2), end - body)
         if rows[CRC, row] != BAD_CRC:
             rows[FLAGS, row] |= _read_metadata(data, body, end, rows, row)
         plain = (

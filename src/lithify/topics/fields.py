@@ -37,6 +37,7 @@ __all__ = [
     "find_metadata",
     "table_of",
     "u32_of",
+    "varint",
     "walk",
 ]
 
@@ -71,7 +72,7 @@ def u32_of(data, at):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
+def varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
     """(number, what follows it), the latter -1 when it does not end in time."""
     value, shift = np.int64(0), np.int64(0)
     limit = min(stop, at + bytes_max)
@@ -88,16 +89,16 @@ def _varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _field(data, at, stop):  # type: ignore[no-untyped-def]
     """(tag, its number or where its bytes begin, what follows it), the last -1 if malformed."""
-    tag, at = _varint(data, at, stop, 5)
+    tag, at = varint(data, at, stop, 5)
     wire = tag & 7
     if at < 0 or tag < 8 or tag >> 32 != 0:
         return tag, np.int64(0), np.int64(-1)
     if wire == NUMBER:
-        value, at = _varint(data, at, stop, 10)
+        value, at = varint(data, at, stop, 10)
         return tag, value, at
     length = np.int64(-1)
     if wire == BYTES:
-        length, at = _varint(data, at, stop, 5)
+        length, at = varint(data, at, stop, 5)
     elif wire == 1:
         length = np.int64(8)
     elif wire == 5:
@@ -175,7 +176,7 @@ def collect_numbers(data, at, stop, number):  # type: ignore[no-untyped-def]
         elif tag == (number << 3 | BYTES):
             place = value
             while place < at:
-                value, place = _varint(data, place, at, 10)
+                value, place = varint(data, place, at, 10)
                 if place < 0:
                     return found[:0]
                 found[count] = value
