@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -23,10 +24,7 @@ settings.load_profile("lithify")
 # processes of the tests have one each, so that none is refused because of another.
 _TEMPORARY = tempfile.mkdtemp(prefix="lithify-tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(_TEMPORARY, ignore_errors=True)
+atexit.register(shutil.rmtree, _TEMPORARY, ignore_errors=True)
 
 
 class OneProcessForSpark(LoadScopeScheduling):
