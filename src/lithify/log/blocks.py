@@ -112,11 +112,16 @@ class BlockIndex:
         return rows.tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> BlockIndex:
-        """Rows read back; the caller has checked their CRC."""
+    def from_bytes(cls, data: bytes, time_max: int = 0) -> BlockIndex:
+        """Rows read back; the caller has checked their CRC.
+
+        To go on with it, the latest time of all frames must be known.
+        """
         rows = np.frombuffer(data, dtype="<i8").reshape(-1, 3)
         index = cls()
         index._positions.frombytes(np.ascontiguousarray(rows[:, 0]).tobytes())
         index._offsets.frombytes(np.ascontiguousarray(rows[:, 1]).tobytes())
         index._times.frombytes(np.ascontiguousarray(rows[:, 2]).tobytes())
+        index._next = index._offsets[-1] + BLOCK_BYTES if len(rows) else 0
+        index._time_max = time_max
         return index

@@ -61,11 +61,21 @@ __all__ = [
     "recover_tail",
     "remove_orphans",
     "remove_unpublished",
+    "vouched_behind",
 ]
 
 _WINDOW_BYTES = 64 * 2**20
 
-_KEPT = frozenset({FileKind.LOCK, FileKind.MANIFEST, FileKind.JOURNAL, FileKind.HISTORY})
+_KEPT = frozenset(
+    {
+        FileKind.LOCK,
+        FileKind.MANIFEST,
+        FileKind.JOURNAL,
+        FileKind.HISTORY,
+        FileKind.ERASE,
+        FileKind.REPLICATION,
+    }
+)
 _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_INDEX})
 
 
@@ -146,7 +156,7 @@ def read_tail(
         damage = None
     vouched = manifest.synced_bytes
     if damage is not None:
-        vouched = max(vouched, _vouched_behind(file, writer, size))
+        vouched = max(vouched, vouched_behind(file, writer, size))
     if vouched > writer.end:
         what = damage.what if damage is not None else f"file has only {size} bytes"
         raise DamagedFrame(
@@ -201,7 +211,7 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
     return RecoveredTail(writer, TailCut(directory, name, writer.end, tail.torn_bytes, last))
 
 
-def _vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
+def vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
     """The most that an intact frame behind the damage vouches for.
 
     Looked for in overlapping windows, so that memory stays bounded; a frame longer than half a

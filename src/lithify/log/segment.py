@@ -28,7 +28,7 @@
         76     4  crc             CRC-32C of bytes 0 … 76
 
 A sealed segment ends with its footer, and its size is exactly frames_end + 24 × rows + 80. Once
-its footer is durable no byte of it changes.
+its footer is durable no byte of it changes, but in frames that are erased (`erasing.py`).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def read_blocks(file: File, footer: SegmentFooter) -> BlockIndex:
     data = file.pread(footer.rows * ROW_BYTES, footer.frames_end)
     if crc32c(data) != footer.rows_crc:
         raise DamagedFile(file.path, footer.frames_end, "block index: CRC-32C does not match")
-    return BlockIndex.from_bytes(data)
+    return BlockIndex.from_bytes(data, footer.time_max)
 
 
 @dataclass(frozen=True, slots=True)

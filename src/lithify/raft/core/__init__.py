@@ -1,0 +1,81 @@
+"""Raft consensus without I/O. Start reading in `core.py`; the manual is `docs/raft.md`."""
+
+from lithify.raft.core.config import Change, ConfChange, Config, Mode, Op
+from lithify.raft.core.core import RaftCore, Status
+from lithify.raft.core.errors import (
+    Compacted,
+    Dropped,
+    DropReason,
+    InvalidChange,
+    LogTooShort,
+    ProposalDropped,
+    RaftError,
+    ReadDropped,
+    TransferDropped,
+)
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Applied,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    ReadReply,
+    ReadRequest,
+    SnapshotStatus,
+    StorageAppended,
+    TimeoutNow,
+    Unreachable,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.ready import ReadState, Ready, Role, SendSnapshot, StorageAppend
+from lithify.raft.core.settings import CoreSettings
+from lithify.raft.core.storage import LogView, MemoryStorage
+from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta
+
+__all__ = [
+    "AppendReply",
+    "AppendRequest",
+    "Applied",
+    "Change",
+    "Compacted",
+    "ConfChange",
+    "Config",
+    "CoreSettings",
+    "DropReason",
+    "Dropped",
+    "EntryKind",
+    "HardState",
+    "Heartbeat",
+    "HeartbeatReply",
+    "InstallSnapshot",
+    "InvalidChange",
+    "LogTooShort",
+    "LogView",
+    "MemoryStorage",
+    "Message",
+    "Mode",
+    "Op",
+    "ProposalDropped",
+    "RaftCore",
+    "RaftError",
+    "ReadDropped",
+    "ReadReply",
+    "ReadRequest",
+    "ReadState",
+    "Ready",
+    "Role",
+    "SendSnapshot",
+    "SnapshotMeta",
+    "SnapshotStatus",
+    "Status",
+    "StorageAppend",
+    "StorageAppended",
+    "TimeoutNow",
+    "TransferDropped",
+    "Unreachable",
+    "VoteReply",
+    "VoteRequest",
+]

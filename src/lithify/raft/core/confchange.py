@@ -1,0 +1,143 @@
+"""From one configuration to the next, and which one is in force. Pure.
+
+A configuration is in force from the moment its entry is in the log, committed or not, and is given
+up with its entry when that is overwritten. So the safety of a change depends on the log alone, not
+on which commit index a member happens to remember after a crash.
+
+`Membership` keeps the configurations from the last applied one on. Those that matter for decisions
+begin at the last committed one: a leader has at most one above it (it refuses a second), a follower
+that is behind may have several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidInput
+from lithify.raft.core.config import Config, Mode, Op
+from lithify.raft.core.errors import InvalidChange
+from lithify.raft.core.values import EntryKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lithify.raft.core.config import Change, ConfChange
+    from lithify.raft.entry import Entry
+
+__all__ = ["Membership", "changed"]
+
+
+def changed(config: Config, change: ConfChange) -> Config:
+    """The configuration after a change; `InvalidChange` if it cannot be made."""
+    if change.leaves:
+        return _left(config)
+    if config.joint:
+        raise InvalidChange(f"{change} is asked for, but {config} is joint and must be left first")
+    before = config
+    if change.enters_joint:
+        auto_leave = change.mode is not Mode.EXPLICIT
+        config = replace(config, outgoing=config.voters, auto_leave=auto_leave)
+    for item in change.changes:
+        config = _with(config, item)
+    if not config.voters:
+        raise InvalidChange(f"{change} would leave no voter of {before}")
+    if config == before:
+        raise InvalidChange(f"{change} would change nothing: {before}")
+    return config
+
+
+def _left(config: Config) -> Config:
+    if not config.joint:
+        raise InvalidChange(f"there is nothing to leave: {config} is not joint")
+    return Config(config.voters, learners=config.learners | config.learners_next)
+
+
+def _with(config: Config, change: Change) -> Config:
+    one = frozenset((change.node,))
+    voters = config.voters - one
+    learners = config.learners - one
+    learners_next = config.learners_next - one
+    if change.op is Op.VOTER:
+        voters |= one
+    elif change.op is Op.LEARNER and change.node in config.outgoing:
+        learners_next |= one
+    elif change.op is Op.LEARNER:
+        learners |= one
+    return replace(config, voters=voters, learners=learners, learners_next=learners_next)
+
+
+class Membership:
+    """The configurations that matter now, with the indexes they stand at; see the module."""
+
+    def __init__(self, index: int, config: Config) -> None:
+        self._stack = [(index, config)]
+        self._committed = 0
+        """Where in the stack the last committed configuration is."""
+
+    @property
+    def config(self) -> Config:
+        """The one in force."""
+        return self._stack[-1][1]
+
+    @property
+    def index(self) -> int:
+        """Where the one in force stands in the log."""
+        return self._stack[-1][0]
+
+    @property
+    def everyone(self) -> frozenset[str]:
+        """All members of all configurations that may turn out to be the committed one."""
+        return frozenset().union(*(config.members for _, config in self._open()))
+
+    def may_campaign(self, node: str) -> bool:
+        """Has the node a vote in any configuration that may turn out to be the committed one?
+
+        Who has removed itself may be the only one with that entry, and must lead until it is
+        committed: the others cannot be elected without it.
+        """
+        return any(node in config.electorate for _, config in self._open())
+
+    def _open(self) -> list[tuple[int, Config]]:
+        return self._stack[self._committed :]
+
+    def at(self, index: int) -> Config:
+        """The configuration of an index that is not below the last applied one."""
+        for start, config in reversed(self._stack):
+            if start <= index:
+                return config
+        raise InvalidInput(f"the members at index {index} are forgotten: it is applied")
+
+    def add(self, entries: Iterable[Entry]) -> bool:
+        """Entries were appended; did the configuration change?"""
+        before = len(self._stack)
+        for entry in entries:
+            if entry.kind == EntryKind.CONFIG:
+                self._stack.append((entry.index, Config.parse(entry.payload)))
+        return len(self._stack) != before
+
+    def cut(self, last_index: int) -> bool:
+        """Entries above `last_index` are gone; did the configuration change?"""
+        before = len(self._stack)
+        while len(self._stack) > 1 and self._stack[-1][0] > last_index:
+            self._stack.pop()
+        return len(self._stack) != before
+
+    def restore(self, index: int, config: Config) -> None:
+        """A snapshot replaces the log: what was not committed before is gone."""
+        del self._stack[self._committed + 1 :]
+        self._stack.append((index, config))
+        self._committed += 1
+
+    def settle(self, commit: int) -> None:
+        """Configurations up to `commit` are final."""
+        while (
+            self._committed + 1 < len(self._stack) and self._stack[self._committed + 1][0] <= commit
+        ):
+            self._committed += 1
+
+    def forget(self, applied: int) -> None:
+        """Nobody asks for the members of an index below `applied` any more."""
+        while self._committed and self._stack[1][0] <= applied:
+            del self._stack[0]
+            self._committed -= 1

@@ -1,0 +1,162 @@
+"""Who the members are, and the changes that can be asked for. Pure values with a text form.
+
+A configuration is simple (one set of voters) or joint: then every decision needs a majority of the
+`voters` and also one of the `outgoing` voters. Learners get entries and have no say. A voter that
+is to become a learner stays in `outgoing` while the configuration is joint and is a learner when it
+is left, so that nobody is a voter and a learner at once.
+
+Both are written as text. A configuration, as it stands in a log entry and in stories:
+
+    config  = part (", " part)*
+    part    = set (" " name)+  |  "auto-leave"
+    set     = "voters" | "outgoing" | "learners" | "learners-next"
+
+A change, as it is asked for:
+
+    change  = [mode ":"] item ("," item)*  |  "leave"
+    mode    = "joint" | "explicit"
+    item    = "+" name     add a voter, or promote a learner
+            | "~" name     add a learner, or demote a voter
+            | "-" name     remove
+
+One item changes the configuration at once. Several, or `joint:`, make it joint until the leader
+leaves it by itself; with `explicit:` it is joint until somebody proposes `leave`. The log has the
+configuration that comes of a change, not the change: a member that joins knows none before it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lithify.raft.core.errors import InvalidChange
+
+__all__ = ["Change", "ConfChange", "Config", "Mode", "Op"]
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The members at some index."""
+
+    voters: frozenset[str] = frozenset()
+    outgoing: frozenset[str] = frozenset()
+    learners: frozenset[str] = frozenset()
+    learners_next: frozenset[str] = frozenset()
+    """Outgoing voters that become learners when the joint configuration is left."""
+    auto_leave: bool = False
+
+    @property
+    def joint(self) -> bool:
+        """Are two majorities needed?"""
+        return bool(self.outgoing)
+
+    @property
+    def electorate(self) -> frozenset[str]:
+        """All who have a vote in one of the majorities."""
+        return self.voters | self.outgoing
+
+    @property
+    def members(self) -> frozenset[str]:
+        """All who get entries."""
+        return self.voters | self.outgoing | self.learners
+
+    def __str__(self) -> str:
+        sets = {
+            "voters": self.voters,
+            "outgoing": self.outgoing,
+            "learners": self.learners,
+            "learners-next": self.learners_next,
+        }
+        parts = [" ".join([name, *sorted(nodes)]) for name, nodes in sets.items() if nodes]
+        if self.auto_leave:
+            parts.append("auto-leave")
+        return ", ".join(parts) or "nobody"
+
+    def encode(self) -> bytes:
+        """As it stands in a log entry."""
+        return str(self).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> Config:
+        """The opposite of `encode`."""
+        sets: dict[str, frozenset[str]] = {}
+        for part in text.decode().split(", "):
+            name, *nodes = part.split(" ")
+            sets[name] = frozenset(nodes)
+        auto_leave = sets.pop("auto-leave", None) is not None
+        return cls(
+            sets.pop("voters", frozenset()),
+            sets.pop("outgoing", frozenset()),
+            sets.pop("learners", frozenset()),
+            sets.pop("learners-next", frozenset()),
+            auto_leave=auto_leave,
+        )
+
+
+class Op(StrEnum):
+    """What is to become of a member."""
+
+    VOTER = "+"
+    LEARNER = "~"
+    REMOVE = "-"
+
+
+class Mode(StrEnum):
+    """How a change is made."""
+
+    AUTO = ""
+    """At once if it is one item, else joint."""
+    JOINT = "joint"
+    """Joint; the leader leaves it when it is committed."""
+    EXPLICIT = "explicit"
+    """Joint until somebody proposes to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One item of a change."""
+
+    op: Op
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfChange:
+    """A change of members; without items it leaves the joint configuration."""
+
+    changes: tuple[Change, ...] = ()
+    mode: Mode = Mode.AUTO
+
+    @property
+    def leaves(self) -> bool:
+        """Does it end a joint configuration?"""
+        return not self.changes
+
+    @property
+    def enters_joint(self) -> bool:
+        """Does it begin one?"""
+        return len(self.changes) > 1 or (self.mode is not Mode.AUTO and not self.leaves)
+
+    def __str__(self) -> str:
+        if self.leaves:
+            return "leave"
+        items = ",".join(change.op + change.node for change in self.changes)
+        return f"{self.mode}:{items}" if self.mode else items
+
+    @classmethod
+    def parse(cls, text: str) -> ConfChange:
+        """The opposite of `str`."""
+        if text == "leave":
+            return cls()
+        mode, colon, items = text.rpartition(":")
+        if colon and mode not in (Mode.JOINT, Mode.EXPLICIT):
+            raise InvalidChange(f"change {text!r} has the mode {mode!r}, must be joint or explicit")
+        changes = []
+        for item in items.split(","):
+            if item[:1] not in tuple(Op) or not item or not NAME.fullmatch(item[1:]):
+                raise InvalidChange(f"change {text!r} has the item {item!r}, must be like +n4")
+            changes.append(Change(Op(item[0]), item[1:]))
+        return cls(tuple(changes), Mode(mode))

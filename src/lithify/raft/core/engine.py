@@ -1,0 +1,222 @@
+"""The member itself: term, vote, log, members and role. Everything that changes them is here.
+
+    follower --silence--> pre-candidate --majority would--> candidate --majority did--> leader
+        ^------- a higher term, or a leader of this term: from anywhere -------------------'
+
+The rules about terms, which come before all others (`receive`):
+
+1. A message of a higher term makes this member a follower of that term. Except: a question before
+   an election changes nothing, nor does its answer if that is yes; and who has heard its leader
+   within an election timeout ignores all who want to be elected, unless the leader itself hands
+   over. So a member that was away, or was removed, does not unseat a leader that works.
+2. A message of a lower term is not followed. A leader of a lower term is told the term, so that it
+   steps down; one who asks before an election is refused.
+3. What is left is of this term, and the role deals with it.
+
+What belongs to a role (votes, progress, reads, a transfer) is kept by the role's object and gone
+with it: nothing needs to be reset. The roles call back here to change the state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.raft.core.confchange import Membership
+from lithify.raft.core.events import ConfigChanged, LogCut, RoleChanged, VoteIgnored
+from lithify.raft.core.leader import Leader
+from lithify.raft.core.log import RaftLog
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    InstallSnapshot,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.outbox import Outbox
+from lithify.raft.core.roles import Candidate, Follower
+from lithify.raft.core.values import NOBODY, HardState
+from lithify.raft.core.voting import answer_vote
+
+if TYPE_CHECKING:
+    from lithify.raft.core.messages import Message
+    from lithify.raft.core.ready import ReadState, SendSnapshot
+    from lithify.raft.core.roles import RoleState
+    from lithify.raft.core.settings import CoreSettings
+    from lithify.raft.core.storage import LogView
+    from lithify.raft.core.values import SnapshotMeta
+    from lithify.raft.entry import Entry
+
+__all__ = ["Engine"]
+
+SCAN_BYTES = 8 << 20
+"""How much of the log is read at a time, at the start, to find the changes of members."""
+
+
+class Engine:
+    """See the module. Only `RaftCore`, the roles and voting call it."""
+
+    def __init__(self, settings: CoreSettings, storage: LogView) -> None:
+        self.settings = settings
+        self.node = settings.node
+        self.log = RaftLog(storage)
+        self.members = self._read_members()
+        self.outbox = Outbox()
+        self.snapshots: list[SendSnapshot] = []
+        self.reads: list[ReadState] = []
+        state = storage.hard_state()
+        self.term, self.vote = state.term, state.vote
+        self._written = (self.term, self.vote)
+        """Term and vote as they were last handed out to be stored."""
+        self.role: RoleState = Follower(self, NOBODY)
+
+    def _read_members(self) -> Membership:
+        snapshot = self.log.snapshot
+        members = Membership(snapshot.index, snapshot.config)
+        first, end = snapshot.index + 1, self.log.last_index + 1
+        while first < end:
+            entries = self.log.entries(first, end, SCAN_BYTES)
+            members.add(entries)
+            first += len(entries)
+        members.settle(self.log.committed)
+        return members
+
+    # Terms and messages.
+
+    def receive(self, message: Message) -> None:
+        """Take a message of another member, or a vote of the own."""
+        if message.term > self.term:
+            if isinstance(message, VoteRequest):
+                if self.role.hears_leader and not message.forced:
+                    leader = self.role.leader
+                    event = VoteIgnored(self.node, message.sender, message.term, leader)
+                    self.settings.events(event)
+                    return
+                if not message.pre:
+                    self.follow(message.term, NOBODY)
+            elif isinstance(message, VoteReply) and message.pre and message.granted:
+                pass
+            elif isinstance(message, AppendRequest | Heartbeat | InstallSnapshot | TimeoutNow):
+                self.follow(message.term, message.sender)
+            else:
+                self.follow(message.term, NOBODY)
+        elif message.term < self.term:
+            self._answer_old_term(message)
+            return
+        if isinstance(message, VoteRequest):
+            answer_vote(self, message)
+        else:
+            self.role.receive(message)
+
+    def _answer_old_term(self, message: Message) -> None:
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            self.hold(AppendReply(self.node, message.sender, self.term, 0))
+        elif isinstance(message, VoteRequest) and message.pre:
+            self.hold(VoteReply(self.node, message.sender, self.term, granted=False, pre=True))
+
+    def hold(self, message: Message) -> None:
+        """Send a message once everything that is known now is durable."""
+        self.outbox.hold(message, unwritten=self.has_unwritten)
+
+    def release(self, number: int) -> None:
+        """Storage appends up to `number` are durable."""
+        self.log.acknowledge(number)
+        for message in self.outbox.release(number):
+            if message.to == self.node:
+                self.receive(message)
+            else:
+                self.outbox.send(message)
+        self.role.stored()
+
+    # What is to be stored.
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Is there something that was not handed out to be stored?"""
+        return self.log.has_next_append or self._written != (self.term, self.vote)
+
+    def take_hard_state(self) -> HardState | None:
+        """Term and vote, if they are to be stored again."""
+        if self._written == (self.term, self.vote):
+            return None
+        self._written = (self.term, self.vote)
+        return HardState(self.term, self.vote, self.log.committed)
+
+    # Roles.
+
+    @property
+    def may_campaign(self) -> bool:
+        """Could this member lead? One that installs a snapshot has no log to lead with."""
+        return self.members.may_campaign(self.node) and not self.log.installing
+
+    def follow(self, term: int, leader: str) -> None:
+        """Be a follower; a higher term has seen no vote yet."""
+        if term > self.term:
+            self.term, self.vote = term, NOBODY
+        self._enter(Follower(self, leader))
+
+    def campaign(self, *, forced: bool = False) -> None:
+        """Try to be elected: ask first whether it could be, unless the leader wants it."""
+        if not self.may_campaign:
+            return
+        if forced:
+            self.stand(forced=True)
+            return
+        candidate = Candidate(self, pre=True)
+        self._enter(candidate)
+        candidate.ask_for_votes(forced=False)
+
+    def stand(self, *, forced: bool) -> None:
+        """Be a candidate in the next term."""
+        self.term, self.vote = self.term + 1, self.node
+        candidate = Candidate(self, pre=False)
+        self._enter(candidate)
+        candidate.ask_for_votes(forced=forced)
+
+    def lead(self) -> None:
+        """Be the leader of this term."""
+        leader = Leader(self)
+        self._enter(leader)
+        leader.begin()
+
+    def _enter(self, role: RoleState) -> None:
+        self.role = role
+        self.report_role()
+
+    def report_role(self) -> None:
+        """Say who this member is now."""
+        event = RoleChanged(self.node, self.role.kind, self.term, self.role.leader)
+        self.settings.events(event)
+
+    # The log.
+
+    def append(self, entries: list[Entry]) -> None:
+        """Put entries at the end; members change from the moment they stand there."""
+        self.log.append(entries)
+        if self.members.add(entries):
+            self._report_config()
+
+    def cut(self, last_index: int) -> None:
+        """Forget entries that were not committed, and the members they made."""
+        self.settings.events(LogCut(self.node, last_index))
+        self.log.cut(last_index)
+        if self.members.cut(last_index):
+            self._report_config()
+
+    def restore(self, snapshot: SnapshotMeta) -> None:
+        """Let a snapshot take the place of log and members."""
+        self.log.restore(snapshot)
+        self.members.restore(snapshot.index, snapshot.config)
+
+    def commit_to(self, index: int) -> bool:
+        """Entries up to `index` are committed; is that news?"""
+        news = self.log.commit_to(index)
+        if news:
+            self.members.settle(index)
+        return news
+
+    def _report_config(self) -> None:
+        config = self.members.config
+        self.settings.events(ConfigChanged(self.node, self.members.index, config))
+        self.role.members_changed()

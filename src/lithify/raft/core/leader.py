@@ -1,0 +1,339 @@
+"""The leader: takes proposals, sends entries, decides what is committed.
+
+1. It begins with an empty entry of its term. Only entries of the own term are committed by
+   counting; they take everything before them along.
+2. Messages with entries are made when `ready()` is called (`flush`), so that all proposals since
+   the last one share a message to each peer. How much is sent ahead, `progress.py` says.
+3. An entry is committed when a quorum has it durable. The leader counts itself for what its own
+   storage has acknowledged, no more.
+4. Once in an election timeout it counts whom it has heard. Without a quorum it steps down, because
+   the others may have elected somebody else by then.
+5. A change of members is in force at once. When it is committed, a joint configuration is left,
+   and a leader that is no voter any more steps down. Who was removed is sent entries until then, so
+   that it learns of it.
+6. While it hands over, it takes no proposals. When the target has its whole log, it is told to
+   campaign. If nothing happens within an election timeout, the leader goes on.
+
+The object lives as long as the leadership does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from lithify.raft.core.confchange import changed
+from lithify.raft.core.config import ConfChange
+from lithify.raft.core.errors import (
+    Compacted,
+    DropReason,
+    ProposalDropped,
+    TransferDropped,
+)
+from lithify.raft.core.events import QuorumLost, TransferEnded
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    HeartbeatReply,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+)
+from lithify.raft.core.progress import Flow, Inflight, Progress
+from lithify.raft.core.quorum import agreed_index, has_quorum
+from lithify.raft.core.readindex import Read, ReadQueue
+from lithify.raft.core.ready import ReadState, Role, SendSnapshot
+from lithify.raft.core.roles import RoleState
+from lithify.raft.core.values import NOBODY, EntryKind, entry_bytes
+from lithify.raft.entry import Entry
+
+if TYPE_CHECKING:
+    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.messages import Message, SnapshotStatus, Unreachable
+
+__all__ = ["Leader"]
+
+
+class Leader(RoleState):
+    """See the module."""
+
+    kind = Role.LEADER
+    hears_leader = True
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.leader = engine.node
+        self.progress: dict[str, Progress] = {}
+        self._reads = ReadQueue()
+        self._since_heartbeat = 0
+        self._transfer_to = NOBODY
+        self._transfer_ticks = 0
+        self._waiting: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of proposals that are not committed or not durable here"""
+        self._waiting_bytes = 0
+
+    def begin(self) -> None:
+        """Append the first entry of the term."""
+        self.members_changed()
+        self._append([b""], EntryKind.NOOP)
+
+    # Time.
+
+    def tick(self) -> None:
+        """Send heartbeats, and look now and then whether anybody listens."""
+        settings = self.engine.settings
+        self.elapsed += 1
+        self._since_heartbeat += 1
+        if self._transfer_to:
+            self._transfer_ticks += 1
+            if self._transfer_ticks >= settings.election_ticks:
+                settings.events(TransferEnded(self.engine.node, self._transfer_to))
+                self._transfer_to = NOBODY
+        if self.elapsed >= settings.election_ticks:
+            self.elapsed = 0
+            if not self._heard_quorum():
+                settings.events(QuorumLost(self.engine.node, self.engine.term))
+                self.engine.follow(self.engine.term, NOBODY)
+                return
+        if self._since_heartbeat >= settings.heartbeat_ticks:
+            self._since_heartbeat = 0
+            self._send_heartbeats()
+
+    def _heard_quorum(self) -> bool:
+        heard = {peer for peer, progress in self.progress.items() if progress.heard}
+        for progress in self.progress.values():
+            progress.heard = False
+        return has_quorum(self.engine.members.config, heard | {self.engine.node})
+
+    def _send_heartbeats(self) -> None:
+        engine = self.engine
+        for peer, progress in self.progress.items():
+            # Above `match` the peer's log may differ, so that is all it may take as committed.
+            commit = min(progress.match, engine.log.committed)
+            engine.outbox.send(Heartbeat(engine.node, peer, engine.term, commit, self._reads.round))
+
+    # Proposals.
+
+    def propose(self, payloads: list[bytes]) -> range:
+        """Append commands; the indexes they have got."""
+        if self._transfer_to:
+            raise ProposalDropped(DropReason.TRANSFERRING, self.engine.node)
+        size = sum(map(len, payloads))
+        limit = self.engine.settings.uncommitted_bytes_max
+        # One is always taken when nothing waits, however large it is.
+        if self._waiting_bytes and self._waiting_bytes + size > limit:
+            raise ProposalDropped(DropReason.OVERLOADED, self.engine.node)
+        indexes = self._append(payloads, EntryKind.COMMAND)
+        if size:
+            self._waiting.append((indexes.stop - 1, size))
+            self._waiting_bytes += size
+        return indexes
+
+    def propose_change(self, change: ConfChange) -> int:
+        """Append a change of members; its index."""
+        engine = self.engine
+        config = engine.members.config
+        if self._transfer_to:
+            raise ProposalDropped(DropReason.TRANSFERRING, engine.node)
+        if engine.members.index > engine.log.committed or config.auto_leave:
+            raise ProposalDropped(DropReason.CHANGE_IN_FLIGHT, engine.node)
+        if not self._term_committed:
+            # A change that a predecessor has begun may still turn up as committed.
+            raise ProposalDropped(DropReason.TERM_NOT_COMMITTED, engine.node)
+        return self._append([changed(config, change).encode()], EntryKind.CONFIG).start
+
+    def _append(self, payloads: list[bytes], kind: EntryKind) -> range:
+        engine = self.engine
+        first, term = engine.log.last_index + 1, engine.term
+        engine.append(
+            [Entry(index, term, payload, kind) for index, payload in enumerate(payloads, first)]
+        )
+        return range(first, first + len(payloads))
+
+    def members_changed(self) -> None:
+        """Send to all who are members, or will be no more only when this is committed."""
+        engine, settings = self.engine, self.engine.settings
+        wanted = engine.members.everyone - {engine.node}
+        for peer in [peer for peer in self.progress if peer not in wanted]:
+            del self.progress[peer]
+        for peer in sorted(wanted - self.progress.keys()):
+            inflight = Inflight(settings.inflight_messages_max, settings.inflight_bytes_max)
+            self.progress[peer] = Progress(engine.log.last_index + 1, inflight)
+
+    def transfer(self, to: str) -> None:
+        """Hand leadership over, as soon as the target has the whole log."""
+        if to not in self.engine.members.config.voters:
+            raise TransferDropped(DropReason.NOT_A_VOTER)
+        if to == self.engine.node:
+            return
+        self._transfer_to, self._transfer_ticks = to, 0
+        self._transfer_if_complete(to)
+
+    def _transfer_if_complete(self, peer: str) -> None:
+        engine = self.engine
+        if peer == self._transfer_to and self.progress[peer].match == engine.log.last_index:
+            engine.outbox.send(TimeoutNow(engine.node, peer, engine.term))
+
+    # Sending.
+
+    def flush(self) -> None:
+        """Begin a round for new reads, and send entries to everyone who can take some."""
+        if self._reads.has_new:
+            self._reads.begin_round()
+            self._send_heartbeats()
+            self._confirm_reads()
+        for peer, progress in self.progress.items():
+            self._send_entries(peer, progress)
+
+    def _send_entries(self, peer: str, progress: Progress) -> None:
+        engine, log = self.engine, self.engine.log
+        last, commit = log.last_index, log.committed
+        while not progress.paused:
+            first = progress.next
+            if first > last and not progress.due and progress.commit_sent >= commit:
+                return
+            try:
+                prev_term = log.term(first - 1)
+                entries = log.entries(first, last + 1, engine.settings.append_bytes_max)
+            except Compacted:
+                self._send_snapshot(peer, progress)
+                return
+            engine.outbox.send(
+                AppendRequest(engine.node, peer, engine.term, first - 1, prev_term, entries, commit)
+            )
+            progress.due = False
+            progress.commit_sent = commit
+            progress.sent(first - 1 + len(entries), entry_bytes(entries))
+
+    def _send_snapshot(self, peer: str, progress: Progress) -> None:
+        # A transfer to one who is not there would only fail; a heartbeat's reply brings it back.
+        if progress.heard:
+            progress.await_snapshot()
+            engine = self.engine
+            engine.snapshots.append(SendSnapshot(peer, engine.term, engine.log.snapshot.index))
+
+    def snapshot_sent(self, status: SnapshotStatus) -> None:
+        """Go on behind the snapshot, or try again from where the peer was."""
+        progress = self.progress.get(status.peer)
+        if progress is None or progress.flow is not Flow.SNAPSHOT:
+            return
+        progress.probe(status.index + 1 if status.ok else progress.match + 1)
+        # Not at once: the peer may still be installing, and a lost peer may come back later.
+        progress.waiting = True
+
+    def unreachable(self, report: Unreachable) -> None:
+        """Take back what was sent ahead."""
+        progress = self.progress.get(report.peer)
+        if progress is not None and progress.flow is Flow.REPLICATE:
+            progress.probe(progress.match + 1)
+
+    # Answers.
+
+    def receive(self, message: Message) -> None:
+        """Answers, and reads of followers."""
+        if isinstance(message, AppendReply):
+            self._append_reply(message)
+        elif isinstance(message, HeartbeatReply):
+            self._heartbeat_reply(message)
+        elif isinstance(message, ReadRequest):
+            self._ask(Read(message.sender, message.context))
+
+    def _append_reply(self, reply: AppendReply) -> None:
+        progress, log = self.progress.get(reply.sender), self.engine.log
+        if progress is None:
+            return
+        progress.heard = True
+        if reply.rejected:
+            # Where this log has a term above the follower's, they differ: skip those entries too.
+            hint = min(reply.hint_index, log.last_index)
+            progress.rejected(reply.index, log.last_up_to_term(hint, reply.hint_term))
+            return
+        news = progress.acknowledged(reply.index)
+        if progress.flow is Flow.PROBE:
+            arrived = reply.index >= progress.match
+        else:
+            arrived = progress.flow is Flow.SNAPSHOT and progress.match + 1 >= log.first_index
+        if arrived:
+            progress.replicate()
+        if news:
+            self._transfer_if_complete(reply.sender)
+            self._commit()
+
+    def _heartbeat_reply(self, reply: HeartbeatReply) -> None:
+        progress = self.progress.get(reply.sender)
+        if progress is None:
+            return
+        progress.heard = True
+        progress.waiting = False
+        if progress.match < self.engine.log.last_index or progress.flow is Flow.PROBE:
+            # An append or its answer may be lost: the answer to one more message will tell.
+            progress.due = True
+            if progress.inflight.full:
+                progress.inflight.free_oldest()
+        progress.round = max(progress.round, reply.round)
+        self._confirm_reads()
+
+    # What is decided.
+
+    def stored(self) -> None:
+        """More of the own log is durable."""
+        self._commit()
+        self._free_proposals()
+
+    def _free_proposals(self) -> None:
+        """Make room for others: these are committed, and written, so that memory can let go."""
+        done = min(self.engine.log.committed, self.engine.log.stable)
+        while self._waiting and self._waiting[0][0] <= done:
+            self._waiting_bytes -= self._waiting.popleft()[1]
+
+    @property
+    def _term_committed(self) -> bool:
+        log = self.engine.log
+        return log.term(log.committed) == self.engine.term
+
+    def _commit(self) -> None:
+        engine, log = self.engine, self.engine.log
+        durable = {peer: progress.match for peer, progress in self.progress.items()}
+        durable[engine.node] = log.stable
+        index = agreed_index(engine.members.config, durable)
+        if index <= log.committed or log.term(index) != engine.term:
+            return
+        engine.commit_to(index)
+        self._free_proposals()
+        self._reads.release_early(index)
+        if engine.members.index <= index:
+            self._members_committed()
+
+    def _members_committed(self) -> None:
+        engine, config = self.engine, self.engine.members.config
+        if config.auto_leave:
+            self._append([changed(config, ConfChange()).encode()], EntryKind.CONFIG)
+            return
+        removed = engine.node not in config.electorate
+        if removed or not self.progress.keys() <= config.members:
+            # The last message to those who go tells them that it is committed.
+            self.flush()
+            self.members_changed()
+        if removed:
+            engine.follow(engine.term, NOBODY)
+
+    # Reads.
+
+    def read(self, context: int) -> None:
+        """Begin a linearizable read of an own client."""
+        self._ask(Read(self.engine.node, context))
+
+    def _ask(self, read: Read) -> None:
+        self._reads.ask(read, self.engine.log.committed if self._term_committed else None)
+
+    def _confirm_reads(self) -> None:
+        engine = self.engine
+        rounds = {peer: progress.round for peer, progress in self.progress.items()}
+        rounds[engine.node] = self._reads.round
+        for index, read in self._reads.confirm(agreed_index(engine.members.config, rounds)):
+            if read.node == engine.node:
+                engine.reads.append(ReadState(read.context, index))
+            else:
+                reply = ReadReply(engine.node, read.node, engine.term, read.context, index)
+                engine.outbox.send(reply)

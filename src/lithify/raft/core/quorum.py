@@ -1,0 +1,67 @@
+"""Majorities: what a set of members has agreed on. Pure arithmetic.
+
+In a joint configuration both majorities must agree, so its answer is the lower of the two. A
+majority of nobody agrees with everything, which makes a simple configuration a joint one whose
+other half has no members.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from lithify.raft.core.config import Config
+
+__all__ = ["Tally", "agreed_index", "has_quorum", "tally"]
+
+ANY_INDEX = 1 << 63
+"""Above every index: what a majority of nobody has agreed on."""
+
+
+class Tally(StrEnum):
+    """How an election stands."""
+
+    WON = "won"
+    LOST = "lost"
+    OPEN = "open"
+
+
+def agreed_index(config: Config, indexes: Mapping[str, int]) -> int:
+    """The highest index that a majority (in a joint configuration both) has reached."""
+    agreed = _agreed(config.voters, indexes)
+    return min(agreed, _agreed(config.outgoing, indexes)) if config.outgoing else agreed
+
+
+def _agreed(voters: frozenset[str], indexes: Mapping[str, int]) -> int:
+    if not voters:
+        return ANY_INDEX
+    reached = sorted(indexes.get(voter, 0) for voter in voters)
+    # Of 2 and 3 sorted ascending, 2 voters must be at or above: position 0 and 1.
+    return reached[(len(reached) - 1) // 2]
+
+
+def tally(config: Config, votes: Mapping[str, bool]) -> Tally:
+    """Won when the majorities have said yes, lost when one of them can no longer."""
+    halves = [_tally(config.voters, votes), _tally(config.outgoing, votes)]
+    if Tally.LOST in halves:
+        return Tally.LOST
+    return Tally.OPEN if Tally.OPEN in halves else Tally.WON
+
+
+def _tally(voters: frozenset[str], votes: Mapping[str, bool]) -> Tally:
+    if not voters:
+        return Tally.WON
+    needed = len(voters) // 2 + 1
+    yes = sum(votes.get(voter, False) for voter in voters)
+    open_ = sum(voter not in votes for voter in voters)
+    if yes >= needed:
+        return Tally.WON
+    return Tally.OPEN if yes + open_ >= needed else Tally.LOST
+
+
+def has_quorum(config: Config, nodes: Collection[str]) -> bool:
+    """Are these nodes enough to decide?"""
+    return tally(config, dict.fromkeys(nodes, True)) is Tally.WON

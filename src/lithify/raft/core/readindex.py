@@ -1,0 +1,70 @@
+"""Linearizable reads without a log entry. Pure.
+
+1. A read that reaches the leader is linearizable at the commit index of that moment, if the leader
+   still is the leader. A new leader may not know yet what its predecessors have committed: until an
+   entry of its own term is committed, reads wait.
+2. Whether it still leads, a round of heartbeats tells. Rounds are numbered; all reads since the
+   last `ready()` share the next one. Each member's newest answered round is known, so the newest
+   round that a quorum has answered confirms every read up to it: nothing is counted per read.
+3. The reader waits until the index is applied where it reads.
+
+A leader that steps down forgets its reads; whoever asked, asks again. Only the leader calls it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["Read", "ReadQueue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Who wants to know: a context of the node that asked."""
+
+    node: str
+    context: int
+
+
+class ReadQueue:
+    """The reads of one leader in one term."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        """The newest round; every heartbeat carries it."""
+        self._early: list[Read] = []
+        self._new: list[tuple[int, Read]] = []
+        self._sent: deque[tuple[int, int, Read]] = deque()
+        """(round, index, read)"""
+
+    def ask(self, read: Read, commit: int | None) -> None:
+        """A read, at the commit index; None while no entry of the leader's term is committed."""
+        if commit is None:
+            self._early.append(read)
+        else:
+            self._new.append((commit, read))
+
+    def release_early(self, commit: int) -> None:
+        """An entry of the leader's term is committed."""
+        self._new += [(commit, read) for read in self._early]
+        self._early.clear()
+
+    @property
+    def has_new(self) -> bool:
+        """Is a new round called for?"""
+        return bool(self._new)
+
+    def begin_round(self) -> None:
+        """All new reads wait for a round that begins now."""
+        self.round += 1
+        self._sent += [(self.round, index, read) for index, read in self._new]
+        self._new.clear()
+
+    def confirm(self, round_: int) -> list[tuple[int, Read]]:
+        """A quorum has answered this round; the reads that are settled, with their index."""
+        settled = []
+        while self._sent and self._sent[0][0] <= round_:
+            _, index, read = self._sent.popleft()
+            settled.append((index, read))
+        return settled

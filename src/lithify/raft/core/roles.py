@@ -1,0 +1,242 @@
+"""Follower and candidate: those who do not lead. The leader is in `leader.py`.
+
+A role is made when it is entered and thrown away when it is left. It takes messages of the engine's
+term (`receive`), ticks, and calls the engine to change what outlives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.raft.core.errors import DropReason, LogTooShort, ReadDropped
+from lithify.raft.core.events import SnapshotRestored
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.quorum import Tally, tally
+from lithify.raft.core.ready import ReadState, Role
+from lithify.raft.core.values import NOBODY
+
+if TYPE_CHECKING:
+    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.messages import Message, SnapshotStatus, Unreachable
+
+__all__ = ["Candidate", "Follower", "RoleState"]
+
+
+class RoleState:
+    """What all roles can be told. What means nothing to a role, it ignores."""
+
+    kind: Role
+    leader: str = NOBODY
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        ticks = engine.settings.election_ticks
+        self.elapsed = 0
+        self.timeout = ticks + engine.settings.draw(ticks)
+
+    @property
+    def hears_leader(self) -> bool:
+        """Has a leader been heard within an election timeout?"""
+        return bool(self.leader) and self.elapsed < self.engine.settings.election_ticks
+
+    def rest(self) -> None:
+        """Wait for a whole timeout again: this member has just given its vote away."""
+        self.elapsed = 0
+
+    def tick(self) -> None:
+        """One unit of time went by."""
+        self.elapsed += 1
+        if self.elapsed >= self.timeout and self.engine.may_campaign:
+            self.elapsed = 0
+            self.engine.campaign()
+
+    def receive(self, message: Message) -> None:
+        """Take a message of this term."""
+        raise NotImplementedError
+
+    def stored(self) -> None:
+        """Something has become durable."""
+
+    def members_changed(self) -> None:
+        """Another configuration is in force."""
+
+    def flush(self) -> None:
+        """Make the messages that were put off until somebody asks for them."""
+
+    def snapshot_sent(self, status: SnapshotStatus) -> None:
+        """A transfer is over."""
+
+    def unreachable(self, report: Unreachable) -> None:
+        """Messages to a peer were lost."""
+
+    def read(self, context: int) -> None:
+        """Begin a linearizable read: ask the leader."""
+        if not self.leader:
+            raise ReadDropped(DropReason.NO_LEADER)
+        engine = self.engine
+        engine.outbox.send(ReadRequest(engine.node, self.leader, engine.term, context))
+
+
+class Follower(RoleState):
+    """Takes entries from the leader of the term, and waits for its silence."""
+
+    kind = Role.FOLLOWER
+
+    def __init__(self, engine: Engine, leader: str) -> None:
+        super().__init__(engine)
+        self.leader = leader
+
+    def receive(self, message: Message) -> None:
+        """Entries, heartbeats, snapshots; and what it has asked the leader for."""
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            self.elapsed = 0
+            if self.leader != message.sender:
+                self.leader = message.sender
+                self.engine.report_role()
+        if isinstance(message, AppendRequest):
+            self._append(message)
+        elif isinstance(message, Heartbeat):
+            self._heartbeat(message)
+        elif isinstance(message, InstallSnapshot):
+            self._install(message)
+        elif isinstance(message, TimeoutNow):
+            self.engine.campaign(forced=True)
+        elif isinstance(message, ReadReply):
+            self.engine.reads.append(ReadState(message.context, message.index))
+
+    def forget_leader(self) -> None:
+        """Be free to vote at once: somebody knows better that the leader is gone."""
+        self.leader = NOBODY
+        self.engine.report_role()
+
+    def _append(self, request: AppendRequest) -> None:
+        engine, log = self.engine, self.engine.log
+        if request.prev_index < log.committed:
+            # An old message; up to the committed index all logs are the same.
+            self._acknowledge(request.sender, log.committed)
+            return
+        if not log.matches(request.prev_index, request.prev_term):
+            self._reject(request)
+            return
+        entries, last = request.entries, log.last_index
+        if request.prev_index != last:
+            known = 0
+            for entry in entries:
+                if entry.index > last or log.term(entry.index) != entry.term:
+                    break
+                known += 1
+            entries = entries[known:]
+            if entries and entries[0].index <= last:
+                assert entries[0].index > log.committed, "a committed entry would be overwritten"
+                engine.cut(entries[0].index - 1)
+        if entries:
+            engine.append(entries)
+        agreed = request.prev_index + len(request.entries)
+        # The request proves nothing about what this log has behind its entries.
+        engine.commit_to(min(request.commit, agreed))
+        self._acknowledge(request.sender, agreed)
+
+    def _acknowledge(self, leader: str, index: int) -> None:
+        self.engine.hold(AppendReply(self.engine.node, leader, self.engine.term, index))
+
+    def _reject(self, request: AppendRequest) -> None:
+        """Say where the logs may be the same.
+
+        They part at or before `prev_index`. Where this log has a term above the leader's, they
+        differ; so the last index with a term not above is the best guess, and skips a whole term of
+        entries that nobody else has.
+        """
+        engine, log = self.engine, self.engine.log
+        last = min(request.prev_index, log.last_index)
+        hint = log.last_up_to_term(last, request.prev_term)
+        reply = AppendReply(
+            engine.node,
+            request.sender,
+            engine.term,
+            request.prev_index,
+            rejected=True,
+            hint_index=hint,
+            hint_term=log.term(hint),
+        )
+        engine.hold(reply)
+
+    def _heartbeat(self, message: Heartbeat) -> None:
+        engine = self.engine
+        if message.commit > engine.log.last_index:
+            raise LogTooShort(engine.node, message.commit, engine.log.last_index)
+        engine.commit_to(message.commit)
+        engine.outbox.send(HeartbeatReply(engine.node, message.sender, engine.term, message.round))
+
+    def _install(self, message: InstallSnapshot) -> None:
+        engine, snapshot = self.engine, message.snapshot
+        if snapshot.index > engine.log.committed:
+            if engine.log.matches(snapshot.index, snapshot.term):
+                # The log has all of it: it only was not known to be committed.
+                engine.commit_to(snapshot.index)
+            else:
+                engine.settings.events(SnapshotRestored(engine.node, snapshot))
+                engine.restore(snapshot)
+        self._acknowledge(message.sender, engine.log.committed)
+
+
+class Candidate(RoleState):
+    """Asks for votes; with `pre`, whether it would get them."""
+
+    def __init__(self, engine: Engine, *, pre: bool) -> None:
+        super().__init__(engine)
+        self.kind = Role.PRE_CANDIDATE if pre else Role.CANDIDATE
+        self._pre = pre
+        self._votes: dict[str, bool] = {}
+
+    def ask_for_votes(self, *, forced: bool) -> None:
+        """Ask everyone who has one, also itself."""
+        engine, log, pre = self.engine, self.engine.log, self._pre
+        term = engine.term + pre
+        for peer in sorted(engine.members.config.electorate - {engine.node}):
+            request = VoteRequest(
+                engine.node, peer, term, log.last_index, log.last_term, pre=pre, forced=forced
+            )
+            if pre:
+                engine.outbox.send(request)
+            else:
+                engine.hold(request)
+        own = VoteReply(engine.node, engine.node, term, granted=True, pre=pre)
+        if pre:
+            self.receive(own)
+        else:
+            engine.hold(own)
+
+    def receive(self, message: Message) -> None:
+        """Count votes; or find that somebody else has won."""
+        engine = self.engine
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            engine.follow(engine.term, message.sender)
+            engine.role.receive(message)
+        elif isinstance(message, TimeoutNow):
+            engine.campaign(forced=True)
+        elif isinstance(message, VoteReply) and message.pre == self._pre:
+            if message.term != engine.term + (self._pre and message.granted):
+                return
+            self._votes.setdefault(message.sender, message.granted)
+            self._count()
+
+    def _count(self) -> None:
+        engine = self.engine
+        result = tally(engine.members.config, self._votes)
+        if result is Tally.WON and self._pre:
+            engine.stand(forced=False)
+        elif result is Tally.WON:
+            engine.lead()
+        elif result is Tally.LOST:
+            engine.follow(engine.term, NOBODY)

@@ -1,0 +1,56 @@
+"""Settings of a consensus core, with their limits. The unit of time is the tick of the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidSetting
+from lithify.raft.core.events import CoreEventSink, ignore_core_events
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CoreSettings"]
+
+BYTES_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """How one member of one group behaves.
+
+    `draw(n)` gives a random number from 0 up to but without n; it is the core's only chance.
+    """
+
+    node: str
+    draw: Callable[[int], int]
+    events: CoreEventSink = ignore_core_events
+    heartbeat_ticks: int = 1
+    election_ticks: int = 10
+    """Silence after which a leader counts as gone. Each wait is this and up to as much again, drawn
+    anew each time, so that two candidates do not meet for long."""
+    append_bytes_max: int = 1 << 20
+    """Entries of one message; a larger entry goes alone."""
+    inflight_messages_max: int = 256
+    inflight_bytes_max: int = 16 << 20
+    """What may be under way to a peer without an answer: 16 full messages, or 256 small ones."""
+    uncommitted_bytes_max: int = 64 << 20
+    """Proposals above this are refused until the group, and the own disk, have caught up."""
+    apply_bytes_max: int = 8 << 20
+    """What may be handed out to be applied and not be confirmed."""
+
+    def __post_init__(self) -> None:
+        if not self.node:
+            raise InvalidSetting("node", self.node, "a name")
+        check_range("heartbeat_ticks", self.heartbeat_ticks, 1, 1_000_000)
+        check_range("election_ticks", self.election_ticks, 2, 1_000_000)
+        if self.election_ticks <= self.heartbeat_ticks:
+            limit = f"above heartbeat_ticks, which is {self.heartbeat_ticks}"
+            raise InvalidSetting("election_ticks", self.election_ticks, limit)
+        check_range("append_bytes_max", self.append_bytes_max, 1, BYTES_MAX)
+        check_range("inflight_messages_max", self.inflight_messages_max, 1, 1 << 20)
+        check_range("inflight_bytes_max", self.inflight_bytes_max, 1, BYTES_MAX)
+        check_range("uncommitted_bytes_max", self.uncommitted_bytes_max, 1, BYTES_MAX)
+        check_range("apply_bytes_max", self.apply_bytes_max, 1, BYTES_MAX)

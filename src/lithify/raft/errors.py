@@ -1,0 +1,42 @@
+"""Errors of a Raft node, beyond those that every log raises.
+
+LithifyError
+├── GapInLog        an entry that does not follow the one before it
+├── EntryGone       an index that is compacted away
+└── EntriesLost     entries that must be there and are not
+"""
+
+from __future__ import annotations
+
+from lithify.errors import LithifyError
+
+__all__ = ["EntriesLost", "EntryGone", "GapInLog"]
+
+
+class GapInLog(LithifyError):
+    """An entry that does not follow the one before it."""
+
+    def __init__(self, group: str, expected: int, found: int) -> None:
+        self.group = group
+        self.expected = expected
+        self.found = found
+        super().__init__(f"group {group}: entry {found} was written, {expected} was expected")
+
+
+class EntryGone(LithifyError):
+    """An index that is compacted away: nothing needs it any more."""
+
+    def __init__(self, group: str, index: int) -> None:
+        self.group = group
+        self.index = index
+        super().__init__(f"group {group}: entry {index} is gone")
+
+
+class EntriesLost(LithifyError):
+    """Entries that must be there and are not; the log is left as it is."""
+
+    def __init__(self, group: str, index: int, what: str) -> None:
+        self.group = group
+        self.index = index
+        self.what = what
+        super().__init__(f"group {group}: entry {index} is lost: {what}")

@@ -1,0 +1,216 @@
+"""The log of one group: what its consensus core, its machine and its snapshots read and write.
+
+Two sections:
+
+    normal       the entries above the newest snapshot, without a gap
+    compacting   the live indexes at or below it; everything else there is gone
+
+Writing: `append` puts entries into the mem table, where they can be read at once, and hands them to
+the write-ahead log; `written` takes its answers in. What is durable is `written_index`. An entry
+with an index that is there already cuts off everything from it on; both then count anew.
+
+`append_sparse` writes the live entries that come before a snapshot which is being installed.
+
+Reading: mem table first, then segments. `entries` reads a stretch of the normal section, `read` any
+indexes of both, and `plan` says where they are, for somebody who reads them later or elsewhere.
+
+The group's thread calls; `read` may be called by others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.raft.core.values import entry_bytes
+from lithify.raft.errors import EntriesLost, EntryGone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lithify.raft.entry import Entry
+    from lithify.raft.live_state import LiveState, LiveStates
+    from lithify.raft.memtable import MemTable
+    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.segments import GroupSegments
+    from lithify.raft.wal import Resend, Wal, Written
+
+__all__ = ["GroupLog", "ReadPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Entries that were in memory, and where the others are."""
+
+    group: str
+    indexes: tuple[int, ...]
+    entries: dict[int, Entry]
+    segments: GroupSegments
+
+    def run(self) -> list[Entry]:
+        """The entries in the order of the plan; `EntryGone` names one that is no more."""
+        missing = [index for index in self.indexes if index not in self.entries]
+        found = self.entries | self.segments.read(missing)
+        for index in missing:
+            if index not in found:
+                raise EntryGone(self.group, index)
+        return [found[index] for index in self.indexes]
+
+
+class GroupLog:
+    """See the module."""
+
+    def __init__(
+        self,
+        group: str,
+        wal: Wal,
+        table: MemTable,
+        segments: GroupSegments,
+        states: LiveStates,
+        snapshot_term: int,
+    ) -> None:
+        """The log as it was recovered; the row of the group in `states` is its snapshot's."""
+        self.group = group
+        self.table = table
+        self.segments = segments
+        self._wal = wal
+        self._states = states
+        self._snapshot_term = snapshot_term
+        self.last_index = self._find_last()
+        self.last_term = self._term_of(self.last_index)
+        self.written_index = self.last_index
+        self._superseded: list[str] = []
+        self._cuts: dict[int, int] = {}
+        """By file of the write-ahead log: the lowest index that something in it follows."""
+
+    def _find_last(self) -> int:
+        """The end of the normal section; raises if it does not begin right above the snapshot."""
+        first, last = self.table.first, self.table.last
+        below = max(self.segments.last, self.snapshot_index)
+        if first is None or last is None or last <= self.snapshot_index:
+            return below
+        if first > below + 1:
+            raise EntriesLost(self.group, below + 1, "the log has a gap")
+        return last
+
+    # --- looking ----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LiveState:
+        """The newest snapshot's index and what it needs."""
+        return self._states[self.group]
+
+    @property
+    def snapshot_index(self) -> int:
+        """Where the newest snapshot ends, 0 if there is none."""
+        return self.state.snapshot_index
+
+    @property
+    def first_index(self) -> int:
+        """The first one of the normal section."""
+        return self.snapshot_index + 1
+
+    def term(self, index: int) -> int | None:
+        """The term of an entry of the normal section or of the snapshot; None of all others."""
+        if index == self.last_index:
+            return self.last_term
+        if not self.snapshot_index <= index <= self.last_index:
+            return None
+        return self._term_of(index)
+
+    def _term_of(self, index: int) -> int:
+        if index == self.snapshot_index:
+            return self._snapshot_term
+        entry = self.table.get(index)
+        return self.read([index])[0].term if entry is None else entry.term
+
+    def entries(self, start: int, stop: int, bytes_max: int) -> list[Entry]:
+        """Entries of the normal section from `start` up to `stop`, at least one if there are."""
+        found: list[Entry] = []
+        room = bytes_max
+        for low in range(start, stop, 256):
+            for entry in self.read(range(low, min(stop, low + 256))):
+                room -= entry_bytes([entry])
+                if room < 0 and found:
+                    return found
+                found.append(entry)
+        return found
+
+    def read(self, indexes: Sequence[int]) -> list[Entry]:
+        """The entries at these ascending indexes; `EntryGone` names one that is no more."""
+        return self.plan(indexes).run()
+
+    def plan(self, indexes: Iterable[int]) -> ReadPlan:
+        """What reading these indexes takes."""
+        wanted = tuple(indexes)
+        get = self.table.get
+        entries = {index: entry for index in wanted if (entry := get(index)) is not None}
+        return ReadPlan(self.group, wanted, entries, self.segments)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write entries that follow each other; what they overwrite is no more."""
+        previous = entries[0].index - 1
+        self.table.append(entries)
+        self._wal.append(self.group, entries, previous)
+        self.last_index, self.last_term = entries[-1].index, entries[-1].term
+        self.written_index = min(self.written_index, previous)
+
+    def append_sparse(self, entry: Entry, previous: int) -> None:
+        """Write a live entry of a snapshot that is being installed."""
+        self.table.append_sparse(entry, previous)
+        self._wal.append(self.group, [entry], previous)
+
+    def written(self, event: Written) -> None:
+        """Some entries are durable, and with them that nothing else is behind their previous."""
+        self._cuts[event.file] = min(event.previous, self._cuts.get(event.file, event.previous))
+        self._limit(event.previous)
+        last = min(event.last, self.last_index)
+        while last >= event.first and self.term(last) != event.term:
+            # Overwritten since: the write that counts has its own event.
+            last -= 1
+        if last >= event.first:
+            self.written_index = max(self.written_index, last)
+
+    def resend(self, event: Resend) -> None:
+        """The write-ahead log misses entries: hand them in again."""
+        entries = self.entries(event.index, self.last_index + 1, 2**62)
+        if entries:
+            self._wal.append(self.group, entries, event.index - 1)
+
+    def flushed(self, flushed: Flushed) -> list[str]:
+        """Entries went to segments; the names of segments that can be removed."""
+        self._superseded += self.segments.add(flushed.refs)
+        # Some of these may have been overwritten in a later file while they were written.
+        self._cuts = {f: index for f, index in self._cuts.items() if f > flushed.number}
+        for index in self._cuts.values():
+            self._limit(index)
+        self.table.flushed(flushed.indexes)
+        superseded, self._superseded = self._superseded, []
+        return superseded
+
+    def _limit(self, index: int) -> None:
+        if index < self.segments.last:
+            self._superseded += self.segments.limit(index)
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    def cut(self) -> tuple[int, int]:
+        """(number, index): nothing behind the index counts of segments up to the number.
+
+        Every snapshot says so. What overwrote the rest may be dead by now and in no segment: then
+        nothing else would tell.
+        """
+        return self.segments.cut()
+
+    def snapshot(self, state: LiveState, term: int) -> None:
+        """A snapshot is durable: what it does not need is gone."""
+        last_term = self.last_term
+        self._snapshot_term = term
+        self._states[self.group] = state
+        self.table.drop_dead(state)
+        if self.last_index <= state.snapshot_index:
+            self.last_index, last_term = state.snapshot_index, term
+        self.last_term = last_term
+        self.written_index = max(self.written_index, state.snapshot_index)

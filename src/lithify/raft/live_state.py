@@ -1,0 +1,64 @@
+"""What each group's newest snapshot still needs from the log, for all who must not drop it.
+
+One row a group: snapshot index, live indexes at or below it, and the smallest index that anybody
+may ask for. The write-ahead log drops writes below `smallest`, the segment writer writes only live
+indexes at or below the snapshot and everything above it. A row is replaced as a whole and read as a
+whole: the three values always belong together.
+
+Any thread may read; the thread that runs a group writes its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lithify.errors import InvalidInput
+from lithify.liveset import LiveSet
+
+__all__ = ["NO_SNAPSHOT", "LiveState", "LiveStates"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """A snapshot's index and what it needs; see the module."""
+
+    snapshot_index: int = 0
+    """0 before the first snapshot: the first entry of a log is 1."""
+    live: LiveSet = field(default_factory=LiveSet.empty)
+
+    def __post_init__(self) -> None:
+        last = self.live.last
+        if last is not None and last > self.snapshot_index:
+            what = f"index {last} is said to be live at snapshot {self.snapshot_index}"
+            raise InvalidInput(f"{what}, which ends before it")
+
+    @property
+    def smallest(self) -> int:
+        """No index below it is needed."""
+        first = self.live.first
+        return self.snapshot_index + 1 if first is None else first
+
+    def needs(self, index: int) -> bool:
+        """May somebody ask for this index?"""
+        return index > self.snapshot_index or index in self.live
+
+
+NO_SNAPSHOT = LiveState()
+
+
+class LiveStates:
+    """The rows of all groups of a node."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, LiveState] = {}
+
+    def __getitem__(self, group: str) -> LiveState:
+        """The row of a group; one without a snapshot needs everything."""
+        return self._rows.get(group, NO_SNAPSHOT)
+
+    def __setitem__(self, group: str, state: LiveState) -> None:
+        self._rows[group] = state
+
+    def forget(self, group: str) -> None:
+        """Of a group that is no more."""
+        self._rows.pop(group, None)

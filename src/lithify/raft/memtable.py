@@ -1,0 +1,115 @@
+"""Entries of one group that are not in segments yet.
+
+Entries stand here from the moment they are handed to the write-ahead log, durable or not, until
+the segment writer has put them into a segment. Indexes ascend without a gap, except where
+`append_sparse` has left one: the live entries that come before a snapshot.
+
+    append(entries)            contiguous; an index that is there already cuts off all from it on
+    append_sparse(entry, p)    p must be the last index: a gap in the sparse sequence is found too
+
+The group's thread writes. The segment writer's thread reads at the same time: single look-ups, of
+entries that only the group's thread takes away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.raft.errors import GapInLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lithify.raft.entry import Entry
+    from lithify.raft.live_state import LiveState
+    from lithify.raft.written import Indexes
+
+__all__ = ["MemTable"]
+
+
+class MemTable:
+    """See the module."""
+
+    def __init__(self, group: str, entries: dict[int, Entry] | None = None) -> None:
+        self._group = group
+        self._entries = entries if entries is not None else {}
+        self._bytes = sum(len(entry.payload) for entry in self._entries.values())
+        self.last = next(reversed(self._entries), None)
+        """The highest index in it; stays when entries go to segments."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads."""
+        return self._bytes
+
+    @property
+    def first(self) -> int | None:
+        """The lowest index in it."""
+        return next(iter(self._entries), None)
+
+    def get(self, index: int) -> Entry | None:
+        """The entry, if it is here."""
+        return self._entries.get(index)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries that follow each other; what they overwrite is cut off."""
+        first = entries[0].index
+        if self.last is not None:
+            if first > self.last + 1:
+                raise GapInLog(self._group, self.last + 1, first)
+            if first <= self.last:
+                self.cut(first)
+        for number, entry in enumerate(entries, first):
+            if entry.index != number:
+                raise GapInLog(self._group, number, entry.index)
+            self._entries[number] = entry
+            self._bytes += len(entry.payload)
+        self.last = entries[-1].index
+
+    def append_sparse(self, entry: Entry, previous: int) -> None:
+        """Add the entry that comes after `previous` in a sequence with gaps."""
+        if (self.last is not None and previous != self.last) or entry.index <= previous:
+            raise GapInLog(self._group, (self.last or 0) + 1, entry.index)
+        self._entries[entry.index] = entry
+        self._bytes += len(entry.payload)
+        self.last = entry.index
+
+    def cut(self, index: int) -> None:
+        """Forget the entries from this index on."""
+        entries = self._entries
+        while entries and next(reversed(entries)) >= index:
+            self._bytes -= len(entries.popitem()[1].payload)
+        # What is below may be in segments already.
+        self.last = index - 1
+
+    def reset(self, last: int | None) -> None:
+        """Forget everything; the next entry is any, or the one that follows `last`."""
+        self._entries.clear()
+        self._bytes = 0
+        self.last = last
+
+    def drop_dead(self, state: LiveState) -> None:
+        """Forget what a snapshot has made unnecessary."""
+        first = self.first
+        if first is None or first > state.snapshot_index:
+            return
+        # Ascending, so this ends with the snapshot.
+        below = []
+        for index in self._entries:
+            if index > state.snapshot_index:
+                break
+            below.append(index)
+        self._remove(index for index in below if index not in state.live)
+
+    def flushed(self, indexes: Indexes) -> None:
+        """Forget what is in segments now, unless it was overwritten since."""
+        for first, last, term in indexes:
+            found = (self._entries.get(index) for index in range(first, last + 1))
+            self._remove([e.index for e in found if e is not None and e.term == term])
+
+    def _remove(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            self._bytes -= len(self._entries.pop(index).payload)

@@ -1,0 +1,125 @@
+"""Every file name below a Raft node's directory is made and parsed here.
+
+    LOCK                                    held by the one process that runs the node
+    wal/0000000000000007.wal                the write-ahead log of all groups, file 7
+    groups/GROUP/0000000000000003.segment   entries of one group; a symbolic link once they were
+                                            merged into a lower segment
+    groups/GROUP/…0003-…0004.compacting     target of a merge: the numbers of all its sources
+    groups/GROUP/…0003.link                 a name on its way to …0003.segment
+    groups/GROUP/snapshots/TERM_INDEX/      16 hexadecimal digits each
+        snapshot                            the state
+        live                                the indexes it still needs from the log
+    groups/GROUP/checkpoints/TERM_INDEX/    the same, of what may become a snapshot
+    *.tmp                                   a replacement or a directory that did not finish
+
+Names of one kind sort as their numbers do. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lithify.errors import InvalidInput
+
+__all__ = [
+    "CHECKPOINTS",
+    "GROUPS",
+    "LIVE",
+    "LOCK",
+    "SNAPSHOT",
+    "SNAPSHOTS",
+    "WAL",
+    "check_group",
+    "compacting_name",
+    "link_name",
+    "parse_compacting",
+    "parse_link",
+    "parse_segment",
+    "parse_snapshot",
+    "parse_wal",
+    "segment_name",
+    "snapshot_name",
+    "wal_name",
+]
+
+LOCK = "LOCK"
+WAL = "wal"
+GROUPS = "groups"
+SNAPSHOTS = "snapshots"
+CHECKPOINTS = "checkpoints"
+SNAPSHOT = "snapshot"
+LIVE = "live"
+
+GROUP_CHARACTERS_MAX = 64
+
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WAL = re.compile(r"(\d{16})\.wal")
+_SEGMENT = re.compile(r"(\d{16})\.segment")
+_LINK = re.compile(r"(\d{16})\.link")
+_COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
+_SNAPSHOT = re.compile(r"([0-9a-f]{16})_([0-9a-f]{16})")
+
+
+def check_group(group: str) -> str:
+    """The name of a group, if it can be that of a directory too."""
+    if len(group) > GROUP_CHARACTERS_MAX or not _GROUP.fullmatch(group):
+        limit = f"1 to {GROUP_CHARACTERS_MAX} letters, digits, '_', '.' or '-'"
+        raise InvalidInput(f"group {group!r} must have {limit}, the first a letter or digit")
+    return group
+
+
+def wal_name(number: int) -> str:
+    """A file of the write-ahead log."""
+    return f"{number:016}.wal"
+
+
+def parse_wal(name: str) -> int | None:
+    """Its number; None if it is something else."""
+    return _number(_WAL, name)
+
+
+def segment_name(number: int) -> str:
+    """A segment of a group."""
+    return f"{number:016}.segment"
+
+
+def parse_segment(name: str) -> int | None:
+    """Its number; None if it is something else."""
+    return _number(_SEGMENT, name)
+
+
+def compacting_name(numbers: list[int]) -> str:
+    """The target of a merge of these segments: 8 of them give 146 characters, 255 may be."""
+    return "-".join(f"{number:016}" for number in numbers) + ".compacting"
+
+
+def parse_compacting(name: str) -> list[int] | None:
+    """The numbers of its sources; None if it is something else."""
+    found = _COMPACTING.fullmatch(name)
+    return None if found is None else [int(number) for number in found[1].split("-")]
+
+
+def link_name(number: int) -> str:
+    """What is to become a segment's name in one step."""
+    return f"{number:016}.link"
+
+
+def parse_link(name: str) -> int | None:
+    """Its number; None if it is something else."""
+    return _number(_LINK, name)
+
+
+def snapshot_name(term: int, index: int) -> str:
+    """The directory of a snapshot or checkpoint."""
+    return f"{term:016x}_{index:016x}"
+
+
+def parse_snapshot(name: str) -> tuple[int, int] | None:
+    """Its (term, index); None if it is something else."""
+    found = _SNAPSHOT.fullmatch(name)
+    return None if found is None else (int(found[1], 16), int(found[2], 16))
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int | None:
+    found = pattern.fullmatch(name)
+    return None if found is None else int(found[1])

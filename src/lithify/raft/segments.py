@@ -1,0 +1,201 @@
+"""The segments of one group: which there are, what counts of each, and reading them.
+
+Segments are kept in the order of their numbers, which is the order of their indexes. A newer
+segment that begins below the end of an older one overwrites it: of the older one only what comes
+before counts, and one of which nothing counts is superseded and can go.
+
+    add C 2…7 to A 1…4, B 5…10   gives   A 1…1, C 2…7; B is superseded
+
+Reading goes by a plan: which indexes are to be read from which segment, decided once. A plan stays
+good while segments are merged under it: the merged file is found under all the old names. An index
+that has died since is `EntryGone`, not an error of the file.
+
+`spans` is replaced as a whole and can be read by any thread; the group's thread changes it. Reading
+is safe from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.raft.segment import SegmentFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import SegmentRef
+    from lithify.raft.entry import Entry
+
+__all__ = ["GroupSegments", "Span"]
+
+OPEN_FILES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A segment, and the indexes of it that count."""
+
+    ref: SegmentRef
+    first: int
+    last: int
+
+    @property
+    def number(self) -> int:
+        """Of the segment."""
+        return self.ref.id
+
+
+def limited(spans: Sequence[Span], ref: SegmentRef) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """(spans with a newer segment, those that it supersedes)."""
+    kept, superseded = [], []
+    for span in spans:
+        if span.number == ref.id:
+            continue
+        if span.first >= ref.first_position:
+            superseded.append(span)
+        else:
+            kept.append(Span(span.ref, span.first, min(span.last, ref.first_position - 1)))
+    return (*kept, Span(ref, ref.first_position, ref.last_position)), tuple(superseded)
+
+
+class GroupSegments:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, directory: str, refs: Iterable[SegmentRef] = ()) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
+        self.spans: tuple[Span, ...] = ()
+        self.last_number = 0
+        """The highest that was given out, also if nothing counts of that segment any more."""
+        self.add(sorted(refs, key=lambda ref: ref.id))
+
+    def add(self, refs: Iterable[SegmentRef]) -> list[str]:
+        """Take in new segments, or one that has grown; the names of those that can go."""
+        names: list[str] = []
+        for ref in refs:
+            self.last_number = max(self.last_number, ref.id)
+            self.spans, superseded = limited(self.spans, ref)
+            names += (span.ref.name for span in superseded)
+        self._close(names)
+        return names
+
+    @property
+    def grows(self) -> bool:
+        """May the newest segment be appended to? Not if only a part of it counts."""
+        last = self.spans[-1] if self.spans else None
+        return (
+            last is not None
+            and last.number == self.last_number
+            and last.last == last.ref.last_position
+        )
+
+    def cut(self) -> tuple[int, int]:
+        """(number, index): of segments up to the number nothing behind the index counts."""
+        if not self.grows:
+            return self.last_number, self.last
+        # The newest counts as a whole and may become longer.
+        return self.last_number - 1, self.spans[-2].last if len(self.spans) > 1 else 0
+
+    @property
+    def last(self) -> int:
+        """The highest index that counts, 0 if there is none."""
+        return self.spans[-1].last if self.spans else 0
+
+    def limit(self, index: int, number: int | None = None) -> list[str]:
+        """Let nothing behind an index count, of all segments or of those up to a number.
+
+        The names of those of which nothing counts any more.
+        """
+        spans, dropped = [], []
+        for span in self.spans:
+            if number is not None and span.number > number:
+                spans.append(span)
+            elif span.first <= index:
+                spans.append(Span(span.ref, span.first, min(span.last, index)))
+            else:
+                dropped.append(span.ref.name)
+        self.spans = tuple(spans)
+        return dropped
+
+    def replace(self, gone: Iterable[str], refs: Iterable[SegmentRef]) -> None:
+        """Take in what a compaction did: some segments are gone, others hold less."""
+        removed, changed = set(gone), {ref.id: ref for ref in refs}
+        spans = []
+        for span in self.spans:
+            ref = changed.get(span.number)
+            if ref is not None:
+                spans.append(Span(ref, ref.first_position, ref.last_position))
+            elif span.ref.name not in removed:
+                spans.append(span)
+        self.spans = tuple(spans)
+        self._close([*removed, *(ref.name for ref in changed.values())])
+
+    def find(self, index: int) -> Span | None:
+        """The segment in which an index would be."""
+        spans = self.spans
+        at = bisect_right(spans, index, key=lambda span: span.first) - 1
+        return spans[at] if at >= 0 and index <= spans[at].last else None
+
+    def plan(self, indexes: Iterable[int]) -> list[tuple[SegmentRef, list[int]]]:
+        """Where to read these ascending indexes; those that are in no segment are left out."""
+        plan: list[tuple[SegmentRef, list[int]]] = []
+        span: Span | None = None
+        for index in indexes:
+            if span is None or not span.first <= index <= span.last:
+                span = self.find(index)
+                if span is not None:
+                    plan.append((span.ref, []))
+            if span is not None:
+                plan[-1][1].append(index)
+        return plan
+
+    def read(self, indexes: Iterable[int]) -> dict[int, Entry]:
+        """The entries at these ascending indexes, as far as they are here."""
+        found: dict[int, Entry] = {}
+        for ref, wanted in self.plan(indexes):
+            with self._use(ref) as segment:
+                found |= segment.read(wanted)
+        return found
+
+    @contextmanager
+    def _use(self, ref: SegmentRef) -> Iterator[SegmentFile]:
+        """The segment, open; given back when the block ends, so that no other thread closes it."""
+        with self._lock:
+            kept = self._open.pop(ref.name, None)
+        if kept is not None and kept[0] != ref:
+            kept[1].close()
+            kept = None
+        segment = SegmentFile(self._fs, self._directory, ref) if kept is None else kept[1]
+        try:
+            yield segment
+        except BaseException:
+            segment.close()
+            raise
+        with self._lock:
+            replaced = self._open.pop(ref.name, None)
+            self._open[ref.name] = ref, segment
+            oldest = None
+            if len(self._open) > OPEN_FILES_MAX:
+                oldest = self._open.popitem(last=False)[1]
+        for each in (replaced, oldest):
+            if each is not None:
+                each[1].close()
+
+    def _close(self, names: Iterable[str]) -> None:
+        for name in names:
+            with self._lock:
+                found = self._open.pop(name, None)
+            if found is not None:
+                found[1].close()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._close(list(self._open))

@@ -1,0 +1,244 @@
+"""The snapshots and checkpoints of one group on disk.
+
+    snapshots/TERM_INDEX/snapshot    the state, see `snapshot_file.py`
+    snapshots/TERM_INDEX/live        the live indexes, a live set of `liveset/format.py`
+
+A snapshot comes to be in these steps; a crash at any of them leaves the one before it in place:
+
+1. A directory `TERM_INDEX.tmp` is made; state and live indexes are written into it and fsynced, the
+   live indexes also when there are none.
+2. The directory is synced and renamed to its own name, and the directory above it synced. From here
+   on the snapshot counts, with its live indexes.
+3. Older snapshots are removed.
+
+So a snapshot without live indexes cannot come about by a crash. If they are missing or damaged all
+the same, they are made again from the state, by the machine; they are never taken as none. A
+snapshot whose state is damaged is passed over for an older one if there is one; else it is an
+error.
+
+Checkpoints are the same under `checkpoints/`. They cut nothing off. The newest one at or below an
+index can be promoted: its directory is renamed into `snapshots/`, durable by steps 2 and 3.
+
+A snapshot that is being received is written the same way (`accept`): it counts when it is finished.
+
+Who calls makes sure that the entries a snapshot needs are durable before it is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.errors import Corrupt, MissingFile
+from lithify.fs import read_file
+from lithify.fs.trees import remove_tree
+from lithify.liveset import LiveSet
+from lithify.raft.live_state import LiveState
+from lithify.raft.names import CHECKPOINTS, LIVE, SNAPSHOT, SNAPSHOTS, parse_snapshot, snapshot_name
+from lithify.raft.snapshot_file import SnapshotWriter, read_head, read_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lithify.fs import FileSystem
+    from lithify.raft.snapshot_file import Head
+
+__all__ = ["Accepting", "Snapshots", "Stored"]
+
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A snapshot or checkpoint that is on disk."""
+
+    directory: str
+    head: Head
+
+    @property
+    def index(self) -> int:
+        """Where it ends."""
+        return self.head.meta.index
+
+
+class Accepting:
+    """A snapshot that is being written."""
+
+    def __init__(self, fs: FileSystem, parent: str, head: Head) -> None:
+        self._fs = fs
+        self._parent = parent
+        self.head = head
+        self._final = f"{parent}/{snapshot_name(head.meta.term, head.meta.index)}"
+        self._directory = self._final + _TEMPORARY
+        remove_tree(fs, self._directory)
+        fs.mkdir(self._directory)
+        self._file = fs.open_append(f"{self._directory}/{SNAPSHOT}")
+        try:
+            self._writer = SnapshotWriter(self._file, head)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, piece: bytes) -> None:
+        """Add a piece of the state."""
+        self._writer.write(piece)
+
+    def finish(self, live: LiveSet) -> Stored:
+        """Let it count, with the indexes that it needs."""
+        LiveState(self.head.meta.index, live)
+        with self._file:
+            self._writer.finish()
+        with self._fs.open_append(f"{self._directory}/{LIVE}") as file:
+            file.write(live.to_bytes())
+            file.fsync()
+        self._fs.sync_dir(self._directory)
+        if self._fs.exists(self._final):
+            try:
+                # The same was written before; it may be what the log depends on.
+                stored = checked(self._fs, self._final)
+            except Corrupt:
+                remove_tree(self._fs, self._final)
+            else:
+                remove_tree(self._fs, self._directory)
+                return stored
+        self._fs.rename(self._directory, self._final)
+        self._fs.sync_dir(self._parent)
+        return Stored(self._final, self.head)
+
+    def pieces(self) -> Iterator[bytes]:
+        """What was written so far, as it will be read; the end is written first."""
+        self._writer.finish()
+        return read_pieces(self._file, read_head(self._file)[1])
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        self._file.close()
+        remove_tree(self._fs, self._directory)
+
+
+class Snapshots:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._snapshots = f"{directory}/{SNAPSHOTS}"
+        self._checkpoints = f"{directory}/{CHECKPOINTS}"
+        for parent in (self._snapshots, self._checkpoints):
+            fs.mkdir(parent)
+            for name in fs.list(parent):
+                if name.endswith(_TEMPORARY):
+                    remove_tree(fs, f"{parent}/{name}")
+
+    def write(
+        self, head: Head, pieces: Iterable[bytes], live: LiveSet, *, checkpoint: bool = False
+    ) -> Stored:
+        """Write a snapshot or checkpoint; it counts when this returns."""
+        accepting = self.accept(head, checkpoint=checkpoint)
+        try:
+            for piece in pieces:
+                accepting.write(piece)
+            return accepting.finish(live)
+        except Exception:
+            accepting.abort()
+            raise
+
+    def accept(self, head: Head, *, checkpoint: bool = False) -> Accepting:
+        """Begin to write one whose pieces come one after the other."""
+        parent = self._checkpoints if checkpoint else self._snapshots
+        return Accepting(self._fs, parent, head)
+
+    def newest(self) -> Stored | None:
+        """The newest snapshot that is whole; raises if there are only damaged ones."""
+        damage: Corrupt | None = None
+        for path in self._paths(self._snapshots):
+            try:
+                return checked(self._fs, path)
+            except Corrupt as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
+        return None
+
+    def checkpoints(self) -> list[Stored]:
+        """The checkpoints that are whole, newest first."""
+        found = []
+        for path in self._paths(self._checkpoints):
+            try:
+                found.append(checked(self._fs, path))
+            except Corrupt:
+                # It only makes something shorter that can be done without it.
+                remove_tree(self._fs, path)
+        return found
+
+    def promote(self, index: int) -> Stored | None:
+        """Make the newest checkpoint at or below an index a snapshot; None if there is none."""
+        for stored in self.checkpoints():
+            if stored.index <= index:
+                name = stored.directory.rpartition("/")[2]
+                target = f"{self._snapshots}/{name}"
+                if self._fs.exists(target):
+                    return Stored(target, stored.head)
+                self._fs.rename(stored.directory, target)
+                self._fs.sync_dir(self._snapshots)
+                self._fs.sync_dir(self._checkpoints)
+                return Stored(target, stored.head)
+        return None
+
+    def live(self, stored: Stored, rebuild: Callable[[Iterable[bytes]], LiveSet]) -> LiveSet:
+        """The live indexes of a snapshot; made again from its state if they cannot be read."""
+        path = f"{stored.directory}/{LIVE}"
+        try:
+            live = LiveSet.from_bytes(read_file(self._fs, path), path)
+            LiveState(stored.index, live)
+            return live
+        except (Corrupt, FileNotFoundError, ValueError):
+            live = rebuild(self.pieces(stored))
+            LiveState(stored.index, live)
+        temporary = path + _TEMPORARY
+        with self._fs.open_append(temporary) as file:
+            file.truncate(0)
+            file.write(live.to_bytes())
+            file.fsync()
+        self._fs.rename(temporary, path)
+        self._fs.sync_dir(stored.directory)
+        return live
+
+    def pieces(self, stored: Stored) -> Iterator[bytes]:
+        """The state of a snapshot, piece by piece, checked."""
+        try:
+            file = self._fs.open_read(f"{stored.directory}/{SNAPSHOT}")
+        except FileNotFoundError:
+            raise MissingFile(f"{stored.directory}/{SNAPSHOT}", stored.directory) from None
+        with file:
+            yield from read_pieces(file, read_head(file)[1])
+
+    def remove_older(self, stored: Stored) -> None:
+        """Remove the snapshots and checkpoints that a snapshot has made unnecessary."""
+        for parent in (self._snapshots, self._checkpoints):
+            for path in self._paths(parent):
+                found = parse_snapshot(path.rpartition("/")[2])
+                if path != stored.directory and found is not None and found[1] <= stored.index:
+                    remove_tree(self._fs, path)
+
+    def remove_checkpoint(self, stored: Stored) -> None:
+        """Remove one checkpoint."""
+        remove_tree(self._fs, stored.directory)
+
+    def _paths(self, parent: str) -> list[str]:
+        """Of all that are there, newest first: by index, then by term."""
+        found = [(parse_snapshot(name), name) for name in self._fs.list(parent)]
+        known = [(key[1], key[0], name) for key, name in found if key is not None]
+        return [f"{parent}/{name}" for _, _, name in sorted(known, reverse=True)]
+
+
+def checked(fs: FileSystem, path: str) -> Stored:
+    """A snapshot whose every byte was read."""
+    try:
+        file = fs.open_read(f"{path}/{SNAPSHOT}")
+    except FileNotFoundError:
+        raise MissingFile(f"{path}/{SNAPSHOT}", path) from None
+    with file:
+        head, at = read_head(file)
+        for _ in read_pieces(file, at):
+            pass
+    return Stored(path, head)

@@ -1,0 +1,270 @@
+"""What a Raft node has on disk: one write-ahead log, and a directory for each group.
+
+Opening, after any crash:
+
+1. For each group: interrupted merges are finished or taken back; the newest snapshot is read, and
+   its live indexes. These rows are known before the write-ahead log is read, so that what nobody
+   needs any more is passed over.
+2. The write-ahead log is read: entries and states of all groups.
+3. For each group: the segments are listed. What a crash has torn off the newest is cut, one that
+   was just begun is removed, and so is one of which nothing counts. The parts must join without a
+   gap: live indexes, snapshot, segments, mem table.
+
+`work` is one round of the write-ahead log, and `flush` moves a full file's entries to segments.
+Whoever runs the node decides which threads call them (`node.py`); tests call them in turn.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.errors import DamagedFile, LogLocked
+from lithify.fs import read_file
+from lithify.fs.trees import remove_tree
+from lithify.log.manifest import SegmentRef
+from lithify.log.segment import read_blocks, read_footer
+from lithify.raft import merging
+from lithify.raft.errors import EntriesLost
+from lithify.raft.group_log import GroupLog
+from lithify.raft.live_state import LiveState, LiveStates
+from lithify.raft.memtable import MemTable
+from lithify.raft.names import (
+    GROUPS,
+    LOCK,
+    WAL,
+    check_group,
+    parse_segment,
+    segment_name,
+)
+from lithify.raft.segment import SegmentAppender, SegmentLimits, ref_of
+from lithify.raft.segment_writer import SegmentWriter
+from lithify.raft.segments import GroupSegments
+from lithify.raft.snapshots import Snapshots
+from lithify.raft.wal import FILE_BYTES_MAX, Recovered, Wal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lithify.fs import FileLock, FileSystem
+    from lithify.liveset import LiveSet
+    from lithify.raft.core.values import HardState
+    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.snapshots import Stored
+    from lithify.raft.wal import Rolled
+
+    Rebuild = Callable[[str, Iterable[bytes]], LiveSet]
+
+__all__ = ["GroupStorage", "RaftStorage", "StorageSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Sizes of files."""
+
+    wal_bytes_max: int = FILE_BYTES_MAX
+    segments: SegmentLimits = field(default_factory=SegmentLimits)
+
+
+@dataclass(slots=True)
+class GroupStorage:
+    """What one group has on disk."""
+
+    group: str
+    directory: str
+    log: GroupLog
+    snapshots: Snapshots
+    stored: Stored | None
+    """The newest snapshot."""
+    hard_state: HardState
+
+
+class RaftStorage:
+    """See the module."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, settings: StorageSettings | None = None
+    ) -> None:
+        """Take the directory; `open_groups` comes next. `LogLocked` if another process has it."""
+        self._settings = settings or StorageSettings()
+        self.fs = fs
+        self.directory = directory
+        fs.mkdir(f"{directory}/{GROUPS}")
+        self._lock = _lock(fs, directory)
+        self.states = LiveStates()
+        self.wal = Wal(
+            fs,
+            f"{directory}/{WAL}",
+            self.states,
+            file_bytes_max=self._settings.wal_bytes_max,
+        )
+        self._writer = SegmentWriter(fs, self._settings.segments)
+        self.groups: dict[str, GroupStorage] = {}
+
+    def open_groups(self, rebuild: Rebuild) -> None:
+        """Read everything that is there; `rebuild` finds the live indexes in a group's state."""
+        found: dict[str, tuple[Snapshots, Stored | None]] = {}
+        for group in self.fs.list(f"{self.directory}/{GROUPS}"):
+            found[group] = self._read_snapshot(group, rebuild)
+        recovered = self.wal.recover()
+        for group, (snapshots, stored) in found.items():
+            rest = recovered.pop(group, None) or Recovered()
+            self.groups[group] = self._open(group, snapshots, stored, rest)
+        for group in recovered:
+            # It was removed, and only a file that is not flushed yet still names it.
+            self.wal.forget(group)
+
+    def create(self, group: str) -> GroupStorage:
+        """A new group, empty."""
+        check_group(group)
+        snapshots = Snapshots(self.fs, self._directory_of(group))
+        made = self.groups[group] = self._open(group, snapshots, None, Recovered())
+        return made
+
+    def remove(self, group: str) -> None:
+        """Forget a group and everything it has."""
+        storage = self.groups.pop(group)
+        self.wal.forget(group)
+        self.states.forget(group)
+        storage.log.segments.close()
+        remove_tree(self.fs, storage.directory)
+        self.fs.sync_dir(f"{self.directory}/{GROUPS}")
+
+    def flush(self, rolled: Rolled) -> list[Flushed]:
+        """Write a full file's entries to segments; the groups take them in, then `settled`."""
+        done = []
+        for group, indexes in rolled.indexes.items():
+            storage = self.groups.get(group)
+            if storage is None:
+                continue
+            log = storage.log
+            flushed = self._writer.flush(
+                group,
+                storage.directory,
+                rolled.number,
+                indexes,
+                log.table,
+                self.states,
+                log.segments,
+            )
+            done.append(flushed)
+        return done
+
+    def settle(self, rolled: Rolled, done: Iterable[Flushed]) -> None:
+        """Let groups take in what was flushed, and remove what is not needed any more."""
+        for flushed in done:
+            storage = self.groups.get(flushed.group)
+            if storage is not None:
+                for name in storage.log.flushed(flushed):
+                    self.fs.remove(f"{storage.directory}/{name}")
+        self.wal.remove(rolled.number)
+
+    def close(self) -> None:
+        """Let go of everything; what was not made durable is not."""
+        self.wal.close()
+        for storage in self.groups.values():
+            storage.log.segments.close()
+        self._lock.release()
+
+    # --- opening ----------------------------------------------------------------------------
+
+    def _directory_of(self, group: str) -> str:
+        return f"{self.directory}/{GROUPS}/{group}"
+
+    def _read_snapshot(self, group: str, rebuild: Rebuild) -> tuple[Snapshots, Stored | None]:
+        directory = self._directory_of(group)
+        merging.recover(self.fs, directory)
+        merging.purge_links(self.fs, directory, before_ms=0)
+        snapshots = Snapshots(self.fs, directory)
+        stored = snapshots.newest()
+        if stored is not None:
+            live = snapshots.live(stored, lambda pieces: rebuild(group, pieces))
+            self.states[group] = LiveState(stored.index, live)
+            # A crash may have come between its rename and the directory's sync.
+            self.fs.sync_dir(stored.directory.rpartition("/")[0])
+            snapshots.remove_older(stored)
+        return snapshots, stored
+
+    def _open(
+        self, group: str, snapshots: Snapshots, stored: Stored | None, recovered: Recovered
+    ) -> GroupStorage:
+        directory = self._directory_of(group)
+        segments = GroupSegments(self.fs, directory, self._refs(directory))
+        if stored is not None:
+            segments.limit(stored.head.cut_index, stored.head.cut_number)
+            # What is cut off may be removed, but its number is not given out again.
+            segments.last_number = max(segments.last_number, stored.head.cut_number)
+        if recovered.cut is not None:
+            segments.limit(recovered.cut)
+        if recovered.entries:
+            # What was written before them and is behind them was cut off when they were written.
+            segments.limit(next(iter(recovered.entries)) - 1)
+        names = {span.ref.name for span in segments.spans}
+        removed = False
+        for name in self.fs.list(directory):
+            path = f"{directory}/{name}"
+            if parse_segment(name) is None or name in names or self.fs.stat(path).is_symlink:
+                continue
+            # Just begun, or overwritten as a whole by segments that came after it.
+            self.fs.remove(path)
+            removed = True
+        if removed:
+            # Its number may be given out again: then the name must not lead to this file.
+            self.fs.sync_dir(directory)
+        table = MemTable(group, recovered.entries)
+        term = 0 if stored is None else stored.head.meta.term
+        log = GroupLog(group, self.wal, table, segments, self.states, term)
+        _check_live(log, self.states[group])
+        return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
+
+    def _refs(self, directory: str) -> list[SegmentRef]:
+        """The segments of a group; the newest is brought to an end that counts."""
+        numbers = [
+            number
+            for name in self.fs.list(directory)
+            if (number := parse_segment(name)) is not None
+            and not self.fs.stat(f"{directory}/{name}").is_symlink
+        ]
+        if numbers:
+            # A killed process may have left it in the operating system's cache only.
+            with self.fs.open_append(f"{directory}/{segment_name(numbers[-1])}") as file:
+                file.fsync()
+        refs = []
+        for number in numbers:
+            try:
+                with self.fs.open_read(f"{directory}/{segment_name(number)}") as file:
+                    footer = read_footer(file)
+                    read_blocks(file, footer)
+                    ref = ref_of(number, footer)
+            except DamagedFile:
+                if number != numbers[-1]:
+                    raise
+                ref = self._end(directory, number)
+            if ref.entries:
+                refs.append(ref)
+        return refs
+
+    def _end(self, directory: str, number: int) -> SegmentRef:
+        """Bring a segment that was being written to an end; one just begun has no entries."""
+        limits = self._settings.segments
+        appender = SegmentAppender.reopen(self.fs, directory, number, limits)
+        if appender is None:
+            return SegmentRef(number, segment_name(number), 0)
+        return appender.close()
+
+
+def _lock(fs: FileSystem, directory: str) -> FileLock:
+    path = f"{directory}/{LOCK}"
+    lock = fs.lock(path, f"raft node, pid {os.getpid()}")
+    if lock is None:
+        raise LogLocked(directory, read_file(fs, path).decode(errors="replace"))
+    return lock
+
+
+def _check_live(log: GroupLog, state: LiveState) -> None:
+    """Raise if something that the snapshot needs is not there."""
+    table, segments = log.table, log.segments
+    for index in state.live:
+        if table.get(index) is None and segments.find(index) is None:
+            raise EntriesLost(log.group, index, "the snapshot needs it")

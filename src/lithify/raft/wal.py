@@ -1,0 +1,459 @@
+"""The write-ahead log: one for all groups of a node, and the only place that waits for the disk.
+
+    wal.append("orders", entries, previous=41)     # any thread; returns at once
+    wal.save("orders", HardState(term=3, vote="n2", commit=40))
+    for event in wal.flush(): ...                  # the log's own thread
+
+`flush` does one round:
+
+1. Take everything that was handed in since the last round. Entries below a group's smallest live
+   index are left out: nobody will ask for them.
+2. An entry must follow what was written for its group before: its `previous` is not above the last
+   index written. If it is, something in between was lost, and the group gets one `Resend` that says
+   from where; until it does, its other writes are dropped.
+3. One write, one fdatasync, then a `Written` for each group and run of terms.
+4. A file that is full is followed by the next. Each begins with the names and states of all groups,
+   so that it stands alone; the full one goes to the segment writer (`Rolled`), which removes it
+   when its entries are in segments.
+
+If the disk fails a round, nothing of it is acknowledged. The file is given up, since nobody knows
+what is in it behind the last durable batch, and the next round tries it all again in another one.
+What was written of the failed round may be there after a crash: it was proposed and never
+acknowledged, which is what a crash may always leave.
+
+Reopened, all files are read in their order (`recover`): the entries of each group as they were
+written, and the last state of each. An entry cuts off everything behind the index that it follows.
+
+Thread-safe but for `flush`, `recover` and `remove`, which belong to one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.errors import DamagedFile
+from lithify.events import WriteRefused
+from lithify.fs import read_file
+from lithify.raft.core.values import HardState
+from lithify.raft.entry import Entry
+from lithify.raft.names import parse_wal, wal_name
+from lithify.raft.wal_format import (
+    FILE_HEADER_BYTES,
+    RecordKind,
+    encode_batch,
+    encode_file_header,
+    parse_batches,
+    record_header,
+)
+from lithify.raft.written import Indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lithify.fs import File, FileSystem
+    from lithify.raft.live_state import LiveStates
+    from lithify.raft.wal_format import Record
+
+__all__ = ["Recovered", "Resend", "Rolled", "StateSaved", "Wal", "WalEvent", "Written"]
+
+FILE_BYTES_MAX = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The entries of a group from `first` to `last`, all of one term, are durable."""
+
+    group: str
+    term: int
+    first: int
+    last: int
+    previous: int
+    """The index that they follow: `first` - 1, or less where the sequence has gaps."""
+    file: int
+    """The number of the file that they are in."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSaved:
+    """A group's state is durable."""
+
+    group: str
+    state: HardState
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Entries of a group from this index on must be handed in again."""
+
+    group: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """A file is full: its entries, by group, are now the segment writer's."""
+
+    number: int
+    indexes: dict[str, Indexes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Append:
+    """Entries that were handed in."""
+
+    group: str
+    entries: Sequence[Entry]
+    previous: int
+
+
+_Item = _Append | StateSaved
+WalEvent = Written | StateSaved | Resend | Rolled | WriteRefused
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the files held, for one group."""
+
+    state: HardState = field(default_factory=HardState)
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """By index, ascending; what a later entry cut off is not among them."""
+    sparse_after: int | None = None
+    """The last entry before those that were written with gaps between them: they belong to a
+    snapshot that was being installed, and count only if it is there."""
+    cut: int | None = None
+    """The snapshot is not there: nothing behind this index counts, in segments neither."""
+
+    def note(self, index: int, previous: int) -> None:
+        """An entry was written behind `previous`."""
+        if self.sparse_after is not None and previous <= self.sparse_after:
+            self.sparse_after = None
+        if self.sparse_after is None and index != previous + 1:
+            self.sparse_after = previous
+
+    def settle(self, snapshot_index: int) -> None:
+        """Forget what was written for a snapshot that never came to be."""
+        base = self.sparse_after
+        if base is not None and snapshot_index <= base:
+            self.cut = base
+            while self.entries and next(reversed(self.entries)) > base:
+                self.entries.popitem()
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What was written for a group."""
+
+    last: int | None = None
+    """The last index; None before the first entry of this process."""
+    lost_from: int | None = None
+    """Entries from here on are missing, and the group was told so."""
+    state: HardState = field(default_factory=HardState)
+
+
+class Wal:
+    """See the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        live: LiveStates,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._live = live
+        self._file_bytes_max = file_bytes_max
+        self._lock = threading.Lock()
+        self._queue: list[_Item] = []
+        self._wanted = threading.Condition(self._lock)
+        self._writers: dict[str, _Writer] = {}
+        self._file: File | None = None
+        self._size = 0
+        self._sequence = 0
+        self._numbers: dict[str, int] = {}
+        self._indexes: dict[str, Indexes] = {}
+        fs.mkdir(directory)
+        self._number = max((number for number, _ in self._files()), default=0)
+
+    # --- handing in -------------------------------------------------------------------------
+
+    def append(self, group: str, entries: Sequence[Entry], previous: int) -> None:
+        """Have entries written; they follow each other, the first one follows `previous`."""
+        with self._wanted:
+            self._queue.append(_Append(group, entries, previous))
+            self._wanted.notify()
+
+    def save(self, group: str, state: HardState) -> None:
+        """Have a state written."""
+        with self._wanted:
+            self._queue.append(StateSaved(group, state))
+            self._wanted.notify()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something was handed in; False if nothing was."""
+        with self._wanted:
+            return self._wanted.wait_for(lambda: bool(self._queue), timeout_s)
+
+    def forget(self, group: str) -> None:
+        """Of a group that is no more: the next file does not name it."""
+        with self._lock:
+            self._queue = [item for item in self._queue if item.group != group]
+        self._writers.pop(group, None)
+        self._indexes.pop(group, None)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def flush(self) -> list[WalEvent]:
+        """Write what was handed in, make it durable, and tell what is."""
+        with self._lock:
+            queue, self._queue = self._queue, []
+        if not queue:
+            return []
+        round_ = _Round(self._live, self._writers, self._numbers)
+        try:
+            if self._file is None:
+                self._begin_file()
+            round_.numbers, round_.file = self._numbers, self._number
+            for item in queue:
+                round_.add(item)
+            if round_.records:
+                self._write(round_)
+        except OSError as error:
+            return self._failed(queue, round_, error)
+        round_.settle()
+        for written in round_.written:
+            indexes = self._indexes.setdefault(written.group, Indexes())
+            indexes.add(written.first, written.last, written.term, written.previous)
+        events = round_.events()
+        if self._size >= self._file_bytes_max:
+            events += self._roll()
+        return events
+
+    def _failed(self, queue: list[_Item], round_: _Round, error: OSError) -> list[WalEvent]:
+        """Nothing of the round counts: the next one tries it all again, in another file."""
+        if self._file is not None:
+            # Its durable batches count: it stays until they are in segments.
+            self._file.close()
+            self._file = None
+        with self._lock:
+            self._queue[:0] = queue
+        round_.undo()
+        return [WriteRefused(self._directory, wal_name(self._number), str(error))]
+
+    def roll(self) -> list[WalEvent]:
+        """Write what was handed in, then begin another file, full or not."""
+        return [*self.flush(), *(self._roll() if self._file is not None else ())]
+
+    def _write(self, round_: _Round) -> None:
+        assert self._file is not None
+        data = encode_batch(self._sequence + 1, round_.records, round_.pieces)
+        self._file.write(data)
+        self._file.fdatasync()
+        self._sequence += 1
+        self._size += len(data)
+
+    def _begin_file(self) -> None:
+        """Create the next file; it begins with all names and states."""
+        number = self._number + 1
+        file = self._fs.open_append(f"{self._directory}/{wal_name(number)}")
+        try:
+            file.truncate(0)
+            numbers: dict[str, int] = {}
+            round_ = _Round(self._live, self._writers, numbers)
+            for group, writer in self._writers.items():
+                if writer.state != HardState():
+                    round_.add_state(StateSaved(group, writer.state))
+            data = encode_file_header(number)
+            if round_.records:
+                data += encode_batch(1, round_.records, round_.pieces)
+            file.write(data)
+            file.fsync()
+            self._fs.sync_dir(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        self._number, self._file, self._numbers = number, file, numbers
+        self._size, self._sequence = len(data), 1 if round_.records else 0
+
+    def _roll(self) -> list[WalEvent]:
+        """Begin the next file; if that fails, this one goes on until the next round."""
+        assert self._file is not None
+        full, number = self._file, self._number
+        try:
+            # First, because the full file may have the only durable copy of a state.
+            self._begin_file()
+        except OSError as error:
+            return [WriteRefused(self._directory, wal_name(number + 1), str(error))]
+        full.close()
+        rolled = Rolled(number, self._indexes)
+        self._indexes = {}
+        return [rolled]
+
+    def remove(self, number: int) -> None:
+        """Files up to this number are not needed any more: all they held is in segments."""
+        for name in self._fs.list(self._directory):
+            found = parse_wal(name)
+            if found is not None and found <= number:
+                self._fs.remove(f"{self._directory}/{name}")
+        self._fs.sync_dir(self._directory)
+
+    def close(self) -> None:
+        """Let go of the file; what was handed in and not flushed is not written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # --- after a crash ----------------------------------------------------------------------
+
+    def recover(self) -> dict[str, Recovered]:
+        """What all files hold, by group; durable from now on. Before the first `flush`."""
+        groups: dict[str, Recovered] = {}
+        before = 0
+        for number, path in self._files():
+            if number != before + 1:
+                # Files are removed when their entries are in segments. A crash may have brought
+                # some back, but one that comes before a missing one has nothing to say.
+                groups.clear()
+            before = number
+            # A killed process may have left batches in the operating system's cache only.
+            with self._fs.open_append(path) as file:
+                file.fsync()
+            names: dict[int, str] = {}
+            for records in parse_batches(read_file(self._fs, path), number, path)[0]:
+                for record in records:
+                    self._replay(record, names, groups, path)
+        self._fs.sync_dir(self._directory)
+        for group, found in groups.items():
+            found.settle(self._live[group].snapshot_index)
+            writer = self._writers[group] = _Writer(state=found.state)
+            indexes = self._indexes[group] = Indexes()
+            for entry in found.entries.values():
+                indexes.add(entry.index, entry.index, entry.term, entry.index - 1)
+                writer.last = entry.index
+        return groups
+
+    def _files(self) -> list[tuple[int, str]]:
+        """(number, path) of each, in their order."""
+        numbers = (parse_wal(name) for name in self._fs.list(self._directory))
+        found = sorted(number for number in numbers if number is not None)
+        return [(number, f"{self._directory}/{wal_name(number)}") for number in found]
+
+    def _replay(
+        self, record: Record, names: dict[int, str], groups: dict[str, Recovered], path: str
+    ) -> None:
+        if record.kind == RecordKind.GROUP:
+            group = names[record.group] = record.payload.decode()
+            groups.setdefault(group, Recovered())
+            return
+        group = names[record.group]
+        found = groups[group]
+        if record.kind == RecordKind.STATE:
+            found.state = HardState(record.term, record.payload.decode(), record.index)
+            return
+        entries, index, previous = found.entries, record.index, record.previous
+        while entries and next(reversed(entries)) > previous:
+            entries.popitem()
+        state = self._live[group]
+        last = max(next(reversed(entries), 0), state.snapshot_index)
+        if entries and previous > last:
+            what = f"{group}: entry {index} follows {previous}, but the last is {last}"
+            raise DamagedFile(path, FILE_HEADER_BYTES, what)
+        found.note(index, previous)
+        if index >= state.smallest:
+            entries[index] = Entry(index, record.term, record.payload, record.entry_kind)
+
+
+class _Round:
+    """One batch in the making."""
+
+    def __init__(
+        self, live: LiveStates, writers: dict[str, _Writer], numbers: dict[str, int]
+    ) -> None:
+        self._live = live
+        self._writers = writers
+        self._before: dict[str, tuple[int | None, int | None]] = {}
+        self._states: dict[str, HardState] = {}
+        self._resends: list[Resend] = []
+        self.numbers = numbers
+        self.file = 0
+        self.pieces: list[bytes] = []
+        self.records = 0
+        self.written: list[Written] = []
+
+    def add(self, item: _Item) -> None:
+        """What was handed in."""
+        if isinstance(item, StateSaved):
+            self.add_state(item)
+        else:
+            self._add_entries(item)
+
+    def add_state(self, item: StateSaved) -> None:
+        """A group's state."""
+        state = item.state
+        vote = state.vote.encode()
+        header = (RecordKind.STATE, 0, self._number(item.group), state.commit, state.term, -1)
+        self.pieces += (record_header(*header, len(vote)), vote)
+        self.records += 1
+        self._writers.setdefault(item.group, _Writer())
+        self._states[item.group] = state
+
+    def _add_entries(self, item: _Append) -> None:
+        group, entries, previous = item.group, item.entries, item.previous
+        writer = self._writers.setdefault(group, _Writer())
+        self._before.setdefault(group, (writer.last, writer.lost_from))
+        smallest = self._live[group].smallest
+        if entries and entries[0].index < smallest:
+            entries = [entry for entry in entries if entry.index >= smallest]
+            previous = smallest - 1
+            writer.last = max(previous, writer.last or 0)
+        if not entries:
+            return
+        if writer.last is not None and previous > writer.last and entries[0].index != smallest:
+            if writer.lost_from is None:
+                writer.lost_from = writer.last + 1
+                self._resends.append(Resend(group, writer.lost_from))
+            return
+        writer.lost_from = None
+        number = self._number(group)
+        first, term, before = entries[0].index, entries[0].term, previous
+        for entry in entries:
+            index, payload = entry.index, entry.payload
+            if entry.term != term or (index != previous + 1 and index != first):
+                self.written.append(Written(group, term, first, previous, before, self.file))
+                first, term, before = index, entry.term, previous
+            header = (RecordKind.ENTRY, entry.kind, number, index, term, previous, len(payload))
+            self.pieces += (record_header(*header), payload)
+            previous = index
+        self.records += len(entries)
+        self.written.append(Written(group, term, first, previous, before, self.file))
+        writer.last = previous
+
+    def _number(self, group: str) -> int:
+        """The group's number in this file; it is named before it is used."""
+        number = self.numbers.get(group)
+        if number is None:
+            number = self.numbers[group] = len(self.numbers)
+            name = group.encode()
+            self.pieces += (record_header(RecordKind.GROUP, 0, number, 0, 0, -1, len(name)), name)
+            self.records += 1
+        return number
+
+    def settle(self) -> None:
+        """The batch is durable."""
+        for group, state in self._states.items():
+            self._writers[group].state = state
+
+    def events(self) -> list[WalEvent]:
+        """What the groups are to be told."""
+        saved = (StateSaved(group, state) for group, state in self._states.items())
+        return [*saved, *self.written, *self._resends]
+
+    def undo(self) -> None:
+        """The batch is not durable: take back what was counted."""
+        for group, (last, lost_from) in self._before.items():
+            self._writers[group].last = last
+            self._writers[group].lost_from = lost_from

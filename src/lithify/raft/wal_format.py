@@ -1,0 +1,193 @@
+"""The bytes of the write-ahead log.
+
+    header (32 bytes)   little-endian
+         0     8  magic     "LITHWAL" and a zero byte
+         8     4  version   1
+        12     4  zero
+        16     8  number    the file's own
+        24     4  zero
+        28     4  crc       CRC-32C of bytes 0 … 28
+    batches, each written by one call and followed by an fdatasync
+         0     4  crc       CRC-32C of bytes 4 … 24+length
+         4     4  length    bytes of all records
+         8     8  sequence  1 for the first batch of the file, one more for each
+        16     4  records
+        20     4  zero
+        24        records, each
+             0     1  kind      1 group, 2 state, 3 entry
+             1     1  entry's kind, as the consensus core numbers it
+             2     2  zero
+             4     4  group     its number in this file
+             8     8  index     of the entry; of a state: what was known to be committed
+            16     8  term      of the entry or state
+            24     8  previous  the index before this one in what was written, -1 if none
+            32     4  length    of what follows: payload, name of the group or of who got the vote
+            36  length
+
+A group is named before its first other record in a file. Because every entry carries the index
+that was written before it, a gap is found in contiguous and in sparse writing alike.
+
+One CRC a batch, because a batch is durable as a whole or not at all. The next batch is written
+when the one before is durable. So a bad batch is a torn end, to be cut, if no intact one follows
+it; else it is damage to what was acknowledged.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFile, UnsupportedVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lithify.checksum import Buffer
+
+__all__ = [
+    "BATCH_HEADER_BYTES",
+    "FILE_HEADER_BYTES",
+    "RECORD_HEADER_BYTES",
+    "Record",
+    "RecordKind",
+    "encode_batch",
+    "encode_file_header",
+    "parse_batches",
+    "record_header",
+]
+
+WAL_VERSION = 1
+BATCH_BYTES_MAX = 2**31
+
+_MAGIC = b"LITHWAL\0"
+_FILE = struct.Struct("<8sIIQI")
+_CRC = struct.Struct("<I")
+_BATCH = struct.Struct("<IIQII")
+_BATCH_TAIL = struct.Struct("<IQII")
+_RECORD = struct.Struct("<BBHIQQqI")
+
+FILE_HEADER_BYTES = _FILE.size + _CRC.size
+BATCH_HEADER_BYTES = _BATCH.size
+RECORD_HEADER_BYTES = _RECORD.size
+assert (FILE_HEADER_BYTES, BATCH_HEADER_BYTES, RECORD_HEADER_BYTES) == (32, 24, 36)
+
+
+class RecordKind(IntEnum):
+    """What a record says."""
+
+    GROUP = 1
+    STATE = 2
+    ENTRY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, as it is read back."""
+
+    kind: int
+    entry_kind: int
+    group: int
+    index: int
+    term: int
+    previous: int
+    payload: bytes
+
+
+def encode_file_header(number: int) -> bytes:
+    """The first bytes of a file."""
+    data = _FILE.pack(_MAGIC, WAL_VERSION, 0, number, 0)
+    return data + _CRC.pack(crc32c(data))
+
+
+def record_header(
+    kind: int, entry_kind: int, group: int, index: int, term: int, previous: int, length: int
+) -> bytes:
+    """What stands before a record's payload."""
+    return _RECORD.pack(kind, entry_kind, 0, group, index, term, previous, length)
+
+
+def encode_batch(sequence: int, records: int, pieces: Sequence[Buffer]) -> bytes:
+    """A batch of records that are given as headers and payloads in turn."""
+    body = b"".join(pieces)
+    tail = _BATCH_TAIL.pack(len(body), sequence, records, 0)
+    return b"".join((_CRC.pack(crc32c(body, crc32c(tail))), tail, body))
+
+
+def parse_batches(data: bytes, number: int, path: str) -> tuple[list[list[Record]], int]:
+    """The records of each intact batch of a file, and where the last of these ends.
+
+    Raises `DamagedFile` if a bad one is followed by an intact one, or if the header is bad though
+    batches follow it.
+    """
+    batches: list[list[Record]] = []
+    if not _has_header(data, number, path):
+        if _find_batch(data, 0, 1) >= 0:
+            raise DamagedFile(path, 0, "the header is damaged, but an intact batch follows")
+        return batches, 0
+    at = FILE_HEADER_BYTES
+    while (end := _end_of_batch(data, at, len(batches) + 1)) > 0:
+        batches.append(_records(data, at + BATCH_HEADER_BYTES, end, path))
+        at = end
+    following = _find_batch(data, at, len(batches) + 2)
+    if following >= 0:
+        what = f"a batch is damaged, but an intact one follows at byte {following}"
+        raise DamagedFile(path, at, what)
+    return batches, at
+
+
+def _has_header(data: bytes, number: int, path: str) -> bool:
+    head = data[:FILE_HEADER_BYTES]
+    if len(head) < FILE_HEADER_BYTES or crc32c(head[: _FILE.size]) != _CRC.unpack(head[-4:])[0]:
+        return False
+    magic, version, _, found, _ = _FILE.unpack_from(head)
+    if magic != _MAGIC:
+        return False
+    if version != WAL_VERSION:
+        raise UnsupportedVersion(path, version, WAL_VERSION)
+    if found != number:
+        raise DamagedFile(path, 16, f"is file {found} of the write-ahead log, not {number}")
+    return True
+
+
+def _end_of_batch(data: bytes, at: int, sequence: int) -> int:
+    """Where the batch that begins here ends; 0 if it is not whole or another one."""
+    if len(data) - at < BATCH_HEADER_BYTES:
+        return 0
+    crc, length, found, _, _ = _BATCH.unpack_from(data, at)
+    end = at + BATCH_HEADER_BYTES + int(length)
+    if found != sequence or end > len(data):
+        return 0
+    return end if crc32c(memoryview(data)[at + 4 : end]) == crc else 0
+
+
+def _find_batch(data: bytes, at: int, sequence_min: int) -> int:
+    """Where an intact batch begins whose number is at least `sequence_min`; -1 if nowhere."""
+    limit = sequence_min + (len(data) - at) // BATCH_HEADER_BYTES
+    for shift in range(8):
+        start = at + 8 + shift
+        words = np.frombuffer(data, "<u8", max(0, len(data) - start) // 8, min(start, len(data)))
+        likely = np.flatnonzero((words >= sequence_min) & (words <= limit))
+        for row in likely.tolist():
+            if _end_of_batch(data, start - 8 + 8 * row, int(words[row])):
+                return start - 8 + 8 * row
+    return -1
+
+
+def _records(data: bytes, at: int, end: int, path: str) -> list[Record]:
+    records = []
+    while at < end:
+        kind, entry_kind, _, group, index, term, previous, length = _RECORD.unpack_from(data, at)
+        at += RECORD_HEADER_BYTES
+        payload = data[at : at + length]
+        records.append(Record(kind, entry_kind, group, index, term, previous, payload))
+        at += length
+    if at != end:
+        raise DamagedFile(path, at, "records do not fill their batch")
+    return records

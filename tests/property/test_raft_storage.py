@@ -1,0 +1,208 @@
+"""Random lives of a Raft log with crashes: what was acknowledged stays, in every generation.
+
+A life appends, overwrites, flushes, rolls and takes snapshots that leave live indexes in the log,
+on a disk that dies at some operation. Then it is opened again, also with a second crash while it is
+being opened, and compared with a model:
+
+1. Every live index of the newest durable snapshot is readable, with its term and payload.
+2. Nothing above the snapshot is missing up to what was acknowledged.
+3. The rest of the log is a beginning of what was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
+from lithify.liveset import LiveSet
+from lithify.raft.core.config import Config
+from lithify.raft.core.values import HardState, SnapshotMeta
+from lithify.raft.entry import Entry
+from lithify.raft.live_state import LiveState
+from lithify.raft.segment import SegmentLimits
+from lithify.raft.snapshot_file import Head
+from lithify.raft.storage import RaftStorage, StorageSettings
+from lithify.raft.wal import Rolled, StateSaved, WalEvent, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GROUPS = ["a", "b"]
+SETTINGS = StorageSettings(wal_bytes_max=600, segments=SegmentLimits(5, 400))
+
+
+@dataclass
+class Model:
+    """What one group has written, and how much of it was acknowledged."""
+
+    log: list[Entry] = field(default_factory=list)
+    versions: list[list[Entry]] = field(default_factory=lambda: [[]])
+    """Logs as they were or may be found: from the last one that was acknowledged on."""
+    acknowledged: int = 0
+    term: int = 1
+    saved: HardState = field(default_factory=HardState)
+    asked: HardState = field(default_factory=HardState)
+    snapshots: list[tuple[int, frozenset[int]]] = field(default_factory=lambda: [(0, frozenset())])
+    """That may be the newest one found: the last durable one, and one that was being written."""
+
+    def write(self, first: int, count: int, rng: Random) -> list[Entry]:
+        entries = [
+            Entry(first + n, self.term, rng.randbytes(rng.randrange(60)), rng.randrange(3))
+            for n in range(count)
+        ]
+        self.log = self.log[: first - 1] + entries
+        self.versions.append(list(self.log))
+        return entries
+
+    def ack(self, last: int, term: int) -> None:
+        if last <= len(self.log) and self.log[last - 1].term == term:
+            self.acknowledged = max(self.acknowledged, last)
+            self.versions = [self.log]
+
+
+def rebuild(_: str, pieces: Iterable[bytes]) -> LiveSet:
+    return LiveSet.from_bytes(b"".join(pieces))
+
+
+class Life:
+    """A storage and its model."""
+
+    def __init__(self, fs: FileSystem, rng: Random, models: dict[str, Model]) -> None:
+        self.rng = rng
+        self.models = models
+        self.storage = RaftStorage(fs, "d", SETTINGS)
+        self.storage.open_groups(rebuild)
+        for group in GROUPS:
+            if group not in self.storage.groups:
+                self.storage.create(group)
+
+    def take(self, events: list[WalEvent]) -> None:
+        for event in events:
+            if isinstance(event, Written):
+                log = self.storage.groups[event.group].log
+                log.written(event)
+                model = self.models[event.group]
+                model.ack(event.last, event.term)
+                assert log.written_index >= model.acknowledged
+            elif isinstance(event, StateSaved):
+                self.models[event.group].saved = event.state
+            elif isinstance(event, Rolled):
+                self.storage.settle(event, self.storage.flush(event))
+
+    def step(self) -> None:
+        group = self.rng.choice(GROUPS)
+        model, storage = self.models[group], self.storage.groups[group]
+        choice = self.rng.randrange(10)
+        if choice < 4:
+            storage.log.append(model.write(len(model.log) + 1, self.rng.randrange(1, 5), self.rng))
+        elif choice == 4:
+            self.overwrite(group)
+        elif choice < 8:
+            self.take(self.storage.wal.flush())
+        elif choice == 8:
+            self.take(self.storage.wal.roll())
+        else:
+            self.snapshot(group)
+
+    def overwrite(self, group: str) -> None:
+        model, storage = self.models[group], self.storage.groups[group]
+        model.term += 1
+        model.asked = HardState(model.term, "n2", 0)
+        self.storage.wal.save(group, model.asked)
+        # Nothing that was acknowledged here was committed, but for what a snapshot has.
+        first = self.rng.randrange(storage.log.snapshot_index, len(model.log) + 1) + 1
+        model.acknowledged = min(model.acknowledged, first - 1)
+        storage.log.append(model.write(first, self.rng.randrange(1, 4), self.rng))
+
+    def snapshot(self, group: str) -> None:
+        model, storage = self.models[group], self.storage.groups[group]
+        old = storage.log.snapshot_index
+        if model.acknowledged <= old:
+            return
+        index = self.rng.randrange(old, model.acknowledged) + 1
+        may = [*storage.log.state.live, *range(old + 1, index + 1)]
+        live = LiveSet.from_iterable(i for i in may if self.rng.random() < 0.3)
+        term = model.log[index - 1].term
+        model.snapshots = [model.snapshots[-1], (index, frozenset(live))]
+        meta = SnapshotMeta(index, term, Config(frozenset({"n1"})))
+        head = Head(meta, 0, *storage.log.cut())
+        stored = storage.snapshots.write(head, [live.to_bytes()], live)
+        model.snapshots = model.snapshots[-1:]
+        storage.log.snapshot(LiveState(index, live), term)
+        storage.snapshots.remove_older(stored)
+        storage.stored = stored
+
+
+def check(storage: RaftStorage, models: dict[str, Model]) -> None:
+    for group, model in models.items():
+        found = storage.groups.get(group)
+        if found is None:
+            assert not model.acknowledged
+            continue
+        log = found.log
+        snapshot = log.snapshot_index
+        assert (snapshot, frozenset(log.state.live)) in model.snapshots
+        for entry in log.read(list(log.state.live)):
+            assert entry == model.log[entry.index - 1]
+        assert log.last_index >= max(model.acknowledged, snapshot)
+        above = log.entries(snapshot + 1, log.last_index + 1, 2**40)
+        assert [e.index for e in above] == list(range(snapshot + 1, log.last_index + 1))
+        assert any(v[snapshot : log.last_index] == above for v in model.versions)
+        assert found.hard_state in (model.saved, model.asked)
+
+
+def adopt(storage: RaftStorage, models: dict[str, Model]) -> None:
+    """Go on with what was found."""
+    for group, model in models.items():
+        found = storage.groups.get(group)
+        if found is None:
+            models[group] = Model()
+            continue
+        log = found.log
+        snapshot = log.snapshot_index
+        model.log = model.log[:snapshot] + log.entries(snapshot + 1, log.last_index + 1, 2**40)
+        model.versions = [model.log]
+        model.acknowledged = log.last_index
+        model.saved = model.asked = found.hard_state
+        model.snapshots = [(snapshot, frozenset(log.state.live))]
+
+
+def live_through(seed: int, lives: int = 4) -> None:
+    rng = Random(seed)
+    disk = MemoryFileSystem()
+    models = {group: Model() for group in GROUPS}
+    for _ in range(lives):
+        kind = rng.choice(["CRASH", "CRASH_AFTER"])
+        fs = FaultyFileSystem(disk, [Fault("mutating", "*", rng.randrange(1, 150), kind=kind)])
+        try:
+            life = Life(fs, rng, models)
+            for _ in range(rng.randrange(120)):
+                life.step()
+        except PowerCut:
+            pass
+        disk = disk.crash_clone(rng) if rng.random() < 0.7 else disk.kill_clone()
+        try:
+            faults = [Fault("mutating", "*", rng.randrange(1, 20), kind="CRASH")]
+            RaftStorage(FaultyFileSystem(disk, faults), "d", SETTINGS).open_groups(rebuild)
+        except PowerCut:
+            pass
+        disk = disk.crash_clone(rng) if rng.random() < 0.7 else disk.kill_clone()
+        storage = RaftStorage(disk, "d", SETTINGS)
+        storage.open_groups(rebuild)
+        check(storage, models)
+        adopt(storage, models)
+        storage.close()
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_what_was_acknowledged_stays(first: int) -> None:
+    for seed in range(first, first + 20):
+        try:
+            live_through(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: live_through({seed})")
+            raise

@@ -1,0 +1,162 @@
+"""The write-ahead log: what it acknowledges, what it refuses, what is there after a crash."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lithify.errors import DamagedFile
+from lithify.events import WriteRefused
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.liveset import LiveSet
+from lithify.raft.core.values import HardState
+from lithify.raft.entry import Entry
+from lithify.raft.live_state import LiveState, LiveStates
+from lithify.raft.names import wal_name
+from lithify.raft.wal import Resend, Rolled, StateSaved, Wal, Written
+
+
+def entries(*indexes: int, term: int = 1) -> list[Entry]:
+    return [Entry(index, term, b"%d/%d" % (index, term)) for index in indexes]
+
+
+def reopened(fs: MemoryFileSystem, live: LiveStates | None = None) -> dict[str, list[str]]:
+    found = Wal(fs, "wal", live or LiveStates()).recover()
+    return {
+        group: [entry.payload.decode() for entry in each.entries.values()]
+        for group, each in found.items()
+    }
+
+
+def test_one_round_makes_the_entries_of_all_groups_durable() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1, 2), 0)
+    wal.append("b", entries(1), 0)
+    wal.append("a", entries(3, term=2), 2)
+    wal.save("a", HardState(2, "n1", 1))
+    assert wal.flush() == [
+        StateSaved("a", HardState(2, "n1", 1)),
+        Written("a", 1, 1, 2, 0, 1),
+        Written("b", 1, 1, 1, 0, 1),
+        Written("a", 2, 3, 3, 2, 1),
+    ]
+    assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/1", "3/2"], "b": ["1/1"]}
+    assert Wal(fs, "wal", LiveStates()).recover()["a"].state == HardState(2, "n1", 1)
+
+
+def test_nothing_is_there_after_a_crash_before_the_flush() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    assert reopened(fs.crash_clone(Random(1))) == {}
+    assert wal.wait(0)
+    wal.flush()
+    assert not wal.wait(0)
+
+
+def test_an_entry_cuts_off_what_is_behind_the_one_it_follows() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1, 2, 3), 0)
+    wal.flush()
+    wal.append("a", entries(2, term=5), 1)
+    wal.flush()
+    assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/5"]}
+
+
+def test_a_gap_is_found_and_asked_for_once() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    wal.append("a", entries(4), 3)
+    wal.append("a", entries(5), 4)
+    assert wal.flush() == [Resend("a", 2)]
+    wal.append("a", entries(2, 3, 4, 5), 1)
+    assert wal.flush() == [Written("a", 1, 2, 5, 1, 1)]
+    assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/1", "3/1", "4/1", "5/1"]}
+
+
+def test_a_gap_in_a_sparse_sequence_is_found_too() -> None:
+    wal = Wal(MemoryFileSystem(), "wal", LiveStates())
+    wal.append("a", entries(10), 4)
+    wal.append("a", entries(30), 20)
+    assert wal.flush() == [Written("a", 1, 10, 10, 4, 1), Resend("a", 11)]
+
+
+def test_writes_below_the_smallest_live_index_are_dropped() -> None:
+    fs = MemoryFileSystem()
+    live = LiveStates()
+    wal = Wal(fs, "wal", live)
+    live["a"] = LiveState(5, LiveSet.from_iterable([3]))
+    wal.append("a", entries(1, 2, 3, 4, 5, 6), 0)
+    assert wal.flush() == [Written("a", 1, 3, 6, 2, 1)]
+    assert reopened(fs.crash_clone(Random(1)), live) == {"a": ["3/1", "4/1", "5/1", "6/1"]}
+
+
+def test_sparse_entries_count_only_with_their_snapshot() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1, 2, 3, 4), 0)
+    wal.append("a", entries(4, 9, term=2), 2)
+    assert wal.flush()[-2:] == [Written("a", 2, 4, 4, 2, 1), Written("a", 2, 9, 9, 4, 1)]
+    assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/1"]}
+    installed = LiveStates()
+    installed["a"] = LiveState(12, LiveSet.from_iterable([1, 4, 9]))
+    assert reopened(fs.crash_clone(Random(1)), installed) == {"a": ["1/1", "2/1", "4/2", "9/2"]}
+
+
+def test_a_full_file_is_followed_by_one_that_stands_alone() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates(), file_bytes_max=100)
+    wal.save("a", HardState(7, "n3", 0))
+    wal.append("a", entries(1), 0)
+    rolled = wal.flush()[-1]
+    assert isinstance(rolled, Rolled)
+    assert list(rolled.indexes["a"]) == [(1, 1, 1)]
+    wal.append("a", entries(2), 1)
+    wal.flush()
+    wal.remove(rolled.number)
+    assert reopened(fs.crash_clone(Random(1))) == {"a": ["2/1"]}
+    assert Wal(fs, "wal", LiveStates()).recover()["a"].state == HardState(7, "n3", 0)
+
+
+def test_a_failed_round_is_tried_again_in_another_file() -> None:
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk, [Fault.parse("fdatasync *.wal nth=2 EIO")])
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    wal.append("a", entries(2), 1)
+    (refused,) = wal.flush()
+    assert isinstance(refused, WriteRefused)
+    wal.append("a", entries(3), 2)
+    assert wal.flush() == [Written("a", 1, 2, 2, 1, 2), Written("a", 1, 3, 3, 2, 2)]
+    assert reopened(disk.crash_clone(Random(1))) == {"a": ["1/1", "2/1", "3/1"]}
+    assert disk.list("wal") == [wal_name(1), wal_name(2)]
+
+
+def test_a_torn_end_is_cut_and_damage_before_the_end_is_said() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    for index in (1, 2, 3):
+        wal.append("a", entries(index), index - 1)
+        wal.flush()
+    wal.close()
+    path = f"wal/{wal_name(1)}"
+    data = fs.open_read(path).pread(10_000, 0)
+    for end in range(len(data)):
+        torn = MemoryFileSystem()
+        torn.mkdir("wal")
+        torn.open_append(path).write(data[:end])
+        found = reopened(torn).get("a", [])
+        assert found == ["1/1", "2/1", "3/1"][: len(found)]
+    last_batch = len(data) - 24 - 36 - 3
+    for at in range(last_batch):
+        damaged = MemoryFileSystem()
+        damaged.mkdir("wal")
+        damaged.open_append(path).write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(DamagedFile):
+            reopened(damaged)
