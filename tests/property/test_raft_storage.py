@@ -1,8 +1,8 @@
 """Random lives of a Raft log with crashes: what was acknowledged stays, in every generation.
 
-A life appends, overwrites, flushes, rolls and takes snapshots that leave live indexes in the log,
-on a disk that dies at some operation. Then it is opened again, also with a second crash while it is
-being opened, and compared with a model:
+A life appends, overwrites, flushes, rolls, takes snapshots that leave live indexes in the log, and
+installs those of other members, on a disk that dies at some operation. Then it is opened again,
+also with a second crash while it is being opened, and compared with a model:
 
 1. Every live index of the newest durable snapshot is readable, with its term and payload.
 2. Nothing above the snapshot is missing up to what was acknowledged.
@@ -48,6 +48,8 @@ class Model:
     asked: HardState = field(default_factory=HardState)
     snapshots: list[tuple[int, frozenset[int]]] = field(default_factory=lambda: [(0, frozenset())])
     """That may be the newest one found: the last durable one, and one that was being written."""
+    installed: list[Entry] | None = None
+    """The log of the other member, while a snapshot of it is being installed."""
 
     def write(self, first: int, count: int, rng: Random) -> list[Entry]:
         entries = [
@@ -83,6 +85,10 @@ class Life:
     def take(self, events: list[WalEvent]) -> None:
         for event in events:
             if isinstance(event, Written):
+                install = self.storage.installing(event.group)
+                if install is not None:
+                    install.written(event)
+                    continue
                 log = self.storage.groups[event.group].log
                 log.written(event)
                 model = self.models[event.group]
@@ -96,7 +102,7 @@ class Life:
     def step(self) -> None:
         group = self.rng.choice(GROUPS)
         model, storage = self.models[group], self.storage.groups[group]
-        choice = self.rng.randrange(10)
+        choice = self.rng.randrange(11)
         if choice < 4:
             storage.log.append(model.write(len(model.log) + 1, self.rng.randrange(1, 5), self.rng))
         elif choice == 4:
@@ -105,8 +111,10 @@ class Life:
             self.take(self.storage.wal.flush())
         elif choice == 8:
             self.take(self.storage.wal.roll())
-        else:
+        elif choice == 9:
             self.snapshot(group)
+        else:
+            self.install(group)
 
     def overwrite(self, group: str) -> None:
         model, storage = self.models[group], self.storage.groups[group]
@@ -129,12 +137,43 @@ class Life:
         term = model.log[index - 1].term
         model.snapshots = [model.snapshots[-1], (index, frozenset(live))]
         meta = SnapshotMeta(index, term, Config(frozenset({"n1"})))
-        head = Head(meta, 0, *storage.log.cut())
-        stored = storage.snapshots.write(head, [live.to_bytes()], live)
+        place = storage.log.place()
+        stored = storage.snapshots.write(Head(meta), [live.to_bytes()], live, place)
         model.snapshots = model.snapshots[-1:]
         storage.log.snapshot(LiveState(index, live), term)
         storage.snapshots.remove_older(stored)
         storage.stored = stored
+
+    def install(self, group: str) -> None:
+        """Another member's log is the same up to what was applied, and then goes its own way."""
+        model, storage = self.models[group], self.storage.groups[group]
+        log = storage.log
+        applied = self.rng.randrange(log.snapshot_index, model.acknowledged + 1)
+        index = applied + self.rng.randrange(1, 12)
+        model.term += 1
+        theirs = model.log[:applied] + [
+            Entry(i, model.term, self.rng.randbytes(20)) for i in range(applied + 1, index + 1)
+        ]
+        may = [*log.state.live, *range(log.snapshot_index + 1, index + 1)]
+        live = LiveSet.from_iterable(i for i in may if self.rng.random() < 0.4)
+        head = Head(SnapshotMeta(index, model.term, Config(frozenset({"n1"}))))
+        install = self.storage.begin_install(group, head, applied)
+        for i in live.floor(applied + 1):
+            install.add([theirs[i - 1]])
+            if self.rng.random() < 0.2:
+                self.take(self.storage.wal.roll())
+        install.piece(live.to_bytes())
+        if self.rng.random() < 0.3:
+            self.storage.abort_install(install)
+            return
+        self.take(self.storage.wal.roll())
+        assert install.is_durable
+        model.snapshots = [model.snapshots[-1], (index, frozenset(live))]
+        model.installed = theirs
+        self.storage.finish_install(install, live)
+        model.log, model.installed = theirs, None
+        model.versions, model.acknowledged = [theirs], index
+        model.snapshots = model.snapshots[-1:]
 
 
 def check(storage: RaftStorage, models: dict[str, Model]) -> None:
@@ -146,6 +185,10 @@ def check(storage: RaftStorage, models: dict[str, Model]) -> None:
         log = found.log
         snapshot = log.snapshot_index
         assert (snapshot, frozenset(log.state.live)) in model.snapshots
+        if model.installed is not None and snapshot == len(model.installed):
+            model.log, model.versions = model.installed, [model.installed]
+            model.acknowledged = snapshot
+        model.installed = None
         for entry in log.read(list(log.state.live)):
             assert entry == model.log[entry.index - 1]
         assert log.last_index >= max(model.acknowledged, snapshot)

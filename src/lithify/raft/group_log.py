@@ -9,8 +9,6 @@ Writing: `append` puts entries into the mem table, where they can be read at onc
 the write-ahead log; `written` takes its answers in. What is durable is `written_index`. An entry
 with an index that is there already cuts off everything from it on; both then count anew.
 
-`append_sparse` writes the live entries that come before a snapshot which is being installed.
-
 Reading: mem table first, then segments. `entries` reads a stretch of the normal section, `read` any
 indexes of both, and `plan` says where they are, for somebody who reads them later or elsewhere.
 
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.core.values import entry_bytes
 from lithify.raft.errors import EntriesLost, EntryGone
+from lithify.raft.snapshots import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from lithify.raft.memtable import MemTable
     from lithify.raft.segment_writer import Flushed
     from lithify.raft.segments import GroupSegments
+    from lithify.raft.snapshots import Stored
     from lithify.raft.wal import Resend, Wal, Written
 
 __all__ = ["GroupLog", "ReadPlan"]
@@ -67,7 +67,7 @@ class GroupLog:
         table: MemTable,
         segments: GroupSegments,
         states: LiveStates,
-        snapshot_term: int,
+        stored: Stored | None,
     ) -> None:
         """The log as it was recovered; the row of the group in `states` is its snapshot's."""
         self.group = group
@@ -75,8 +75,10 @@ class GroupLog:
         self.segments = segments
         self._wal = wal
         self._states = states
-        self._snapshot_term = snapshot_term
+        self._snapshot_term = 0 if stored is None else stored.head.meta.term
+        self._wal_file = 0 if stored is None else stored.place.wal_file
         self.last_index = self._find_last()
+        table.last = self.last_index
         self.last_term = self._term_of(self.last_index)
         self.written_index = self.last_index
         self._superseded: list[str] = []
@@ -157,11 +159,6 @@ class GroupLog:
         self.last_index, self.last_term = entries[-1].index, entries[-1].term
         self.written_index = min(self.written_index, previous)
 
-    def append_sparse(self, entry: Entry, previous: int) -> None:
-        """Write a live entry of a snapshot that is being installed."""
-        self.table.append_sparse(entry, previous)
-        self._wal.append(self.group, [entry], previous)
-
     def written(self, event: Written) -> None:
         """Some entries are durable, and with them that nothing else is behind their previous."""
         self._cuts[event.file] = min(event.previous, self._cuts.get(event.file, event.previous))
@@ -196,13 +193,9 @@ class GroupLog:
 
     # --- snapshots --------------------------------------------------------------------------
 
-    def cut(self) -> tuple[int, int]:
-        """(number, index): nothing behind the index counts of segments up to the number.
-
-        Every snapshot says so. What overwrote the rest may be dead by now and in no segment: then
-        nothing else would tell.
-        """
-        return self.segments.cut()
+    def place(self) -> Place:
+        """Where a snapshot that is written now stands among the member's files."""
+        return Place(*self.segments.cut(), self._wal_file)
 
     def snapshot(self, state: LiveState, term: int) -> None:
         """A snapshot is durable: what it does not need is gone."""
@@ -214,3 +207,18 @@ class GroupLog:
             self.last_index, last_term = state.snapshot_index, term
         self.last_term = last_term
         self.written_index = max(self.written_index, state.snapshot_index)
+
+    def install(self, state: LiveState, stored: Stored) -> None:
+        """A snapshot of another member has taken the place of the whole log."""
+        index = state.snapshot_index
+        self._states[self.group] = state
+        self._snapshot_term = stored.head.meta.term
+        self._wal_file = stored.place.wal_file
+        self._superseded += self.segments.limit(stored.place.cut_index)
+        # Nothing is appended to a segment that is cut.
+        self.segments.last_number += 1
+        self._cuts.clear()
+        self.table.cut(0)
+        self.table.last = index
+        self.last_index = self.written_index = index
+        self.last_term = self._snapshot_term

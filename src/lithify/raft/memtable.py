@@ -85,12 +85,6 @@ class MemTable:
         # What is below may be in segments already.
         self.last = index - 1
 
-    def reset(self, last: int | None) -> None:
-        """Forget everything; the next entry is any, or the one that follows `last`."""
-        self._entries.clear()
-        self._bytes = 0
-        self.last = last
-
     def drop_dead(self, state: LiveState) -> None:
         """Forget what a snapshot has made unnecessary."""
         first = self.first

@@ -9,6 +9,7 @@
     groups/GROUP/snapshots/TERM_INDEX/      16 hexadecimal digits each
         snapshot                            the state
         live                                the indexes it still needs from the log
+        place                               which of the member's own files came before it
     groups/GROUP/checkpoints/TERM_INDEX/    the same, of what may become a snapshot
     *.tmp                                   a replacement or a directory that did not finish
 
@@ -26,11 +27,13 @@ __all__ = [
     "GROUPS",
     "LIVE",
     "LOCK",
+    "PLACE",
     "SNAPSHOT",
     "SNAPSHOTS",
     "WAL",
     "check_group",
     "compacting_name",
+    "install_name",
     "link_name",
     "parse_compacting",
     "parse_link",
@@ -49,6 +52,7 @@ SNAPSHOTS = "snapshots"
 CHECKPOINTS = "checkpoints"
 SNAPSHOT = "snapshot"
 LIVE = "live"
+PLACE = "place"
 
 GROUP_CHARACTERS_MAX = 64
 
@@ -66,6 +70,14 @@ def check_group(group: str) -> str:
         limit = f"1 to {GROUP_CHARACTERS_MAX} letters, digits, '_', '.' or '-'"
         raise InvalidInput(f"group {group!r} must have {limit}, the first a letter or digit")
     return group
+
+
+def install_name(group: str, index: int) -> str:
+    """Under which the write-ahead log keeps the live entries of a snapshot on its way to a group.
+
+    No group can have such a name.
+    """
+    return f"{group}/{index}"
 
 
 def wal_name(number: int) -> str:

@@ -6,7 +6,7 @@
         12     4  length    bytes of the head
         16     4  crc       CRC-32C of the head
         20     4  crc       CRC-32C of bytes 0 … 20
-    head                JSON: index, term, members, machine version, cut (see `Head`)
+    head                JSON: index, term, members, machine version
     pieces, each
          0     4  length    1 … 2^30
          4     4  crc       CRC-32C of its bytes, beginning with the CRC of the piece before
@@ -16,7 +16,8 @@
 CRCs go on from piece to piece, so one that is missing, doubled or out of turn is found as a damaged
 one is. A file without an end was never finished.
 
-The state is never in memory as a whole unless the machine wants it so.
+The bytes are the same on every member. The state is never in memory as a whole unless the machine
+wants it so.
 """
 
 from __future__ import annotations
@@ -57,10 +58,6 @@ class Head:
 
     meta: SnapshotMeta
     machine_version: int = 0
-    cut_number: int = 0
-    cut_index: int = 0
-    """Of segments up to this number nothing behind this index counts: it stood there before a
-    snapshot was installed that does not know it."""
 
     def to_json(self) -> bytes:
         """As it stands in the file, and as it is sent."""
@@ -73,7 +70,6 @@ class Head:
             "term": self.meta.term,
             "config": config,
             "machine_version": self.machine_version,
-            "cut": [self.cut_number, self.cut_index],
         }
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
@@ -86,7 +82,7 @@ class Head:
         members = {name: frozenset(names) for name, names in config.items()}
         members_then = Config(**members, auto_leave=auto_leave)
         meta = SnapshotMeta(value["index"], value["term"], members_then)
-        return cls(meta, value["machine_version"], *value["cut"])
+        return cls(meta, value["machine_version"])
 
 
 class SnapshotWriter:

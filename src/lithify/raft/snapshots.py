@@ -2,11 +2,12 @@
 
     snapshots/TERM_INDEX/snapshot    the state, see `snapshot_file.py`
     snapshots/TERM_INDEX/live        the live indexes, a live set of `liveset/format.py`
+    snapshots/TERM_INDEX/place       one checked line of JSON, see `Place`
 
 A snapshot comes to be in these steps; a crash at any of them leaves the one before it in place:
 
-1. A directory `TERM_INDEX.tmp` is made; state and live indexes are written into it and fsynced, the
-   live indexes also when there are none.
+1. A directory `TERM_INDEX.tmp` is made; state, live indexes and place are written into it and
+   fsynced, the live indexes also when there are none.
 2. The directory is synced and renamed to its own name, and the directory above it synced. From here
    on the snapshot counts, with its live indexes.
 3. Older snapshots are removed.
@@ -26,15 +27,25 @@ Who calls makes sure that the entries a snapshot needs are durable before it is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import Corrupt, MissingFile
+from lithify.compaction.lines import encode_line, read_lines
+from lithify.errors import Corrupt, DamagedFile, MissingFile
 from lithify.fs import read_file
 from lithify.fs.trees import remove_tree
 from lithify.liveset import LiveSet
 from lithify.raft.live_state import LiveState
-from lithify.raft.names import CHECKPOINTS, LIVE, SNAPSHOT, SNAPSHOTS, parse_snapshot, snapshot_name
+from lithify.raft.names import (
+    CHECKPOINTS,
+    LIVE,
+    PLACE,
+    SNAPSHOT,
+    SNAPSHOTS,
+    parse_snapshot,
+    snapshot_name,
+)
 from lithify.raft.snapshot_file import SnapshotWriter, read_head, read_pieces
 
 if TYPE_CHECKING:
@@ -43,9 +54,22 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.raft.snapshot_file import Head
 
-__all__ = ["Accepting", "Snapshots", "Stored"]
+__all__ = ["Accepting", "Place", "Snapshots", "Stored"]
 
 _TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a snapshot stands among the member's own files."""
+
+    cut_number: int = 0
+    cut_index: int = 0
+    """Of segments up to this number nothing behind this index counts. What overwrote the rest may
+    be dead by now and in no segment; or a snapshot was installed that does not know it."""
+    wal_file: int = 0
+    """Files of the write-ahead log up to this number were written before a snapshot was installed:
+    what counts of the group's entries in them is in segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +78,7 @@ class Stored:
 
     directory: str
     head: Head
+    place: Place
 
     @property
     def index(self) -> int:
@@ -83,14 +108,16 @@ class Accepting:
         """Add a piece of the state."""
         self._writer.write(piece)
 
-    def finish(self, live: LiveSet) -> Stored:
+    def finish(self, live: LiveSet, place: Place) -> Stored:
         """Let it count, with the indexes that it needs."""
         LiveState(self.head.meta.index, live)
         with self._file:
             self._writer.finish()
-        with self._fs.open_append(f"{self._directory}/{LIVE}") as file:
-            file.write(live.to_bytes())
-            file.fsync()
+        line = encode_line(json.dumps(asdict(place), sort_keys=True))
+        for name, data in ((LIVE, live.to_bytes()), (PLACE, line)):
+            with self._fs.open_append(f"{self._directory}/{name}") as file:
+                file.write(data)
+                file.fsync()
         self._fs.sync_dir(self._directory)
         if self._fs.exists(self._final):
             try:
@@ -103,7 +130,7 @@ class Accepting:
                 return stored
         self._fs.rename(self._directory, self._final)
         self._fs.sync_dir(self._parent)
-        return Stored(self._final, self.head)
+        return Stored(self._final, self.head, place)
 
     def pieces(self) -> Iterator[bytes]:
         """What was written so far, as it will be read; the end is written first."""
@@ -130,14 +157,20 @@ class Snapshots:
                     remove_tree(fs, f"{parent}/{name}")
 
     def write(
-        self, head: Head, pieces: Iterable[bytes], live: LiveSet, *, checkpoint: bool = False
+        self,
+        head: Head,
+        pieces: Iterable[bytes],
+        live: LiveSet,
+        place: Place,
+        *,
+        checkpoint: bool = False,
     ) -> Stored:
         """Write a snapshot or checkpoint; it counts when this returns."""
         accepting = self.accept(head, checkpoint=checkpoint)
         try:
             for piece in pieces:
                 accepting.write(piece)
-            return accepting.finish(live)
+            return accepting.finish(live, place)
         except Exception:
             accepting.abort()
             raise
@@ -177,11 +210,11 @@ class Snapshots:
                 name = stored.directory.rpartition("/")[2]
                 target = f"{self._snapshots}/{name}"
                 if self._fs.exists(target):
-                    return Stored(target, stored.head)
+                    return Stored(target, stored.head, stored.place)
                 self._fs.rename(stored.directory, target)
                 self._fs.sync_dir(self._snapshots)
                 self._fs.sync_dir(self._checkpoints)
-                return Stored(target, stored.head)
+                return Stored(target, stored.head, stored.place)
         return None
 
     def live(self, stored: Stored, rebuild: Callable[[Iterable[bytes]], LiveSet]) -> LiveSet:
@@ -241,4 +274,7 @@ def checked(fs: FileSystem, path: str) -> Stored:
         head, at = read_head(file)
         for _ in read_pieces(file, at):
             pass
-    return Stored(path, head)
+    lines, _ = read_lines(fs, f"{path}/{PLACE}")
+    if len(lines) != 1:
+        raise DamagedFile(f"{path}/{PLACE}", 0, f"has {len(lines)} whole lines, not 1")
+    return Stored(path, head, Place(**json.loads(lines[0][1])))

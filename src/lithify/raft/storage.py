@@ -28,6 +28,7 @@ from lithify.log.segment import read_blocks, read_footer
 from lithify.raft import merging
 from lithify.raft.errors import EntriesLost
 from lithify.raft.group_log import GroupLog
+from lithify.raft.install import Install
 from lithify.raft.live_state import LiveState, LiveStates
 from lithify.raft.memtable import MemTable
 from lithify.raft.names import (
@@ -35,13 +36,14 @@ from lithify.raft.names import (
     LOCK,
     WAL,
     check_group,
+    install_name,
     parse_segment,
     segment_name,
 )
 from lithify.raft.segment import SegmentAppender, SegmentLimits, ref_of
 from lithify.raft.segment_writer import SegmentWriter
 from lithify.raft.segments import GroupSegments
-from lithify.raft.snapshots import Snapshots
+from lithify.raft.snapshots import Place, Snapshots
 from lithify.raft.wal import FILE_BYTES_MAX, Recovered, Wal
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from lithify.liveset import LiveSet
     from lithify.raft.core.values import HardState
     from lithify.raft.segment_writer import Flushed
+    from lithify.raft.snapshot_file import Head
     from lithify.raft.snapshots import Stored
     from lithify.raft.wal import Rolled
 
@@ -101,18 +104,23 @@ class RaftStorage:
         )
         self._writer = SegmentWriter(fs, self._settings.segments)
         self.groups: dict[str, GroupStorage] = {}
+        self._installs: dict[str, Install] = {}
+        self._removable = 0
 
     def open_groups(self, rebuild: Rebuild) -> None:
         """Read everything that is there; `rebuild` finds the live indexes in a group's state."""
         found: dict[str, tuple[Snapshots, Stored | None]] = {}
         for group in self.fs.list(f"{self.directory}/{GROUPS}"):
             found[group] = self._read_snapshot(group, rebuild)
-        recovered = self.wal.recover()
+        installs = {g: stored.place.wal_file for g, (_, stored) in found.items() if stored}
+        recovered = self.wal.recover(installs)
         for group, (snapshots, stored) in found.items():
             rest = recovered.pop(group, None) or Recovered()
+            if stored is not None:
+                self._join(group, rest, recovered.pop(install_name(group, stored.index), None))
             self.groups[group] = self._open(group, snapshots, stored, rest)
         for group in recovered:
-            # It was removed, and only a file that is not flushed yet still names it.
+            # A group that was removed, or an install that did not come to its end.
             self.wal.forget(group)
 
     def create(self, group: str) -> GroupStorage:
@@ -158,7 +166,62 @@ class RaftStorage:
             if storage is not None:
                 for name in storage.log.flushed(flushed):
                     self.fs.remove(f"{storage.directory}/{name}")
-        self.wal.remove(rolled.number)
+        self._removable = max(self._removable, rolled.number)
+        if not self._installs:
+            self.wal.remove(self._removable)
+            self._removable = 0
+
+    # --- installing -------------------------------------------------------------------------
+
+    def begin_install(self, group: str, head: Head, applied: int) -> Install:
+        """A snapshot comes from another member; `applied` is how far this one is."""
+        accepting = self.groups[group].snapshots.accept(head)
+        install = Install(group, self.wal, accepting, applied)
+        self._installs[install.name] = install
+        return install
+
+    def installing(self, name: str) -> Install | None:
+        """The install that an event of the write-ahead log is about."""
+        return self._installs.get(name)
+
+    def finish_install(self, install: Install, live: LiveSet) -> None:
+        """Parts 2 and 3: the snapshot takes the place of the log.
+
+        The write-ahead log was rolled, and what it held was settled, after the last entry that the
+        group has written: whatever it writes next is in a later file.
+        """
+        wal_file = self.wal.closed_number
+        storage = self.groups[install.group]
+        install.check(live)
+        segments = storage.log.segments
+        place = Place(segments.last_number, install.applied, wal_file)
+        stored = storage.stored = install.finish(live, place)
+        self.wal.restart(install.group)
+        storage.log.install(LiveState(stored.index, live), stored)
+        flushed = self._writer.flush(
+            install.group,
+            storage.directory,
+            wal_file,
+            install.indexes,
+            install.table,
+            self.states,
+            segments,
+        )
+        storage.log.flushed(flushed)
+        storage.snapshots.remove_older(stored)
+        self._end_install(install)
+
+    def abort_install(self, install: Install) -> None:
+        """Give one up; the log is as it was."""
+        install.abort()
+        self._end_install(install)
+
+    def _end_install(self, install: Install) -> None:
+        del self._installs[install.name]
+        self.wal.forget(install.name)
+        if not self._installs and self._removable:
+            self.wal.remove(self._removable)
+            self._removable = 0
 
     def close(self) -> None:
         """Let go of everything; what was not made durable is not."""
@@ -171,6 +234,17 @@ class RaftStorage:
 
     def _directory_of(self, group: str) -> str:
         return f"{self.directory}/{GROUPS}/{group}"
+
+    def _join(self, group: str, rest: Recovered, installed: Recovered | None) -> None:
+        """Take in the live entries of a snapshot whose install was not quite at its end."""
+        if installed is None:
+            return
+        live = self.states[group].live
+        for index, entry in installed.entries.items():
+            if index in live:
+                rest.entries.setdefault(index, entry)
+        rest.entries = dict(sorted(rest.entries.items()))
+        self.wal.adopt(group, rest.entries.values())
 
     def _read_snapshot(self, group: str, rebuild: Rebuild) -> tuple[Snapshots, Stored | None]:
         directory = self._directory_of(group)
@@ -192,11 +266,10 @@ class RaftStorage:
         directory = self._directory_of(group)
         segments = GroupSegments(self.fs, directory, self._refs(directory))
         if stored is not None:
-            segments.limit(stored.head.cut_index, stored.head.cut_number)
-            # What is cut off may be removed, but its number is not given out again.
-            segments.last_number = max(segments.last_number, stored.head.cut_number)
-        if recovered.cut is not None:
-            segments.limit(recovered.cut)
+            segments.limit(stored.place.cut_index, stored.place.cut_number)
+            # What is cut off is not appended to, and its number not given out again.
+            if segments.last_number <= stored.place.cut_number:
+                segments.last_number = stored.place.cut_number + 1
         if recovered.entries:
             # What was written before them and is behind them was cut off when they were written.
             segments.limit(next(iter(recovered.entries)) - 1)
@@ -213,8 +286,7 @@ class RaftStorage:
             # Its number may be given out again: then the name must not lead to this file.
             self.fs.sync_dir(directory)
         table = MemTable(group, recovered.entries)
-        term = 0 if stored is None else stored.head.meta.term
-        log = GroupLog(group, self.wal, table, segments, self.states, term)
+        log = GroupLog(group, self.wal, table, segments, self.states, stored)
         _check_live(log, self.states[group])
         return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
 

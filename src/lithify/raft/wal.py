@@ -50,7 +50,7 @@ from lithify.raft.wal_format import (
 from lithify.raft.written import Indexes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lithify.fs import File, FileSystem
     from lithify.raft.live_state import LiveStates
@@ -109,6 +109,12 @@ class _Append:
 
 
 _Item = _Append | StateSaved
+
+
+def _is_append(item: _Item, group: str) -> bool:
+    return item.group == group and isinstance(item, _Append)
+
+
 WalEvent = Written | StateSaved | Resend | Rolled | WriteRefused
 
 
@@ -119,26 +125,6 @@ class Recovered:
     state: HardState = field(default_factory=HardState)
     entries: dict[int, Entry] = field(default_factory=dict)
     """By index, ascending; what a later entry cut off is not among them."""
-    sparse_after: int | None = None
-    """The last entry before those that were written with gaps between them: they belong to a
-    snapshot that was being installed, and count only if it is there."""
-    cut: int | None = None
-    """The snapshot is not there: nothing behind this index counts, in segments neither."""
-
-    def note(self, index: int, previous: int) -> None:
-        """An entry was written behind `previous`."""
-        if self.sparse_after is not None and previous <= self.sparse_after:
-            self.sparse_after = None
-        if self.sparse_after is None and index != previous + 1:
-            self.sparse_after = previous
-
-    def settle(self, snapshot_index: int) -> None:
-        """Forget what was written for a snapshot that never came to be."""
-        base = self.sparse_after
-        if base is not None and snapshot_index <= base:
-            self.cut = base
-            while self.entries and next(reversed(self.entries)) > base:
-                self.entries.popitem()
 
 
 @dataclass(slots=True)
@@ -205,6 +191,21 @@ class Wal:
         self._writers.pop(group, None)
         self._indexes.pop(group, None)
 
+    def restart(self, group: str) -> None:
+        """A snapshot was installed: the group's next entry may follow any index."""
+        with self._lock:
+            self._queue = [item for item in self._queue if not _is_append(item, group)]
+        if group in self._writers:
+            self._writers[group].last = None
+
+    def adopt(self, group: str, entries: Iterable[Entry]) -> None:
+        """After `recover`: these entries are a group's, whatever name they had in the files."""
+        indexes = self._indexes[group] = Indexes()
+        writer = self._writers.setdefault(group, _Writer())
+        for entry in entries:
+            indexes.add(entry.index, entry.index, entry.term, entry.index - 1)
+            writer.last = entry.index
+
     # --- writing ----------------------------------------------------------------------------
 
     def flush(self) -> list[WalEvent]:
@@ -245,8 +246,12 @@ class Wal:
         return [WriteRefused(self._directory, wal_name(self._number), str(error))]
 
     def roll(self) -> list[WalEvent]:
-        """Write what was handed in, then begin another file, full or not."""
-        return [*self.flush(), *(self._roll() if self._file is not None else ())]
+        """Write what was handed in, then begin another file, full or not.
+
+        Afterwards all entries so far, also those that were recovered, are the segment writer's.
+        """
+        events = self.flush()
+        return events + self._roll() if self._file is not None or self._indexes else events
 
     def _write(self, round_: _Round) -> None:
         assert self._file is not None
@@ -281,17 +286,22 @@ class Wal:
 
     def _roll(self) -> list[WalEvent]:
         """Begin the next file; if that fails, this one goes on until the next round."""
-        assert self._file is not None
         full, number = self._file, self._number
         try:
             # First, because the full file may have the only durable copy of a state.
             self._begin_file()
         except OSError as error:
             return [WriteRefused(self._directory, wal_name(number + 1), str(error))]
-        full.close()
+        if full is not None:
+            full.close()
         rolled = Rolled(number, self._indexes)
         self._indexes = {}
         return [rolled]
+
+    @property
+    def closed_number(self) -> int:
+        """Nothing is written any more to files up to this number."""
+        return self._number if self._file is None else self._number - 1
 
     def remove(self, number: int) -> None:
         """Files up to this number are not needed any more: all they held is in segments."""
@@ -309,8 +319,12 @@ class Wal:
 
     # --- after a crash ----------------------------------------------------------------------
 
-    def recover(self) -> dict[str, Recovered]:
-        """What all files hold, by group; durable from now on. Before the first `flush`."""
+    def recover(self, installs: Mapping[str, int]) -> dict[str, Recovered]:
+        """What all files hold, by group; durable from now on. Before the first `flush`.
+
+        Of a group that has installed a snapshot no entries count in files up to the number in
+        `installs`.
+        """
         groups: dict[str, Recovered] = {}
         before = 0
         for number, path in self._files():
@@ -325,15 +339,14 @@ class Wal:
             names: dict[int, str] = {}
             for records in parse_batches(read_file(self._fs, path), number, path)[0]:
                 for record in records:
+                    is_entry = record.kind == RecordKind.ENTRY
+                    if is_entry and number <= installs.get(names[record.group], 0):
+                        continue
                     self._replay(record, names, groups, path)
         self._fs.sync_dir(self._directory)
         for group, found in groups.items():
-            found.settle(self._live[group].snapshot_index)
-            writer = self._writers[group] = _Writer(state=found.state)
-            indexes = self._indexes[group] = Indexes()
-            for entry in found.entries.values():
-                indexes.add(entry.index, entry.index, entry.term, entry.index - 1)
-                writer.last = entry.index
+            self._writers[group] = _Writer(state=found.state)
+            self.adopt(group, found.entries.values())
         return groups
 
     def _files(self) -> list[tuple[int, str]]:
@@ -358,11 +371,13 @@ class Wal:
         while entries and next(reversed(entries)) > previous:
             entries.popitem()
         state = self._live[group]
+        if "/" in group and entries and previous != next(reversed(entries)):
+            # Another install of the same snapshot began.
+            entries.clear()
         last = max(next(reversed(entries), 0), state.snapshot_index)
         if entries and previous > last:
             what = f"{group}: entry {index} follows {previous}, but the last is {last}"
             raise DamagedFile(path, FILE_HEADER_BYTES, what)
-        found.note(index, previous)
         if index >= state.smallest:
             entries[index] = Entry(index, record.term, record.payload, record.entry_kind)
 

@@ -22,7 +22,7 @@ def entries(*indexes: int, term: int = 1) -> list[Entry]:
 
 
 def reopened(fs: MemoryFileSystem, live: LiveStates | None = None) -> dict[str, list[str]]:
-    found = Wal(fs, "wal", live or LiveStates()).recover()
+    found = Wal(fs, "wal", live or LiveStates()).recover({})
     return {
         group: [entry.payload.decode() for entry in each.entries.values()]
         for group, each in found.items()
@@ -43,7 +43,7 @@ def test_one_round_makes_the_entries_of_all_groups_durable() -> None:
         Written("a", 2, 3, 3, 2, 1),
     ]
     assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/1", "3/2"], "b": ["1/1"]}
-    assert Wal(fs, "wal", LiveStates()).recover()["a"].state == HardState(2, "n1", 1)
+    assert Wal(fs, "wal", LiveStates()).recover({})["a"].state == HardState(2, "n1", 1)
 
 
 def test_nothing_is_there_after_a_crash_before_the_flush() -> None:
@@ -96,16 +96,24 @@ def test_writes_below_the_smallest_live_index_are_dropped() -> None:
     assert reopened(fs.crash_clone(Random(1)), live) == {"a": ["3/1", "4/1", "5/1", "6/1"]}
 
 
-def test_sparse_entries_count_only_with_their_snapshot() -> None:
+def test_files_from_before_an_install_are_passed_over() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
+    wal.save("a", HardState(3, "n1", 0))
     wal.append("a", entries(1, 2, 3, 4), 0)
-    wal.append("a", entries(4, 9, term=2), 2)
-    assert wal.flush()[-2:] == [Written("a", 2, 4, 4, 2, 1), Written("a", 2, 9, 9, 4, 1)]
-    assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/1"]}
-    installed = LiveStates()
-    installed["a"] = LiveState(12, LiveSet.from_iterable([1, 4, 9]))
-    assert reopened(fs.crash_clone(Random(1)), installed) == {"a": ["1/1", "2/1", "4/2", "9/2"]}
+    wal.append("a/9", entries(4, 9, term=2), 2)
+    (_, _, first, second, rolled) = wal.roll()
+    assert (first, second) == (Written("a/9", 2, 4, 4, 2, 1), Written("a/9", 2, 9, 9, 4, 1))
+    assert isinstance(rolled, Rolled)
+    wal.restart("a")
+    wal.append("a", entries(10, term=2), 9)
+    assert wal.flush() == [Written("a", 2, 10, 10, 9, 2)]
+    live = LiveStates()
+    live["a"] = LiveState(9, LiveSet.from_iterable([1, 4, 9]))
+    found = Wal(fs.crash_clone(Random(1)), "wal", live).recover({"a": rolled.number})
+    assert list(found["a"].entries) == [10]
+    assert list(found["a/9"].entries) == [4, 9]
+    assert found["a"].state == HardState(3, "n1", 0)
 
 
 def test_a_full_file_is_followed_by_one_that_stands_alone() -> None:
@@ -120,7 +128,7 @@ def test_a_full_file_is_followed_by_one_that_stands_alone() -> None:
     wal.flush()
     wal.remove(rolled.number)
     assert reopened(fs.crash_clone(Random(1))) == {"a": ["2/1"]}
-    assert Wal(fs, "wal", LiveStates()).recover()["a"].state == HardState(7, "n3", 0)
+    assert Wal(fs, "wal", LiveStates()).recover({})["a"].state == HardState(7, "n3", 0)
 
 
 def test_a_failed_round_is_tried_again_in_another_file() -> None:

@@ -32,9 +32,16 @@ from enum import StrEnum
 
 from lithify.raft.core.errors import InvalidChange
 
-__all__ = ["Change", "ConfChange", "Config", "Mode", "Op"]
+__all__ = ["Change", "ConfChange", "Config", "Mode", "Op", "check_name"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+
+
+def check_name(name: str) -> None:
+    """Raise unless this can be the name of a member, which stands in texts between blanks."""
+    if not NAME.fullmatch(name):
+        limit = "1 to 63 letters, digits, _ . or -, not beginning with . or -"
+        raise InvalidChange(f"a member cannot be called {name!r}: {limit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,10 @@ class Config:
     learners_next: frozenset[str] = frozenset()
     """Outgoing voters that become learners when the joint configuration is left."""
     auto_leave: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.members | self.learners_next:
+            check_name(name)
 
     @property
     def joint(self) -> bool:
@@ -156,7 +167,8 @@ class ConfChange:
             raise InvalidChange(f"change {text!r} has the mode {mode!r}, must be joint or explicit")
         changes = []
         for item in items.split(","):
-            if item[:1] not in tuple(Op) or not item or not NAME.fullmatch(item[1:]):
+            if not item or item[0] not in tuple(Op):
                 raise InvalidChange(f"change {text!r} has the item {item!r}, must be like +n4")
+            check_name(item[1:])
             changes.append(Change(Op(item[0]), item[1:]))
         return cls(tuple(changes), Mode(mode))

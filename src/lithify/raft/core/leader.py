@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from lithify.errors import ProtocolError
 from lithify.raft.core.confchange import changed
 from lithify.raft.core.config import ConfChange
 from lithify.raft.core.errors import (
@@ -45,7 +46,7 @@ from lithify.raft.core.quorum import agreed_index, has_quorum
 from lithify.raft.core.readindex import Read, ReadQueue
 from lithify.raft.core.ready import ReadState, Role, SendSnapshot
 from lithify.raft.core.roles import RoleState
-from lithify.raft.core.values import NOBODY, EntryKind, entry_bytes
+from lithify.raft.core.values import ENTRY_BYTES, NOBODY, EntryKind, entry_bytes
 from lithify.raft.entry import Entry
 
 if TYPE_CHECKING:
@@ -119,15 +120,14 @@ class Leader(RoleState):
         """Append commands; the indexes they have got."""
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, self.engine.node)
-        size = sum(map(len, payloads))
+        size = ENTRY_BYTES * len(payloads) + sum(map(len, payloads))
         limit = self.engine.settings.uncommitted_bytes_max
         # One is always taken when nothing waits, however large it is.
         if self._waiting_bytes and self._waiting_bytes + size > limit:
             raise ProposalDropped(DropReason.OVERLOADED, self.engine.node)
         indexes = self._append(payloads, EntryKind.COMMAND)
-        if size:
-            self._waiting.append((indexes.stop - 1, size))
-            self._waiting_bytes += size
+        self._waiting.append((indexes.stop - 1, size))
+        self._waiting_bytes += size
         return indexes
 
     def propose_change(self, change: ConfChange) -> int:
@@ -243,6 +243,9 @@ class Leader(RoleState):
         progress, log = self.progress.get(reply.sender), self.engine.log
         if progress is None:
             return
+        if reply.index > log.last_index:
+            what = f"{reply.sender} has {reply.index} in term {reply.term}"
+            raise ProtocolError(f"{what}, but the leader's log ends at {log.last_index}")
         progress.heard = True
         if reply.rejected:
             # Where this log has a term above the follower's, they differ: skip those entries too.

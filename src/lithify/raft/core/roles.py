@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.errors import ProtocolError
 from lithify.raft.core.errors import DropReason, LogTooShort, ReadDropped
 from lithify.raft.core.events import SnapshotRestored
 from lithify.raft.core.messages import (
@@ -130,6 +131,10 @@ class Follower(RoleState):
             self._reject(request)
             return
         entries, last = request.entries, log.last_index
+        agreed = request.prev_index + len(entries)
+        if entries and (entries[0].index != request.prev_index + 1 or entries[-1].index != agreed):
+            span = f"entries {entries[0].index} to {entries[-1].index}"
+            raise ProtocolError(f"{request.sender} sends {span} after {request.prev_index}")
         if request.prev_index != last:
             known = 0
             for entry in entries:
@@ -142,7 +147,6 @@ class Follower(RoleState):
                 engine.cut(entries[0].index - 1)
         if entries:
             engine.append(entries)
-        agreed = request.prev_index + len(request.entries)
         # The request proves nothing about what this log has behind its entries.
         engine.commit_to(min(request.commit, agreed))
         self._acknowledge(request.sender, agreed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidSetting
+from lithify.raft.core.config import check_name
 from lithify.raft.core.events import CoreEventSink, ignore_core_events
 from lithify.settings import check_range
 
@@ -42,8 +43,7 @@ class CoreSettings:
     """What may be handed out to be applied and not be confirmed."""
 
     def __post_init__(self) -> None:
-        if not self.node:
-            raise InvalidSetting("node", self.node, "a name")
+        check_name(self.node)
         check_range("heartbeat_ticks", self.heartbeat_ticks, 1, 1_000_000)
         check_range("election_ticks", self.election_ticks, 2, 1_000_000)
         if self.election_ticks <= self.heartbeat_ticks:

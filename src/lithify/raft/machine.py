@@ -1,0 +1,138 @@
+"""What a replicated state machine is to the group that runs it. Values and protocols; pure.
+
+    class Counter:                                  # a machine; its state is any value
+        version = 1
+        def init(self): return 0
+        def apply(self, meta, command, state):
+            return state + int(command), b"%d" % (state + int(command)), ()
+        ...
+
+A group calls, always in its own thread:
+
+1. `init` for the first state, or `load` with what `save` has given, in whatever thread.
+2. `apply` for every command, in the order of the log, on every member. Its result may depend on
+   nothing but its arguments: all members must come to the same state. It may change the state in
+   place and give it back.
+3. `query` for a read; it changes nothing. `read_entries` gives the commands at indexes that are
+   live, which is how values that were left in the log are found again.
+4. `live_indexes` and `save`, one after the other, when a snapshot is to be taken. `save` returns at
+   once; its pieces are taken by another thread while `apply` goes on, so it must have kept aside
+   what it needs. About `PIECE_BYTES` a piece.
+5. `rewrite_command` to move a live entry to the head of the log: a command that does for the old
+   index what the entry did, if it still counts then; None if there is nothing to move.
+
+An index that was not live at one snapshot is never live again, and none above the snapshot is.
+
+Effects are what `apply` wants done besides. Each member gets them, and after a restart those since
+the last snapshot once more. `Send`, `ReadEntries` and the command of a `Timer` are the leader's;
+the others are done by every member. What is sent may be lost when leaders change, and must be
+made to show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from lithify.liveset import LiveSet
+
+    ReadCommands = Callable[[Sequence[int]], list[bytes]]
+
+__all__ = [
+    "Checkpoint",
+    "Effect",
+    "Machine",
+    "Meta",
+    "ReadEntries",
+    "ReleaseCursor",
+    "Send",
+    "Timer",
+]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """About the command that is being applied."""
+
+    index: int
+    term: int
+    time_ms: int
+    """The clock of the leader that took the command; the same on all members, but it may jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCursor:
+    """The log up to this index is not needed but for what is live: a good place for a snapshot.
+
+    At the index of the command it is a snapshot of now; below it, the newest checkpoint at or below
+    becomes one.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write the state, so that it can become a snapshot later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries:
+    """Read the commands at these ascending indexes, which are live; then do what comes of them."""
+
+    indexes: tuple[int, ...]
+    then: Callable[[list[bytes]], Sequence[Effect]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Propose a command when so many ticks have passed; one of the same name takes its place."""
+
+    name: bytes
+    ticks: int
+    command: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give something to whoever is known under this name to the process that runs the leader."""
+
+    to: bytes
+    data: bytes
+
+
+Effect = ReleaseCursor | Checkpoint | ReadEntries | Timer | Send
+
+
+class Machine(Protocol[S]):
+    """See the module."""
+
+    @property
+    def version(self) -> int:
+        """Of the commands and of the state; a snapshot of a higher one is refused."""
+
+    def init(self) -> S:
+        """The state before the first command."""
+
+    def apply(self, meta: Meta, command: bytes, state: S) -> tuple[S, bytes, Sequence[Effect]]:
+        """(state, reply, effects) of a command."""
+
+    def query(self, state: S, query: bytes, read_entries: ReadCommands) -> bytes:
+        """The answer to a question."""
+
+    def live_indexes(self, state: S) -> LiveSet:
+        """The indexes whose commands the state still needs."""
+
+    def rewrite_command(self, state: S, index: int, command: bytes) -> bytes | None:
+        """A command that does again what the one at a live index did."""
+
+    def save(self, state: S) -> Iterable[bytes]:
+        """The state in pieces."""
+
+    def load(self, pieces: Iterable[bytes]) -> S:
+        """The state that `save` has given."""

@@ -1,0 +1,314 @@
+"""The bytes that Raft nodes and their clients send each other.
+
+    frame       little-endian
+         0     4  length    of the body
+         4     4  crc       CRC-32C of the body
+         8        body: messages without a gap between them
+    message
+         0     1  kind      its place in `KINDS`
+         1     1  length    of the group's name
+         2        name of the group; empty where none is meant
+                  fixed fields: each integer 8 bytes, each truth value 1, in the class's order
+                  other fields, in the class's order
+    other fields
+        text, bytes         4 bytes length, then these
+        entries             4 bytes count, then of each 21 bytes (index, term, length, kind) and its
+                            payload
+        head of a snapshot  text: JSON
+
+Whatever goes to one place within one turn of the event loop goes in one frame, so that heartbeats
+of a thousand groups cost one checksum, one write and one wake-up.
+
+Sender and receiver of a message are not in it: a connection begins with `Hello`, after which all
+that comes over it is from that node to this one. So nobody can speak in the name of another.
+
+A new message is a dataclass at the end of `KINDS`: its fields say how it is written. What does not
+follow the format is a `ProtocolError`, after which the connection is of no more use. Nothing is
+allocated because of a length that a peer claims: a payload is copied once, out of what was
+received. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from lithify.checksum import crc32c
+from lithify.errors import LithifyError, ProtocolError
+from lithify.raft.core.config import Config
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.values import SnapshotMeta
+from lithify.raft.entry import Entry
+from lithify.raft.snapshot_file import Head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lithify.checksum import Buffer
+
+__all__ = [
+    "FRAME_HEADER_BYTES",
+    "KINDS",
+    "WIRE_VERSION",
+    "Answer",
+    "Ask",
+    "Hello",
+    "Welcome",
+    "decode_body",
+    "encode_frame",
+    "frame_bytes",
+    "size_of",
+]
+
+WIRE_VERSION = 1
+FRAME_HEADER_BYTES = 8
+
+_FRAME = struct.Struct("<II")
+_KIND = struct.Struct("<BB")
+_LENGTH = struct.Struct("<I")
+_ENTRY = struct.Struct("<QQIB")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of who connects."""
+
+    version: int
+    cluster: str
+    node: str
+    """Who it is; empty for a client, which then sends `Ask` and gets `Answer`."""
+    to: str
+    """Whom it wants to reach; empty if anybody will do."""
+    book: str
+    """The addresses it knows, as JSON: node to host:port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to `Hello`; with a refusal, the last message of this connection."""
+
+    version: int
+    node: str
+    refusal: str
+    book: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A client wants something; see `requests.py` for what there is."""
+
+    number: int
+    """The client's own, which comes back in the answer."""
+    operation: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of an `Ask`."""
+
+    number: int
+    outcome: int
+    index: int
+    """Where the command stands in the log; 0 for everything else."""
+    body: bytes
+
+
+KINDS: tuple[type, ...] = (
+    Hello,
+    Welcome,
+    Ask,
+    Answer,
+    AppendRequest,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    VoteRequest,
+    VoteReply,
+    TimeoutNow,
+    ReadRequest,
+    ReadReply,
+)
+"""All messages; the place of one is its kind, so new ones come at the end."""
+
+
+# --- other fields -----------------------------------------------------------------------------
+
+
+def _put_bytes(value: bytes, pieces: list[Buffer]) -> None:
+    pieces += (_LENGTH.pack(len(value)), value)
+
+
+def _take_bytes(data: memoryview, at: int) -> tuple[bytes, int]:
+    start = at + 4
+    end = start + _LENGTH.unpack_from(data, at)[0]
+    if end > len(data):
+        raise ProtocolError(f"a field ends at byte {end} of a body of {len(data)}")
+    return bytes(data[start:end]), end
+
+
+def _put_text(value: str, pieces: list[Buffer]) -> None:
+    _put_bytes(value.encode(), pieces)
+
+
+def _take_text(data: memoryview, at: int) -> tuple[str, int]:
+    value, at = _take_bytes(data, at)
+    return value.decode(), at
+
+
+def _put_entries(entries: list[Entry], pieces: list[Buffer]) -> None:
+    pack = _ENTRY.pack
+    pieces.append(_LENGTH.pack(len(entries)))
+    for entry in entries:
+        payload = entry.payload
+        pieces += (pack(entry.index, entry.term, len(payload), entry.kind), payload)
+
+
+def _take_entries(data: memoryview, at: int) -> tuple[list[Entry], int]:
+    count = _LENGTH.unpack_from(data, at)[0]
+    at += 4
+    entries = []
+    unpack, header_bytes, limit = _ENTRY.unpack_from, _ENTRY.size, len(data)
+    # Each needs bytes of its own, so a count that is a lie ends with the body.
+    for _ in range(count):
+        index, term, length, kind = unpack(data, at)
+        start = at + header_bytes
+        at = start + length
+        if at > limit:
+            raise ProtocolError(f"an entry ends at byte {at} of a body of {limit}")
+        entries.append(Entry(index, term, bytes(data[start:at]), kind))
+    return entries, at
+
+
+def _put_head(head: Head, pieces: list[Buffer]) -> None:
+    value = asdict(head)
+    value["meta"]["config"] = str(head.meta.config)
+    _put_text(json.dumps(value), pieces)
+
+
+def _take_head(data: memoryview, at: int) -> tuple[Head, int]:
+    text, at = _take_text(data, at)
+    value = json.loads(text)
+    meta = value.pop("meta")
+    config = Config.parse(meta.pop("config").encode())
+    return Head(SnapshotMeta(config=config, **meta), **value), at
+
+
+_Put = "Callable[[Any, list[Buffer]], None]"
+_Take = "Callable[[memoryview, int], tuple[Any, int]]"
+
+_FIXED = {"int": "q", "bool": "?"}
+_OTHER: dict[str, tuple[Callable[[Any, list[Buffer]], None], Callable[..., tuple[Any, int]]]] = {
+    "bytes": (_put_bytes, _take_bytes),
+    "str": (_put_text, _take_text),
+    "list[Entry]": (_put_entries, _take_entries),
+    "Head": (_put_head, _take_head),
+}
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+class _Codec:
+    """How messages of one class are written, found out from its fields."""
+
+    def __init__(self, kind: int, cls: type) -> None:
+        self.kind = kind
+        self.cls = cls
+        self.between_nodes = issubclass(cls, Message)
+        of_connection = ("sender", "to") if self.between_nodes else ()
+        types = {f.name: str(f.type) for f in fields(cls) if f.name not in of_connection}
+        self.fixed = tuple(name for name, type_ in types.items() if type_ in _FIXED)
+        self.struct = struct.Struct("<" + "".join(_FIXED[types[name]] for name in self.fixed))
+        others = [name for name in types if name not in self.fixed]
+        self.puts = tuple((name, _OTHER[types[name]][0]) for name in others)
+        self.takes = tuple(_OTHER[types[name]][1] for name in others)
+        read = [*self.fixed, *others]
+        self.order = tuple(read.index(name) for name in types)
+
+    def encode(self, group: bytes, message: Any, pieces: list[Buffer]) -> None:
+        fixed = self.struct.pack(*[getattr(message, name) for name in self.fixed])
+        pieces.append(_KIND.pack(self.kind, len(group)) + group + fixed)
+        for name, put in self.puts:
+            put(getattr(message, name), pieces)
+
+    def decode(self, data: memoryview, at: int, names: tuple[str, ...]) -> tuple[Any, int]:
+        values: list[Any] = list(self.struct.unpack_from(data, at))
+        at += self.struct.size
+        for take in self.takes:
+            value, at = take(data, at)
+            values.append(value)
+        given = [values[place] for place in self.order]
+        return self.cls(*(names if self.between_nodes else ()), *given), at
+
+
+_CODECS = tuple(_Codec(kind, cls) for kind, cls in enumerate(KINDS))
+_BY_CLASS = {codec.cls: codec for codec in _CODECS}
+
+
+def encode_frame(messages: Iterable[tuple[str, object]]) -> bytes:
+    """A frame of messages, each with the name of its group."""
+    pieces: list[Buffer] = [b""]
+    for group, message in messages:
+        _BY_CLASS[type(message)].encode(group.encode(), message, pieces)
+    body_bytes = crc = 0
+    for piece in pieces:
+        body_bytes += len(piece)
+        crc = crc32c(piece, crc)
+    pieces[0] = _FRAME.pack(body_bytes, crc)
+    return b"".join(pieces)
+
+
+def size_of(message: object) -> int:
+    """About how many bytes of a frame a message takes, for limits."""
+    entries: list[Entry] = getattr(message, "entries", [])
+    sizes = sum(len(entry.payload) for entry in entries) + 24 * len(entries)
+    for name in ("body", "data"):
+        sizes += len(getattr(message, name, b""))
+    return sizes + 64
+
+
+def frame_bytes(data: memoryview, limit: int) -> int:
+    """Of the frame that begins with these bytes, its header included; 0 if that is not whole."""
+    if len(data) < FRAME_HEADER_BYTES:
+        return 0
+    length: int = _FRAME.unpack_from(data)[0]
+    if length > limit:
+        raise ProtocolError(f"a frame of {length} bytes is larger than the limit {limit}")
+    return FRAME_HEADER_BYTES + length
+
+
+def decode_body(frame: memoryview, sender: str, to: str) -> Iterator[tuple[str, Any]]:
+    """The messages of a whole frame, each with the name of its group."""
+    body = frame[FRAME_HEADER_BYTES:]
+    crc: int = _FRAME.unpack_from(frame)[1]
+    if crc32c(body) != crc:
+        raise ProtocolError("the checksum of a frame is wrong")
+    names = (sender, to)
+    at = 0
+    try:
+        while at < len(body):
+            kind, length = _KIND.unpack_from(body, at)
+            if kind >= len(_CODECS):
+                raise ProtocolError(f"kind {kind} of message is not known")
+            at += 2 + length
+            group = str(body[at - length : at], "utf-8")
+            message, at = _CODECS[kind].decode(body, at, names)
+            yield group, message
+    except ProtocolError:
+        raise
+    except (struct.error, ValueError, TypeError, KeyError, LithifyError) as error:
+        raise ProtocolError(f"a message cannot be read: {error}") from error
