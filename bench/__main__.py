@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from bench import compaction, foundation, reading, topics
+from bench import blobs, blobs_http, compaction, foundation, reading, topics
 from bench.harness import compare, table
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
     from bench.harness import Case, Result
 
-NAMES = (*foundation.CASES, *topics.CASES, *reading.CASES, *compaction.CASES)
+NAMES = (
+    *foundation.CASES,
+    *topics.CASES,
+    *reading.CASES,
+    *blobs.CASES,
+    *blobs_http.CASES,
+    *compaction.CASES,
+)
 
 
 def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, Iterable[Case]]:
@@ -43,6 +50,12 @@ def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, It
     if name in reading.CASES:
         of_reading = reading.QUICK if quick else reading.FULL
         return of_reading.rounds, reading.CASES[name](directory, of_reading)
+    if name in blobs.CASES:
+        of_blobs = blobs.QUICK if quick else blobs.FULL
+        return of_blobs.rounds, blobs.CASES[name](directory, of_blobs)
+    if name in blobs_http.CASES:
+        of_http = blobs_http.QUICK if quick else blobs_http.FULL
+        return of_http.rounds, blobs_http.CASES[name](directory, of_http)
     sizes = foundation.QUICK if quick else foundation.FULL
     return sizes.rounds, foundation.CASES[name](directory, sizes)
 

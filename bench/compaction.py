@@ -1,7 +1,7 @@
 """Compaction of topics against what it cannot do without, and against other ways to do it.
 
-All runs are jobs of one Spark session of this process, `local[2,4]`, that is warm: the round that
-does not count starts its workers and loads their code. Data are those of `keyed.py`, in segments of
+All runs but the small ones are jobs of one Spark session of this process, `local[2,4]`, that is
+warm: the round that does not count starts its workers. Data are those of `keyed.py`, in segments of
 256 MiB, in the page cache as far as it goes. A first run is made again by deleting the compacted
 view and all key indexes.
 
@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import operator
 import os
 import shutil
 import tempfile
 import time
+import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from bench.copying import Pair
 from bench.harness import Case
 from bench.keyed import KEY_BYTES, Load, fill, parquet_batches
 from bench.memory import Peak, watched
+from bench.served import serving_here
+from lithify.blobs.compaction import BLOB_TASKS
 from lithify.clock import SystemClock
+from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.log.log import Log
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.compaction.report import Report
     from lithify.log.manifest import SegmentRef
 
-__all__ = ["CASES", "FULL", "QUICK", "Sizes"]
+__all__ = ["CASES", "FULL", "QUICK", "Sizes", "session"]
 
 BODY_BYTES = 1024
 BATCH = 100
@@ -79,8 +86,9 @@ QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18)
 
 
 @cache
-def _session() -> SparkSession:
-    return open_session("local[2,4]", preload=TOPIC_TASKS)
+def session() -> SparkSession:
+    """The one of this process."""
+    return open_session("local[2,4]", preload=(*TOPIC_TASKS, *BLOB_TASKS))
 
 
 class _Topic:
@@ -124,7 +132,7 @@ class _Topic:
 
     def compact(self) -> float:
         """One run; its seconds."""
-        jobs = SparkJobs(_session())
+        jobs = SparkJobs(session())
         began_s = time.perf_counter()
         self.report = self._compaction.run("bench", jobs)
         return time.perf_counter() - began_s
@@ -214,11 +222,11 @@ def compact_sql(directory: str, sizes: Sizes) -> Iterator[Case]:
         return target
 
     def window() -> float:
-        session, out = _session(), f"{fresh()}/window"
-        session.conf.set("spark.sql.shuffle.partitions", "8")
+        spark, out = session(), f"{fresh()}/window"
+        spark.conf.set("spark.sql.shuffle.partitions", "8")
         began_s = time.perf_counter()
         query = "row_number() OVER (PARTITION BY key ORDER BY seq DESC) AS place"
-        rows = session.read.parquet(source).selectExpr("*", query)
+        rows = spark.read.parquet(source).selectExpr("*", query)
         rows.where("place = 1").drop("place").write.parquet(out)
         return time.perf_counter() - began_s
 
@@ -351,25 +359,50 @@ def compact_packed(directory: str, sizes: Sizes) -> Iterator[Case]:
 
 
 def compact_small(directory: str, sizes: Sizes) -> Iterator[Case]:
-    """What a run costs that has next to nothing to do."""
-    with _topic(directory, Load(1000, 200, BODY_BYTES), sizes) as topic:
+    """What a run costs that has next to nothing to do, asked for by HTTP; a topic for each."""
+    tempfile.tempdir = directory
+    with serving_here(f"{directory}/node") as (node, http):
+        for number in range(sizes.rounds + 1):
+            topic = node.topics.get(f"small{number}", create=True)
+            fill(topic.log, Load(1000, 200, BODY_BYTES))
+        paths = (f"small{number}/compaction" for number in count())
+        admin = f"{http}/admin/v2/persistent/public/default"
+
+        def run() -> float:
+            os.sync()
+            path = f"{admin}/{next(paths)}"
+            began_s = time.perf_counter()
+            _http("PUT", path)
+            while (status := json.loads(_http("GET", path))["status"]) in {"NOT_RUN", "RUNNING"}:
+                time.sleep(0.001)
+            assert status == "SUCCESS", status
+            return time.perf_counter() - began_s
 
         def empty_job() -> float:
-            context = _session().sparkContext
+            jobs = node.topics.compactions.jobs
+            assert jobs is not None
             began_s = time.perf_counter()
-            context.parallelize([1], 1).map(lambda each: each).collect()
+            # Without a weight it is a Spark job, however little it has to do.
+            found = jobs.run("empty", operator.is_, [0], check=no_check, progress=ignore_progress)
+            assert list(found) == [(0, False)]
             return time.perf_counter() - began_s
 
         yield Case(
             "compact-small",
-            "first run over 1,000 messages",
-            "an empty job in the same session",
+            "first run over 1,000 messages, asked for by HTTP of a node that serves",
+            "an empty job in the session of the node's worker",
             0.2,
             1,
             "runs",
-            topic.compact_anew,
+            run,
             empty_job,
         )
+
+
+def _http(method: str, url: str) -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+        data: bytes = answer.read()
+        return data
 
 
 CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {

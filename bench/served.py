@@ -1,24 +1,33 @@
-"""A node that serves, in a process of its own, and a client made by hand.
+"""A node that serves, and a client made by hand.
 
-For the rows that measure a node through its socket: `topics.py`, `reading.py`.
+For the rows that measure a node through its socket: `topics.py`, `reading.py`, `compaction.py`. The
+node has a process of its own, or a thread of this one where a row has to reach its parts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.http.app import create_app
+from lithify.node.node import Node
+from lithify.node.settings import NodeSettings
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command, next_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lithify.node.serving import Addresses
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -28,6 +37,7 @@ __all__ = [
     "client",
     "connected",
     "serving",
+    "serving_here",
     "take_command",
 ]
 
@@ -79,6 +89,25 @@ def serving(directory: str, durability: str) -> Iterator[Served]:
             yield Served(process, addresses["pulsar"], addresses["http"])
         finally:
             process.terminate()
+
+
+@contextmanager
+def serving_here(directory: str) -> Iterator[tuple[Node, str]]:
+    """(a node that serves from a thread until the block ends, where it answers HTTP)."""
+    found: queue.Queue[Addresses] = queue.Queue()
+    with Node(NodeSettings(directory, pulsar_port=0, http_port=0)) as node:
+        loop, stop = asyncio.new_event_loop(), asyncio.Event()
+        serve = node.serve(stop=stop, ready=found.put, make_app=create_app)
+        thread = threading.Thread(target=loop.run_until_complete, args=(serve,))
+        thread.start()
+        try:
+            http = found.get(timeout=60).http
+            assert http is not None
+            yield node, http
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
+            loop.close()
 
 
 @contextmanager

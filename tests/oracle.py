@@ -16,6 +16,7 @@ import base64
 import binascii
 import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import cramjam
 from google.protobuf.message import DecodeError
@@ -26,6 +27,7 @@ __all__ = ["Oracle", "Rules", "Sent", "messages_of"]
 
 SHRUNK = 0x0400
 CIPHER_TAG_BYTES = 16
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ class Oracle:
     waiting: list[Sent] = field(default_factory=list)
     """Above the last horizon, markers and all."""
     horizon: int = -1
+    last: int = -1
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """(last position, time) of runs at least a day apart, since parts have been waiting."""
 
     def sent(self, position: int, body: bytes) -> None:
         self.waiting += messages_of(position, body)
+        self.last = position
 
     def view(self) -> list[Sent]:
         return [*self.kept, *self.waiting]
@@ -94,13 +100,22 @@ class Oracle:
             *self.kept,
             *(each for each in self.waiting if each.position <= horizon and not each.marker),
         ]
-        self.kept = replay(candidates, rules, now_ms)
+        if not self.marks or now_ms - self.marks[-1][1] >= DAY_MS:
+            self.marks.append((self.last, now_ms))
+        # What came before a mark, and of which nothing came in the day up to the next one.
+        old = [end for (end, _), (later, _) in pairwise(self.marks) if later <= horizon]
+        self.kept = replay(candidates, rules, now_ms, max(old, default=-1))
+        if not any(last_chunk_of(at, self.kept) is None for at in range(len(self.kept))):
+            self.marks.clear()
         self.waiting = [each for each in self.waiting if each.position > horizon]
         self.horizon = horizon
 
 
-def replay(candidates: list[Sent], rules: Rules, now_ms: int) -> list[Sent]:
-    """Which of these messages, in their order, are live."""
+def replay(candidates: list[Sent], rules: Rules, now_ms: int, given_up: int = -1) -> list[Sent]:
+    """Which of these messages, in their order, are live.
+
+    Of parts up to position `given_up` only those whose last chunk is there.
+    """
     newest: dict[bytes, Sent] = {}
     live: set[tuple[int, int]] = set()
     for each in candidates:
@@ -118,15 +133,23 @@ def replay(candidates: list[Sent], rules: Rules, now_ms: int) -> list[Sent]:
             live.add(each.id)
     for at, part in enumerate(candidates):
         if part.is_part and part.key is not None and not part.opaque:
-            lasts = (
-                other.id
-                for other in candidates[at + 1 :]
-                if other.completes and (other.uuid, other.key) == (part.uuid, part.key)
-            )
-            last = next(lasts, None)
-            if last is None or last in live:
+            last = last_chunk_of(at, candidates)
+            if part.position > given_up if last is None else last.id in live:
                 live.add(part.id)
     return [each for each in candidates if each.id in live]
+
+
+def last_chunk_of(at: int, messages: list[Sent]) -> Sent | None:
+    """Of the message that number `at` is a part of; itself, if it is none."""
+    part = messages[at]
+    if not part.is_part or part.key is None or part.opaque:
+        return part
+    lasts = (
+        other
+        for other in messages[at + 1 :]
+        if other.completes and (other.uuid, other.key) == (part.uuid, part.key)
+    )
+    return next(lasts, None)
 
 
 def messages_of(

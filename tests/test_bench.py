@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import compaction, foundation, reading, topics
+from bench import blobs, blobs_http, compaction, foundation, reading, topics
 from bench.harness import Case, Result, compare, table
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +25,9 @@ def bench(directory: Path, *options: str) -> str:
 def test_every_row_is_measured_and_printed(tmp_path: Path) -> None:
     lines = bench(tmp_path).splitlines()
     names = [line.split("|")[1].strip() for line in lines[2:]]
-    rows = [*foundation.CASES, *topics.CASES, *reading.CASES, *compaction.CASES]
+    served = (blobs_http,) if blobs_http.find_nginx() else ()
+    measured = (foundation, topics, reading, blobs, *served, compaction)
+    rows = [name for module in measured for name in module.CASES]
     assert [name for name in names if "(" not in name] == rows
     assert len({len(line) for line in lines}) == 1, "the columns stand below each other"
 

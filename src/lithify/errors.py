@@ -23,6 +23,7 @@ expected, and leaves everything as it was. Callers catch the class, people read 
     ├── RunFailed               the file system failed a run; the log is as it was
     ├── JobFailed               Spark or a worker process could not finish a job of a run
     ├── RunCancelled            a run was asked to stop and left the log as it was
+    │   └── RunSuspended        it left its journal, so that the next run goes on with it
     └── PlanStale               the log changed under a plan, so it was not applied
 """
 
@@ -50,6 +51,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunRefused",
+    "RunSuspended",
     "UnsupportedVersion",
     "WriteFailed",
 ]
@@ -207,6 +209,10 @@ class RunFailed(LithifyError):
 
 class RunCancelled(LithifyError):
     """A run was asked to stop."""
+
+
+class RunSuspended(RunCancelled):
+    """A run was asked to stop so that the next one goes on where it was."""
 
 
 class PlanStale(LithifyError):

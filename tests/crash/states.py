@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -135,6 +135,14 @@ def roll(fs: FileSystem) -> None:
     log = open_log(fs)
     log.append(body_of(NEW)).result()
     log.roll()
+
+
+def append_that_rolls(fs: FileSystem) -> None:
+    """Here the footer comes before the successor; whoever calls `roll` has that made first."""
+    log = open_log(fs)
+    log.append(body_of(NEW)).result()
+    log.settings = replace(log.settings, segment_bytes_max=1024)
+    log.append(bytes(1000))
 
 
 def drop_head(fs: FileSystem) -> None:

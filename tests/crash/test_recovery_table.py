@@ -20,6 +20,7 @@ from tests.crash.states import (
     ORPHANS,
     Found,
     append,
+    append_that_rolls,
     close,
     compact,
     create,
@@ -107,12 +108,23 @@ def test_seal_before_the_fsync() -> None:
 
 
 def test_seal_before_the_successor() -> None:
-    for disk in states(roll, Fault("open_append", "*/000000000004.seg", kind="CRASH")):
+    for disk in states(append_that_rolls, Fault("open_append", "*/000000000004.seg", kind="CRASH")):
         found = recovered(disk)
         assert (found.positions, found.events) == ([*OLD, NEW], [])
         assert found.log.manifest.active.id == 3
         assert found.log.active_bytes == 64 + 132
         goes_on(found)
+
+
+def test_roll_before_the_seal() -> None:
+    removed = set()
+    for disk in states(roll, Fault("writev", "*/000000000003.seg", nth=2, kind="CRASH")):
+        found = recovered(disk)
+        assert found.positions == [*OLD, NEW]
+        assert found.log.manifest.active.id == 3
+        removed.update(found.removed)
+        goes_on(found)
+    assert removed == {"000000000004.seg"}
 
 
 def test_roll_before_the_manifest() -> None:

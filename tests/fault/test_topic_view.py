@@ -10,9 +10,9 @@ import random
 
 import pytest
 
+from lithify.compaction.record import CompactionState
 from lithify.errors import LithifyError
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.topics.compaction_record import CompactionState
 from lithify.topics.compaction_settings import CompactionSettings
 from tests.topic_life import Life, grown
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.blobs.definition import StoreDefinition
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CURSOR = HERE / "cursor_v1.bin"
 RECORDS = HERE / "cursor_records_v1.txt"
-DEFINITIONS = HERE / "definitions_v1.txt"
+DEFINITIONS = HERE / "definitions_v2.txt"
+DEFINITIONS_V1 = HERE / "definitions_v1.txt"
 SCHEMAS = HERE / "schemas_v1.txt"
 PRODUCERS = HERE / "producers_v1.txt"
 
@@ -149,6 +151,12 @@ def test_every_change_of_version_1_is_still_the_same() -> None:
 
 def golden_definitions() -> Definitions:
     """Every kind of definition, with settings and without."""
+    store = StoreDefinition("shop/eu-west", 2**20, 2**16, 1_700_000_000_002, {"policy": "stats"})
+    return golden_definitions_v1().with_store("photos", store.row())
+
+
+def golden_definitions_v1() -> Definitions:
+    """The same without stores, which version 1 did not have."""
     shop = Namespace("shop", "eu-west")
     return (
         Definitions.initial()
@@ -201,7 +209,7 @@ LINES: list[tuple[Path, Callable[[MemoryFileSystem], bytes]]] = [
 
 
 @pytest.mark.parametrize(("golden", "write"), LINES, ids=[path.stem for path, _ in LINES])
-def test_version_1_of_these_files_is_still_written(
+def test_these_files_are_still_written_as_they_were(
     golden: Path, write: Callable[[MemoryFileSystem], bytes]
 ) -> None:
     fs = MemoryFileSystem()
@@ -209,9 +217,11 @@ def test_version_1_of_these_files_is_still_written(
     assert write(fs) == golden.read_bytes()
 
 
-def test_version_1_of_definitions_is_still_read() -> None:
+def test_every_version_of_definitions_is_still_read() -> None:
     fs = disk_with("/data/definitions", DEFINITIONS)
     assert DefinitionsFile(fs, "/data/definitions").current == golden_definitions()
+    fs = disk_with("/data/definitions", DEFINITIONS_V1)
+    assert DefinitionsFile(fs, "/data/definitions").current == golden_definitions_v1()
 
 
 def test_version_1_of_schemas_is_still_read() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
@@ -38,7 +40,15 @@ class HttpNode:
         )
         self.broker = Broker(self.topics, name="node", version="Lithify 0")
         self.broker.service_url = "pulsar://127.0.0.1:6650"
-        transport = httpx.ASGITransport(create_app(self.broker))
+        self.blobs = BlobStores(
+            self.fs,
+            "data",
+            self.topics.definitions,
+            settings=BlobSettings(),
+            clock=self.clock,
+            events=ignore_events,
+        )
+        transport = httpx.ASGITransport(create_app(self.broker, self.blobs))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://node:8080")
 
     def __enter__(self) -> Self:
@@ -47,6 +57,7 @@ class HttpNode:
     def __exit__(self, *error: object) -> None:
         self.loop.run_until_complete(self._client.aclose())
         self.loop.close()
+        self.blobs.close()
         self.topics.close()
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:

@@ -9,6 +9,8 @@ import httpx
 import jwt
 import pytest
 
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
@@ -61,7 +63,16 @@ class Site:
         )
         broker = Broker(topics, name="n", version="v", access=access if secure else None)
         broker.service_url = "pulsar://127.0.0.1:6650"
-        self.app: FastAPI = create_app(broker)
+        stores = BlobStores(
+            MemoryFileSystem(),
+            "data",
+            topics.definitions,
+            settings=BlobSettings(),
+            clock=self.clock,
+            events=ignore_events,
+        )
+        stores.create("photos", capacity_bytes=2**20, segment_bytes=2**18, namespace=str(SHOP))
+        self.app: FastAPI = create_app(broker, stores)
 
     def token(self, name: str) -> str:
         expires_s = self.clock.now_ms() // 1000 + 60
@@ -112,7 +123,7 @@ class Filled(dict[str, str]):
     """Something for each part of a path."""
 
     def __missing__(self, part: str) -> str:
-        known = {"tenant": "shop", "namespace": "eu", "topic": "orders"}
+        known = {"tenant": "shop", "namespace": "eu", "topic": "orders", "store": "photos"}
         return known.get(part, "1")
 
 
@@ -161,10 +172,43 @@ MEMBERS = ADMINS | {"writer", "reader"}
         ("GET", "/admin/v2/persistent/public/default", {"root"}),
         ("GET", "/admin/v2/clusters", set(EVERYBODY)),
         ("GET", "/metrics", {"root"}),
+        ("GET", "/blobs?namespace=shop/eu", MEMBERS),
+        ("GET", "/blobs", {"root"}),
+        ("PUT", "/blobs/new?namespace=shop/eu", ADMINS),
+        ("PUT", "/blobs/new", {"root"}),
+        ("GET", "/blobs/photos", MEMBERS),
+        ("GET", "/blobs/photos/statistics", MEMBERS),
+        ("GET", "/blobs/photos/compaction", MEMBERS),
+        ("GET", "/blobs/photos/erase", MEMBERS),
+        ("POST", "/blobs/photos", {"writer", "boss", "root"}),
+        ("GET", "/blobs/photos/x", {"reader", "boss", "root"}),
+        ("HEAD", "/blobs/photos/x", {"reader", "boss", "root"}),
+        ("GET", "/blobs/photos/x/info", {"reader", "boss", "root"}),
+        ("GET", "/blobs/photos/list", {"reader", "boss", "root"}),
+        ("DELETE", "/blobs/photos/x", {"writer", "boss", "root"}),
+        ("PUT", "/blobs/photos/x/ttl", {"writer", "boss", "root"}),
+        ("PUT", "/blobs/photos/x/undelete", {"writer", "boss", "root"}),
+        ("GET", "/blobs/photos/replicas", MEMBERS),
+        ("PUT", "/blobs/photos/replicas", ADMINS),
+        ("POST", "/blobs/photos/replication/changes", ADMINS),
+        ("POST", "/blobs/photos/replication/records", ADMINS),
+        ("POST", "/blobs/photos/replication/unknown", ADMINS),
+        ("POST", "/blobs/photos/compaction", ADMINS),
+        ("DELETE", "/blobs/photos/compaction", ADMINS),
+        ("GET", "/blobs/nothing/x", {"root"}),
     ],
 )
 def test_each_may_send_what_was_granted(method: str, path: str, who: set[str]) -> None:
     assert Site().allowed(method, path) == who
+
+
+def test_a_store_is_deleted_by_who_administers_its_namespace() -> None:
+    site = Site()
+    statuses = [
+        site.ask("DELETE", "/blobs/photos", f"Bearer {site.token(name)}").status_code
+        for name in ("writer", "reader", "clerk", "root")
+    ]
+    assert statuses == [403, 403, 204, 404]
 
 
 def test_a_name_written_otherwise_is_the_same_name() -> None:

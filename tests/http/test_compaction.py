@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.compaction.jobs import LocalJobs
+from lithify.errors import RunRefused
 from lithify.fs import write_atomic
+from lithify.topics.compaction_service import LogCompactionService
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lithify.compaction.report import Report
     from lithify.topics.topic import Topic
 
 AT = "/persistent/public/default/orders"
@@ -124,6 +127,47 @@ def test_a_second_run_is_refused_while_one_is_going_on_and_the_first_can_be_canc
     node.topics.compactions.jobs = LocalJobs()
     node.do("PUT", f"{AT}/compaction")
     assert finished(node)["status"] == "SUCCESS"
+
+
+def test_a_run_is_cancelled_that_was_taken_from_the_queue_and_has_not_begun(
+    node: HttpNode,
+) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    cancelled = []
+
+    class Late(LogCompactionService):
+        def compact(self, *given: Any, **more: Any) -> Report:
+            cancelled.append(node.topics.compactions.cancel(topic))
+            return super().compact(*given, **more)
+
+    topic.service = Late(topic.log, topic.compaction)
+    node.do("PUT", f"{AT}/compaction")
+    found = finished(node)
+    assert cancelled == [True]
+    assert (found["status"], "cancelled" in found["lastError"]) == ("ERROR", True)
+    assert topic.log.manifest.view is None
+    topic.service = LogCompactionService(topic.log, topic.compaction)
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "SUCCESS", "a cancel is for one run only"
+
+
+def test_a_run_that_was_cancelled_before_it_found_the_disk_taken_does_not_come_back(
+    node: HttpNode,
+) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    asked = []
+
+    class Late(LogCompactionService):
+        def compact(self, *given: Any, **more: Any) -> Report:
+            asked.append(node.topics.compactions.cancel(topic))
+            raise RunRefused("disk", "another run is on this disk")
+
+    topic.service = Late(topic.log, topic.compaction)
+    node.do("PUT", f"{AT}/compaction")
+    assert finished(node)["status"] == "NOT_RUN"
+    assert asked == [True]
 
 
 def test_one_topic_waits_for_the_other(node: HttpNode) -> None:

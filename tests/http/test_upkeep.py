@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.cursor_changes import Acked
 from lithify.topics.policies import Policies
 from lithify.topics.producers import Producer
@@ -147,6 +148,30 @@ def test_truncating_deletes_the_compacted_view_too(node: HttpNode) -> None:
     topic.append(key="b", value=b"2")
     topic.compact()
     assert [message.key for message in topic.read(compacted=True)] == [b"b"]
+
+
+class Elsewhere(LogCompactionService):
+    """A service that keeps what is compacted somewhere else."""
+
+    kept = True
+
+    @property
+    def last_compacted_position(self) -> int:
+        return 0 if self.kept else -1
+
+    def delete_compacted(self) -> None:
+        self.kept = False
+
+
+@pytest.mark.parametrize("what", ["truncate", "subscription/__compaction"])
+def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
+    node: HttpNode, what: str
+) -> None:
+    topic = node.topic(messages=1)
+    topic.service = service = Elsewhere(topic.log, topic.compaction)
+    node.do("DELETE", f"{AT}/{what}")
+    assert not service.kept
+    assert "no compacted view" in node.refused(404, "DELETE", f"{AT}/subscription/__compaction")
 
 
 def test_truncating_forgets_no_producer() -> None:

@@ -93,6 +93,8 @@ def test_two_sets_together(left: set[int], right: set[int]) -> None:
     check(live(left) | live(right), left | right)
     check(live(left) - live(right), left - right)
     check(live(left) & live(right), left & right)
+    assert live(left).is_subset(live(right)) == (left <= right)
+    assert live(left & right).is_subset(live(right))
 
 
 @given(SETS, ANY_INTEGER, ANY_INTEGER)

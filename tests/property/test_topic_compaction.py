@@ -35,7 +35,9 @@ SETTINGS = st.builds(
     compaction_lag_min_ms=st.sampled_from([0, 0, 2000]),
 )
 OFTEN = ["send"] * 4 + ["roll", "run"] * 2
-SELDOM = ["wait", "trim", "reopen", "pin", "unpin", "lose index"]
+SELDOM = ["wait", "wait a day", "trim", "reopen", "pin", "unpin", "lose index"]
+LOSING = {"trim", "wait a day"}
+"""Steps after which the log does not say any more what the runs knew."""
 STEPS = st.lists(st.sampled_from(OFTEN + SELDOM), max_size=14)
 RANDOM = st.randoms(use_true_random=False)
 
@@ -73,6 +75,10 @@ class Steps:
 
     def _wait(self) -> None:
         self._clock.advance(self.life.rng.choice((0.5, 2.5, 5.0)))
+
+    def _wait_a_day(self) -> None:
+        """Messages that were not finished until then are given up."""
+        self._clock.advance(self.life.rng.choice((24, 25)) * 3600)
 
     def _trim(self) -> None:
         self.life.trim()
@@ -147,7 +153,7 @@ def test_runs_on_what_is_new_make_what_one_run_makes(
     """In the order of event times only as long as nothing expires: see `tombstone_retention_ms`."""
     if chosen.by_event_time:
         chosen = replace(chosen, tombstone_retention_ms=10**12, key_ttl_ms=0)
-    life = Steps(rng, chosen).go([step for step in [*steps, "send", "run"] if step != "trim"])
+    life = Steps(rng, chosen).go([step for step in [*steps, "send", "run"] if step not in LOSING])
     kept = life.oracle.kept
     life.compaction.delete_view()
     with life.log.snapshot() as snapshot:

@@ -72,8 +72,11 @@ def test_little_work_is_done_at_once_and_one_task_needs_no_other_process(
     assert places(spark, 64) == [0]
 
 
-def test_light_tasks_share_a_partition_and_the_heaviest_comes_first(spark: SparkSession) -> None:
-    assert places(spark, 1, 1, 5, 1, 1) == [1, 1, 0, 2, 2]
+def test_tasks_are_shared_out_evenly_and_the_heaviest_come_first(spark: SparkSession) -> None:
+    assert places(spark, 1, 1, 5, 1, 1) == [1, 2, 0, 3, 1]
+    # Many light ones are four partitions a slot, and of heavy ones there are as many as it takes.
+    assert len(set(places(spark, *[1] * 99))) == 8
+    assert len(set(places(spark, *[2**30] * 10))) == 10
 
 
 def test_an_error_keeps_its_type(jobs: Jobs) -> None:

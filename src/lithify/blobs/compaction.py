@@ -4,34 +4,49 @@
     report = store.compaction.run()
 
 1. The kernel's run (`compaction/run.py`) with the store's rule, in place: the log itself shrinks.
-   The active segment is never touched.
-2. The index opens what the run has written.
-3. Files that nobody needs any more are deleted; a blob that is being read holds its files.
+   The active segment is never touched. Whether it is worth it is asked first
+   (`compaction/eligibility.py`); a run that is not says why in its report.
+2. While it goes on nothing is erased, and it slows down when gets take longer than they did before
+   it (`compaction/pace.py`).
+3. The index opens what the run has written.
+4. Files that nobody needs any more are deleted; a blob that is being read holds its files.
 
-Policies are the kernel's `all`, `stats` and `hybrid`. A store of one segment has nothing that could
-be compacted and says so. One run a store at a time; any thread may call, and `run` takes long.
+Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store of
+one segment has nothing that could be compacted and says so. One run a store at a time; any thread
+may call, and `run` takes long. Many stores take turns in `compactions.py`.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
+from lithify.blobs.settings import POLICY_NAMES
+from lithify.compaction.eligibility import Eligibility
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.journal import Journal
-from lithify.compaction.policies import Limits
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import Pacer, SharedRate, with_pace
+from lithify.compaction.packing import Limits
+from lithify.compaction.plugins import check_policy
 from lithify.compaction.run import Compactor, RunSettings
+from lithify.compaction.runs import Runs
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
+from lithify.log.names import MANIFEST, PACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from lithify.blobs.rule import BlobRule
     from lithify.blobs.settings import BlobSettings, Shape
     from lithify.clock import Clock
     from lithify.compaction.budget import DiskGate
     from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.record import CompactionStatus
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
     from lithify.events import EventSink
@@ -44,9 +59,10 @@ BLOB_TASKS = (
     "lithify.blobs.indexing",
     "lithify.blobs.judging",
     "lithify.blobs.rule",
+    "lithify.blobs.statistics_tasks",
     "lithify.compaction.rewrite",
 )
-"""The modules that the tasks of a run are in; a worker that has them loaded begins at once."""
+"""The modules that tasks of runs and statistics are in; a worker that has them begins at once."""
 
 TARGET_ENTRIES_MAX = 2**21
 """Of which the key index takes 130 MB while it is made."""
@@ -70,15 +86,25 @@ class BlobCompaction:
         gate: DiskGate | None,
         published: Callable[[], None],
         reclaimed: Callable[[tuple[str, ...]], None],
+        erase_paused: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`published` is called after a run, `reclaimed` with the names of files that are gone."""
+        """`published` is called after a run, `reclaimed` with the names of files that are gone.
+
+        While a run goes on, `erase_paused` keeps everybody from writing over its sources.
+        """
         self._log = log
         self._journal = Journal(fs, log.directory)
         self._shape = shape
         self._settings = settings
         self._clock = clock
+        self._rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        self._before: tuple[int, ...] = ()
+        self._reclaiming = threading.Lock()
+        self.latencies = Latencies()
+        """Of gets; the store adds to them."""
         self._published = published
         self._reclaimed = reclaimed
+        self._erase_paused = erase_paused
         self._compactor = Compactor(
             log,
             fs,
@@ -89,13 +115,15 @@ class BlobCompaction:
             gate=gate,
             rewriting=BlobRewriting(log.manifest.log_id),
         )
+        self.runs = Runs(log.directory, self._compactor, limit="store")
         self.history = self._compactor.history
         self.holds = self._compactor.holds
 
     def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now; makes key indexes that are missing, changes nothing else."""
-        self._prepare(policy, jobs, ignore_progress)
-        return self._compactor.plan()
+        with self.runs.turn():
+            self._prepare(policy, jobs, ignore_progress)
+            return self._compactor.plan()
 
     def run(
         self,
@@ -105,21 +133,40 @@ class BlobCompaction:
         progress: Progress = ignore_progress,
     ) -> Report:
         """Compact now, by this policy or the one of the settings."""
-        self._prepare(policy, jobs, progress)
+
+        def run(note: Progress) -> Report:
+            self._prepare(policy, jobs, note)
+            with self._erase_paused(), self._paced():
+                try:
+                    report = self._compactor.run(trigger)
+                finally:
+                    # A run that fails may have finished an earlier one first.
+                    self._published()
+            freed = self.reclaim()
+            return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
+
+        return self.runs.one(run, progress)
+
+    @contextmanager
+    def _paced(self) -> Iterator[None]:
+        """The run keeps to a rate that follows how long gets take."""
+        pace, latencies = self._settings.pace, self.latencies
+        pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
+        self._compactor.on_check = pacer.look
         try:
-            report = self._compactor.run(trigger)
+            yield
         finally:
-            # A run that fails may have finished an earlier one first.
-            self._published()
-        freed = self.reclaim()
-        return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
+            pacer.close()
+            # What gets take from now on until the next run is what that one is compared with.
+            self._before = latencies.counts()
 
     def recover(self) -> Report | None:
         """Finish or give up a run that was killed; None if there was none. A run does it too."""
-        try:
-            return self._compactor.recover()
-        finally:
-            self._published()
+        with self.runs.turn(), self._erase_paused():
+            try:
+                return self._compactor.recover()
+            finally:
+                self._published()
 
     def unfinished_as_of_ms(self) -> int:
         """The time by which a run has judged that is not over; 0 if there is none."""
@@ -131,20 +178,55 @@ class BlobCompaction:
 
     def reclaim(self) -> int:
         """Delete retired files that no reader holds; their bytes."""
-        before = self._log.manifest.retired
-        done = self._compactor.reclaim()
-        left = {retired.name for retired in self._log.manifest.retired}
-        self._reclaimed(tuple(r.name for r in before if r.name not in left))
+        with self._reclaiming:
+            before = self._log.manifest.retired
+            done = self._compactor.reclaim()
+            left = {retired.name for retired in self._log.manifest.retired}
+            self._reclaimed(tuple(r.name for r in before if r.name not in left))
+        if done.files:
+            self.runs.forget_record()
         return done.bytes
+
+    # --- for those who look after many stores ---------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Is a run going on?"""
+        return self.runs.running
+
+    @property
+    def disk(self) -> str:
+        """On which the store is; one run at a time uses a disk."""
+        return str(self._rate.fs.stat(f"{self._log.directory}/{MANIFEST}").device)
+
+    def status(self) -> CompactionStatus:
+        """How the last run went, also one before a restart; or how far this one is."""
+        return self.runs.status()
 
     def cancel(self) -> None:
         """Ask a run that is going on to stop; it leaves everything as it was."""
-        self._compactor.cancel()
+        self.runs.cancel()
 
-    def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
+    def suspend(self) -> None:
+        """Ask it to stop in such a way that the next run goes on with it."""
+        self.runs.suspend()
+
+    def close(self) -> None:
+        """Suspend the run that is going on, wait for its end, and let no other one begin."""
+        self.runs.close(suspends=True)
+
+    # --- settings -------------------------------------------------------------------------------
+
+    def check(self, policy: str | None) -> None:
+        """Raise if the store can never be compacted, or not by this policy."""
         if self._shape.capacity_bytes == self._shape.segment_bytes:
             what = f"{self._log.directory} has one segment, which is always the active one"
             raise RunRefused("segments", what)
+        if policy is not None:
+            check_policy(policy, POLICY_NAMES)
+
+    def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
+        self.check(policy)
         name = policy or self._settings.policy
         full_ms = self._last_full_ms() if name == "hybrid" else 0
         self._compactor.settings = self._run_settings(name, full_ms)
@@ -152,19 +234,23 @@ class BlobCompaction:
         self._compactor.progress = progress
 
     def _run_settings(self, policy: str, last_full_ms: int) -> RunSettings:
-        options: dict[str, float] = {}
+        settings, options = self._settings, dict[str, float]()
+        if policy in ("stats", "hybrid"):
+            options["benefit_segments_min"] = max(1, settings.reclaim_segments_min)
         if policy == "hybrid":
-            options = {
-                "last_full_ms": last_full_ms,
-                "now_ms": self._clock.now_ms(),
-                "full_every_ms": self._settings.full_every_ms,
-            }
+            options["last_full_ms"] = last_full_ms
+            options["now_ms"] = self._clock.now_ms()
+            options["full_every_ms"] = settings.full_every_ms
         limits = Limits(
             self._shape.record_bytes_max,
             TARGET_ENTRIES_MAX,
             overhead_bytes=self._shape.closing_bytes,
         )
-        return RunSettings(limits, policy, options, budget=self._settings.budget)
+        eligibility = Eligibility(
+            self._shape.capacity_bytes, settings.used_percent_min, settings.reclaim_segments_min
+        )
+        budget = with_pace(settings.budget, self._rate)
+        return RunSettings(limits, policy, options, budget=budget, eligibility=eligibility)
 
     def _last_full_ms(self) -> int:
         """When everything was compacted last, 0 if never."""

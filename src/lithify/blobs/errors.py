@@ -9,10 +9,16 @@
     │   ├── BlobNotDeleted      undelete of a blob that is there
     │   └── BlobExists          a put with an id that is taken
     ├── BlobStoreFull           no room for the record; a compaction may make some
+    ├── ReplicaUnreachable      another replica does not answer, or with an error
+    ├── ReplicaNotCurrent       another replica may have blobs that are deleted here and forgotten
+    ├── ProtocolError
+    │   └── ReplicaTalksNonsense another replica's answer cannot be, or was damaged on its way
     └── InvalidInput
         ├── BlobTooLarge        larger than a segment can hold
+        ├── TargetTooSmall      a copy does not fit into the store that is to be made
         ├── RangeNotSatisfiable a range outside the content
         ├── NotABlobStore       the directory holds something else, or nothing
+        ├── BlobStoreNotFound   no store of a node has this name
         └── BlobStoreExists     create where a store is
 
 Anybody may catch them.
@@ -20,7 +26,7 @@ Anybody may catch them.
 
 from __future__ import annotations
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
 
 __all__ = [
     "BlobDeleted",
@@ -32,9 +38,14 @@ __all__ = [
     "BlobNotFound",
     "BlobStoreExists",
     "BlobStoreFull",
+    "BlobStoreNotFound",
     "BlobTooLarge",
     "NotABlobStore",
     "RangeNotSatisfiable",
+    "ReplicaNotCurrent",
+    "ReplicaTalksNonsense",
+    "ReplicaUnreachable",
+    "TargetTooSmall",
 ]
 
 
@@ -96,14 +107,50 @@ class BlobStoreFull(LithifyError):
         )
 
 
+class ReplicaUnreachable(LithifyError):
+    """It does not answer, or with an error."""
+
+    def __init__(self, url: str, why: str) -> None:
+        self.url = url
+        super().__init__(f"replica {url} cannot be asked: {why}")
+
+
+class ReplicaNotCurrent(LithifyError):
+    """It was away while deletes were forgotten here, and has not made that good yet."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        super().__init__(
+            f"replica {url} has missed deletes that are forgotten here: "
+            "nothing is read from it until it has read on here"
+        )
+
+
+class ReplicaTalksNonsense(ProtocolError):
+    """An answer that cannot be, or was damaged on its way."""
+
+
 class BlobTooLarge(InvalidInput):
     """A record never spans segments, so a segment is the limit."""
 
-    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, size_bytes: int, limit_bytes: int, blob_id: str | None = None) -> None:
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
+        record = "record" if blob_id is None else f"blob {blob_id!r}: its record"
         super().__init__(
-            f"record of {size_bytes} bytes or more is larger than a segment takes, {limit_bytes}"
+            f"{record} of {size_bytes} bytes or more is larger than a segment takes, {limit_bytes}"
+        )
+
+
+class TargetTooSmall(InvalidInput):
+    """A store that is copied needs more room than its copy is to have."""
+
+    def __init__(self, target: str, needed_bytes: int, capacity_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+        self.capacity_bytes = capacity_bytes
+        super().__init__(
+            f"{target} is to have {capacity_bytes} bytes, "
+            f"what is to be copied needs more than {needed_bytes}"
         )
 
 
@@ -117,6 +164,10 @@ class RangeNotSatisfiable(InvalidInput):
 
 class NotABlobStore(InvalidInput):
     """Nothing was created here, or not a blob store."""
+
+
+class BlobStoreNotFound(InvalidInput):
+    """No store of a node has this name."""
 
 
 class BlobStoreExists(InvalidInput):

@@ -4,8 +4,11 @@
    opened, from the log's tail.
 2. Each sealed segment has a key index on disk and a bloom filter in memory. The filter says for
    all but about one in a hundred other blobs that the segment has nothing of them. Else one of the
-   index's 256 buckets is read, and kept for the next look-up.
+   index's 256 buckets is read, sorted by hash, and kept for the next look-up.
 3. Rows that the segment's dead set names are not there.
+
+All filters of a generation stand in one tuple, newest first, so that a look-up asks them in one
+loop and calls nothing for a segment that has nothing.
 
 A bloom filter is an array of 64-bit words, two bytes a row but 1 MiB at most. A hash chooses a word
 and five bits of it. It is made from the index when that is opened; nothing of it is on disk.
@@ -13,7 +16,7 @@ and five bits of it. It is made from the index when that is opened; nothing of i
 Memory: the filters; 62 bytes for each row of the kept buckets, `rows_max` at most; the recent rows
 of one segment, `RECENT_ROWS_MAX` at most, after which the store rolls.
 
-Invariant: a reader that has a snapshot finds in it what it had when it was taken. When the active
+Invariant: what was `opened` stays as it is, for as long as its files are pinned. When the active
 segment is sealed, its key index is written before its successor becomes the recent one.
 
 One thread writes at a time; any number may look up. Called by the store.
@@ -22,40 +25,44 @@ One thread writes at a time; any number may look up. Called by the store.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from lithify.blobs.indexing import IndexTask, read_rows, scan_rows
 from lithify.blobs.records import Kind
-from lithify.blobs.rows import row_at, rows_of, split_hash, values_of
+from lithify.blobs.rows import pack_rows, rows_of, split_hash, unpack_row, values_of
 from lithify.compaction.jobs import no_check
 from lithify.log.keyindex import BUCKETS, COLUMNS
 from lithify.log.reader import read_dead_set
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from lithify.blobs.rows import Row
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
     from lithify.log.keyindex import KeyRows
+    from lithify.log.log import Log
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import Snapshot
 
-__all__ = ["RECENT_ROWS_MAX", "BlobIndex", "Bloom", "Found", "Recent"]
+__all__ = ["RECENT_ROWS_MAX", "BlobIndex", "Bloom", "Found", "Opened", "Recent"]
 
 RECENT_ROWS_MAX = 250_000
 """Of about 400 bytes each: 100 MB."""
 
 BLOOM_WORDS_MAX = 2**17
-_BITS = 5
+_SHIFTS = (34, 40, 46, 52, 58)
+"""Of the bits of a hash that choose a bit each; the lowest ones choose the word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The records of a blob that count."""
 
     newest: Row
@@ -65,19 +72,69 @@ class Found:
     """The put's."""
 
 
+class Bloom:
+    """Says of a hash that it is not among those it was made from, or that it may be."""
+
+    __slots__ = ("mask", "words")
+
+    def __init__(self, words: NDArray[np.uint64]) -> None:
+        """As many words as a power of two; use `of` or `anything`."""
+        self.mask = len(words) - 1
+        self.words = words.data
+
+    @classmethod
+    def anything(cls) -> Bloom:
+        """One that leaves nothing out."""
+        return cls(np.full(1, 2**64 - 1, np.uint64))
+
+    @classmethod
+    def of(cls, low: NDArray[np.uint64]) -> Bloom:
+        """One of the blobs with these lower halves of their hashes."""
+        words = 8
+        while words * 4 < len(low) and words < BLOOM_WORDS_MAX:
+            words *= 2
+        filled = np.zeros(words, np.uint64)
+        bits = np.zeros(len(low), np.uint64)
+        for shift in _SHIFTS:
+            bits |= np.uint64(1) << (low >> np.uint64(shift) & np.uint64(63))
+        np.bitwise_or.at(filled, low & np.uint64(words - 1), bits)
+        return cls(filled)
+
+    @staticmethod
+    def bits(low: int) -> int:
+        """What the word `words[low & mask]` has if the hash is there."""
+        a, b, c, d, e = _SHIFTS
+        return (
+            1 << (low >> a & 63)
+            | 1 << (low >> b & 63)
+            | 1 << (low >> c & 63)
+            | 1 << (low >> d & 63)
+            | 1 << (low >> e & 63)
+        )
+
+    def may_have(self, low: int) -> bool:
+        """False only if it does not."""
+        bits = self.bits(low)
+        word: int = self.words[low & self.mask]
+        return word & bits == bits
+
+
 class _Segment(Protocol):
-    def find(self, id_hash: bytes) -> list[Row]:
+    bloom: Bloom
+
+    def find(self, id_hash: bytes) -> Sequence[Row]:
         """The blob's rows, in the order of positions."""
 
 
 class Recent:
     """The records of the active segment."""
 
-    __slots__ = ("_rows", "count", "segment_id")
+    __slots__ = ("_rows", "bloom", "count", "segment_id")
 
     def __init__(self, segment_id: int) -> None:
         self.segment_id = segment_id
         self.count = 0
+        self.bloom = Bloom.anything()
         self._rows: dict[bytes, tuple[Row, ...]] = {}
 
     def add(self, id_hash: bytes, row: Row) -> None:
@@ -92,40 +149,41 @@ class Recent:
             if dead is None or row.position not in dead:
                 self.add(id_hash, row)
 
-    def find(self, id_hash: bytes) -> list[Row]:
+    def __contains__(self, id_hash: bytes) -> bool:
+        return id_hash in self._rows
+
+    def find(self, id_hash: bytes) -> Sequence[Row]:
         """The blob's rows, in the order of positions."""
-        return list(self._rows.get(id_hash, ()))
+        return self._rows.get(id_hash, ())
 
     def rows(self) -> KeyRows:
         """All of them, in the order of positions; for the one who writes."""
         return rows_of((key, row) for key, rows in self._rows.items() for row in rows)
 
 
-class Bloom:
-    """Says of a hash that it is not among those it was made from, or that it may be."""
+class _Bucket:
+    """The rows of one bucket of one segment."""
 
-    __slots__ = ("_mask", "_words")
+    __slots__ = ("_hashes", "_packed")
 
-    def __init__(self, low: NDArray[np.uint64]) -> None:
-        words = 8
-        while words * 4 < len(low) and words < BLOOM_WORDS_MAX:
-            words *= 2
-        self._mask = words - 1
-        filled = np.zeros(words, np.uint64)
-        bits = np.zeros(len(low), np.uint64)
-        for number in range(_BITS):
-            shift = low >> np.uint64(34 + 6 * number) & np.uint64(63)
-            bits |= np.uint64(1) << shift
-        np.bitwise_or.at(filled, low & np.uint64(self._mask), bits)
-        self._words = filled.data
+    def __init__(self, rows: KeyRows) -> None:
+        # Stable, so that the rows of one blob stay in the order of positions.
+        order = np.argsort(rows.hash_low, kind="stable")
+        self._hashes = rows.hash_low[order].data
+        self._packed = pack_rows(rows, order)
 
-    def may_have(self, low: int) -> bool:
-        """False only if it does not."""
-        bits = 0
-        for number in range(_BITS):
-            bits |= 1 << (low >> 34 + 6 * number & 63)
-        word: int = self._words[low & self._mask]
-        return word & bits == bits
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def find(self, high: int, low: int) -> list[Row]:
+        found = []
+        at = bisect_left(self._hashes, low)
+        while at < len(self._hashes) and self._hashes[at] == low:
+            hash_high, row = unpack_row(self._packed, at)
+            if hash_high == high:
+                found.append(row)
+            at += 1
+        return found
 
 
 class _Buckets:
@@ -134,48 +192,58 @@ class _Buckets:
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
         self._rows = 0
-        self._kept: OrderedDict[tuple[str, int], KeyRows] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _Bucket] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, task: IndexTask, bucket: int) -> KeyRows:
+    def get(self, task: IndexTask, bucket: int) -> _Bucket:
         key = task.segment.name, bucket
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        rows, _ = read_rows(task, bucket, bucket + 1, tuple(COLUMNS))
+        made = _Bucket(read_rows(task, bucket, bucket + 1, tuple(COLUMNS))[0])
         with self._lock:
             if key not in self._kept:
-                self._kept[key] = rows
-                self._rows += len(rows)
+                self._kept[key] = made
+                self._rows += len(made)
             while self._rows > self._rows_max and len(self._kept) > 1:
                 self._rows -= len(self._kept.popitem(last=False)[1])
-        return rows
+        return made
 
 
 class _Sealed:
     """A sealed segment, with what was dead in it when it was opened."""
 
-    __slots__ = ("_bloom", "_buckets", "_dead", "_task")
+    __slots__ = ("_buckets", "_dead", "_task", "bloom")
 
     def __init__(self, task: IndexTask, buckets: _Buckets) -> None:
         low, _ = read_rows(task, 0, BUCKETS, ("hash_low",))
         self._task = task
         self._buckets = buckets
-        self._bloom = Bloom(low.hash_low)
+        self.bloom = Bloom.of(low.hash_low)
         self._dead = _dead_in(task)
 
     def find(self, id_hash: bytes) -> list[Row]:
         high, low = split_hash(id_hash)
-        if not self._bloom.may_have(low):
-            return []
-        rows = self._buckets.get(self._task, high >> 56)
-        same = np.flatnonzero(rows.hash_low == np.uint64(low)).tolist()
-        found = [row_at(rows, number) for number in same if rows.hash_high.item(number) == high]
+        found = self._buckets.get(self._task, high >> 56).find(high, low)
         if self._dead is not None:
             found = [row for row in found if row.position not in self._dead]
         return found
+
+
+_Filtered = tuple[int, memoryview, "SegmentRef", _Segment]
+"""(mask and words of the filter, segment, what knows its rows)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A generation of the log and all that is known of its blobs; it never changes."""
+
+    manifest: Manifest
+    recent: Recent
+    sealed: tuple[_Filtered, ...]
+    """Newest first, without the one that is still the recent one's."""
 
 
 class BlobIndex:
@@ -190,6 +258,7 @@ class BlobIndex:
         self._buckets = _Buckets(rows_max)
         self._segments: dict[tuple[str, str], _Segment] = {}
         self._lock = threading.Lock()
+        self._opened: Opened | None = None
         self.recent = recent
 
     def task(self, segment: SegmentRef) -> IndexTask:
@@ -213,27 +282,38 @@ class BlobIndex:
             if segment.sealed:
                 self._segment(segment)
 
-    def find(self, snapshot: Snapshot, recent: Recent, id_hash: bytes, below: int) -> Found | None:
-        """What the snapshot has of a blob at positions under `below`; None: nothing.
+    def opened(self, log: Log | Snapshot) -> Opened:
+        """What the log holds now; the caller has pinned it."""
+        while True:
+            recent, manifest, opened = self.recent, log.manifest, self._opened
+            if opened is None or opened.manifest is not manifest or opened.recent is not recent:
+                opened = Opened(manifest, recent, self._filters(manifest, recent))
+            # Only then the recent rows belong to the manifest.
+            if self.recent is recent:
+                self._opened = opened
+                return opened
 
-        `recent` is what `self.recent` was before the snapshot was taken and still is after it.
-        """
+    def _filters(self, manifest: Manifest, recent: Recent) -> tuple[_Filtered, ...]:
+        # A segment that was just sealed may not have been handed over yet: then its successor,
+        # which is not the recent one, has nothing in it.
+        filters = []
+        for ref in reversed(manifest.segments):
+            if ref.sealed and ref.id != recent.segment_id:
+                segment = self._segment(ref)
+                filters.append((segment.bloom.mask, segment.bloom.words, ref, segment))
+        return tuple(filters)
+
+    def find(self, opened: Opened, id_hash: bytes, below: int) -> Found | None:
+        """What is there of a blob at positions under `below`; None: nothing."""
         newest: Row | None = None
-        for segment in reversed(snapshot.manifest.segments):
-            for row in reversed(self._rows(segment, recent, id_hash)):
+        for ref, segment in _newest_first(opened, id_hash):
+            for row in reversed(segment.find(id_hash)):
                 if row.position >= below:
                     continue
                 newest = newest or row
                 if row.kind is Kind.PUT:
-                    return Found(newest, row, segment)
+                    return Found(newest, row, ref)
         return None if newest is None else Found(newest, None, None)
-
-    def _rows(self, segment: SegmentRef, recent: Recent, id_hash: bytes) -> list[Row]:
-        # A segment that was just sealed may not have been handed over yet: then its successor,
-        # which is not the recent one, has nothing in it.
-        if segment.id == recent.segment_id:
-            return recent.find(id_hash)
-        return self._segment(segment).find(id_hash) if segment.sealed else []
 
     def _segment(self, segment: SegmentRef) -> _Segment:
         found = self._segments.get(_key(segment))
@@ -249,6 +329,22 @@ class BlobIndex:
             with self._lock:
                 self._segments[_key(segment)] = found
         return found
+
+
+def _newest_first(opened: Opened, id_hash: bytes) -> list[tuple[SegmentRef, _Segment]]:
+    """The segments that may have something of a blob."""
+    _, low = split_hash(id_hash)
+    bits = Bloom.bits(low)
+    found = [
+        (ref, segment)
+        for mask, words, ref, segment in opened.sealed
+        if words[low & mask] & bits == bits
+    ]
+    if id_hash in opened.recent:
+        segments = reversed(opened.manifest.segments)
+        active = next(ref for ref in segments if ref.id == opened.recent.segment_id)
+        found.insert(0, (active, opened.recent))
+    return found
 
 
 def _dead_in(task: IndexTask) -> LiveSet | None:

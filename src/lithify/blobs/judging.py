@@ -5,14 +5,16 @@ validity
        damaged index is made again on the spot.
     2. Rows that a segment's dead set names are dead already.
     3. Behind them come the rows above the horizon, which are not judged but may be newest.
-    4. `validity.judge_rows`; answer for each segment with a bit a row, set for live ones, in the
-       order of the index, and with what died by cause.
+    4. `validity.judge_rows`. A delete that could go stays if a replica may not have seen it, told
+       by segment: all up to the segment's last position must have been passed.
+    5. Answer for each segment with a bit a row, set for live ones, in the order of the index, and
+       with what died by cause.
 verdict
     From the bits of all ranges to the positions that are live in one segment: a record with all
     its parts. Parts that no put follows, left by a write that failed, are live for nobody.
 
-Memory is that of the range: `plan_ranges` cuts the 256 buckets so that a task stays below a limit.
-Both run in any process that sees the files. Called by the rule.
+What is the same for every rule that judges by key is in `lithify.compaction.by_key`. Both run in
+any process that sees the files. Called by the rule.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ import numpy as np
 
 from lithify.blobs.indexing import read_rows
 from lithify.blobs.validity import Fate, judge_rows
+from lithify.compaction.by_key import count_dropped, live_rows
 from lithify.compaction.report import Cause
 from lithify.liveset import LiveSet
 from lithify.log.keyindex import BUCKETS, COLUMNS, KeyRows
 from lithify.log.reader import read_dead_set
+from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -45,7 +49,6 @@ __all__ = [
     "ValidityTask",
     "Verdict",
     "VerdictTask",
-    "plan_ranges",
     "read_part",
     "run_validity",
     "run_verdict",
@@ -55,7 +58,7 @@ ROW_BYTES = 120
 """Of memory, for a row in a task: its columns twice while they are joined, fate and sorting."""
 
 JUDGED_COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "length")
-_CAUSES = {
+_CAUSES: dict[int, Cause] = {
     Fate.SUPERSEDED: Cause.SUPERSEDED,
     Fate.EXPIRED: Cause.EXPIRED,
     Fate.DELETED: Cause.DELETED,
@@ -73,6 +76,8 @@ class ValidityTask:
     terms: Terms
     above: KeyRows
     """The rows above the horizon, of these buckets, in the order of positions."""
+    passed: int = POSITION_MAX
+    """Every replica has seen all records up to this position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class Valid:
     """A bit a row, the first one highest; set for live rows."""
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
     """(records, bytes) that are dead since this judgement, by cause."""
+    forgotten_ms: int = -1
+    """The time of the youngest delete that is dropped; -1: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +108,6 @@ class Verdict:
     live: LiveSet
     live_entries: int
     live_bytes: int
-
-
-def plan_ranges(rows: int, slots: int, memory_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of buckets for tasks of which `slots` run side by side within `memory_bytes`."""
-    share = max(1, memory_bytes // max(1, slots) // ROW_BYTES)
-    tasks = min(BUCKETS, max(slots, -(-rows // share)))
-    cuts = [BUCKETS * number // tasks for number in range(tasks + 1)]
-    return list(pairwise(cuts))
 
 
 def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
@@ -136,8 +135,15 @@ def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
         task.terms,
     )
     ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-    lengths = columns["length"]
-    return [_answer(judged[start:stop], lengths[start:stop]) for start, stop in pairwise(ends)]
+    for index, (start, stop) in zip(task.indexes, pairwise(ends), strict=True):
+        if index.segment.last_position > task.passed:
+            here = judged[start:stop]
+            here[here == Fate.TOMBSTONE] = Fate.LIVE
+    lengths, times = columns["length"], columns["publish_ms"]
+    return [
+        _answer(judged[start:stop], lengths[start:stop], times[start:stop])
+        for start, stop in pairwise(ends)
+    ]
 
 
 def read_part(
@@ -153,23 +159,19 @@ def read_part(
     return rows, dead.entries.contains_many(rows.position)
 
 
-def _answer(fates: NDArray[np.uint8], lengths: NDArray[np.uint32]) -> Valid:
-    counts = np.bincount(fates, minlength=len(Fate))
-    sizes = np.bincount(fates, weights=lengths, minlength=len(Fate))
-    dropped = {
-        cause: (int(counts[fate]), int(sizes[fate]))
-        for fate, cause in _CAUSES.items()
-        if counts[fate]
-    }
-    return Valid(len(fates), np.packbits(fates == Fate.LIVE).tobytes(), dropped)
+def _answer(
+    fates: NDArray[np.uint8], lengths: NDArray[np.uint32], times_ms: NDArray[np.int64]
+) -> Valid:
+    dropped = count_dropped(fates, lengths, _CAUSES)
+    forgotten_ms = int(times_ms[fates == Fate.TOMBSTONE].max(initial=-1))
+    return Valid(len(fates), np.packbits(fates == Fate.LIVE).tobytes(), dropped, forgotten_ms)
 
 
 def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
     """Carry out a task."""
     check()
-    live = _bits(task.valid)
     rows, _ = read_rows(task.index, 0, BUCKETS, ("position", "slots", "length"))
-    chosen = np.flatnonzero(live)
+    chosen = live_rows(task.index, task.valid, len(rows))
     chosen = chosen[np.argsort(rows.position[chosen], kind="stable")]
     last = rows.position[chosen]
     entries = rows.slots[chosen].astype(np.int64)
@@ -178,8 +180,3 @@ def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
         int(entries.sum()),
         int(rows.length[chosen].sum(dtype=np.int64)),
     )
-
-
-def _bits(pieces: Sequence[Valid]) -> NDArray[np.bool_]:
-    bits = [np.unpackbits(np.frombuffer(p.bits, np.uint8), count=p.rows) for p in pieces]
-    return np.concatenate(bits).view(np.bool_)

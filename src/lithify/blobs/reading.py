@@ -7,11 +7,12 @@
    the one read.
 2. Otherwise the parts stand before it, all of 64 KiB but the last, so that the place of each is
    known. Those that the range touches are read, 1 MiB at a time.
-3. Each frame must have its CRC and the position that it is expected to have.
+3. Each frame must have its CRC and the position that it is expected to have. One that was erased
+   since the blob was opened is told by its flag: `BlobDeleted`, never zeros.
 
-A blob that is open pins its generation: whatever is compacted meanwhile, its bytes stay. `close`,
-the end of the `with` block or of the content lets go. Called by the store; a `Blob` is used by one
-thread at a time.
+A blob with parts pins its generation while it is open: whatever is compacted meanwhile, its bytes
+stay. `close`, the end of the `with` block or of the content lets go. A smaller one is in memory and
+holds nothing. Called by the store; a `Blob` is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from lithify.blobs.errors import RangeNotSatisfiable
+from lithify.blobs.errors import BlobDeleted, RangeNotSatisfiable
 from lithify.blobs.records import PART_BYTES, decode_put, part_bytes
 from lithify.blobs.spool import PIECE_BYTES
 from lithify.errors import DamagedFrame, ReadFailed
-from lithify.log.frame import HEADER, HEADER_BYTES, Entry, decode_frame
+from lithify.log.frame import HEADER, HEADER_BYTES, checked_body, is_erased
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from contextlib import ExitStack
+    from collections.abc import Callable, Generator, Iterator
 
     from lithify.blobs.records import PutRecord
     from lithify.blobs.rows import Row
+    from lithify.errors import LithifyError
     from lithify.fs import File
 
 __all__ = ["Blob", "BlobInfo", "Head", "read_head"]
@@ -78,16 +79,19 @@ class Head:
 
 
 def read_head(file: File, row: Row) -> Head:
-    """The put at its place, checked."""
+    """The put at its place, checked; raises `BlobDeleted` if it was erased."""
     size = row.length if row.entries == 1 else HEAD_BYTES_USUAL
     data = _pread(file, size, row.offset)
     if len(data) >= HEADER_BYTES and row.entries > 1:
         frame_bytes = HEADER_BYTES + HEADER.unpack_from(data)[1]
         if frame_bytes > len(data) and frame_bytes < row.length:
             data = _pread(file, frame_bytes, row.offset)
-    entry = _checked(data, 0, row.offset, row.position, file.path)
-    put, at = decode_put(entry.body, file.path, row.offset)
-    return Head(put, memoryview(entry.body)[at:], row.offset - part_bytes(put.size))
+    body = _checked(data, 0, row.offset, row.position, file.path)
+    if is_erased(data, 0):
+        put, _ = decode_put(body, file.path, row.offset, erased=True)
+        raise BlobDeleted(put.blob_id)
+    put, at = decode_put(body, file.path, row.offset)
+    return Head(put, body[at:], row.offset - part_bytes(put.size))
 
 
 class Blob:
@@ -98,22 +102,33 @@ class Blob:
         info: BlobInfo,
         head: Head,
         file: File,
-        held: ExitStack,
+        let_go: Callable[[], None],
+        explain: Callable[[DamagedFrame, str], LithifyError],
         span: tuple[int, int | None] | None,
     ) -> None:
-        """`held` is closed when nothing more is to be read."""
+        """`let_go` is called, once, when the file is not needed any more.
+
+        `explain` says of a bad frame what is to be raised: it may be one that is being erased.
+        """
         self.info = info
         self._head = head
         self._file = file
-        self._held = held
+        self._let_go: Callable[[], None] | None = let_go
+        self._explain = explain
         start, stop = span or (0, None)
         self.start = start
         self.stop = info.size if stop is None else min(stop, info.size)
         # The whole of an empty content is a range; nothing else is empty.
         if span is not None and not 0 <= self.start < self.stop:
-            held.close()
             raise RangeNotSatisfiable(start, info.size if stop is None else stop, info.size)
+        if not info.put.parts:
+            self._release()
         self._pieces = self._read()
+
+    @property
+    def blob_id(self) -> str:
+        """Its id."""
+        return self.info.blob_id
 
     def __iter__(self) -> Iterator[bytes]:
         return self._pieces
@@ -125,7 +140,12 @@ class Blob:
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
         self._pieces.close()
-        self._held.close()
+        self._release()
+
+    def _release(self) -> None:
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -134,16 +154,17 @@ class Blob:
         self.close()
 
     def _read(self) -> Generator[bytes, None, None]:
-        put = self.info.put
-        with self._held:
-            if not put.parts:
-                if self.stop > self.start:
-                    yield bytes(self._head.content[self.start : self.stop])
-                return
+        if not self.info.put.parts:
+            if self.stop > self.start:
+                yield bytes(self._head.content[self.start : self.stop])
+            return
+        try:
             per_piece = PIECE_BYTES // PART_BYTES
             last = (self.stop - 1) // PART_BYTES
             for first in range(self.start // PART_BYTES, last + 1, per_piece):
                 yield self._parts(first, min(first + per_piece, last + 1))
+        finally:
+            self._release()
 
     def _parts(self, first: int, stop: int) -> bytes:
         """What the range has of the parts from `first` up to `stop`."""
@@ -155,7 +176,12 @@ class Blob:
         for number in range(first, stop):
             offset = (number - first) * _PART_FRAME_BYTES
             position = self.info.position - put.parts + number
-            body = _checked(data, offset, at + offset, position, self._file.path).body
+            try:
+                body = _checked(data, offset, at + offset, position, self._file.path)
+            except DamagedFrame as damage:
+                raise self._explain(damage, self.info.blob_id) from damage
+            if is_erased(data, offset):
+                raise BlobDeleted(self.info.blob_id)
             begin = max(0, self.start - number * PART_BYTES)
             bodies.append(body[begin : self.stop - number * PART_BYTES])
         return b"".join(bodies)
@@ -168,12 +194,9 @@ def _pread(file: File, length: int, offset: int) -> bytes:
         raise ReadFailed(file.path, offset, error) from error
 
 
-def _checked(data: bytes, at: int, offset: int, position: int, path: str) -> Entry:
-    """The frame at `at` of what was read, which stands at `offset` of the file."""
+def _checked(data: bytes, at: int, offset: int, position: int, path: str) -> memoryview:
+    """The body of the frame at `at` of what was read, which stands at `offset` of the file."""
     try:
-        entry = decode_frame(data, at, path)
+        return checked_body(data, at, position, path)
     except DamagedFrame as error:
         raise DamagedFrame(path, offset, error.what) from error
-    if entry.position != position:
-        raise DamagedFrame(path, offset, f"is position {entry.position}, not {position}")
-    return entry

@@ -50,7 +50,10 @@ from lithify.log.frame import FLAG_TOMBSTONE, HEADER_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lithify.checksum import Buffer
+
 __all__ = [
+    "IDENTITY_BYTES_MAX",
     "ID_BYTES_MAX",
     "KIND_SHIFT",
     "META_BYTES_MAX",
@@ -58,12 +61,15 @@ __all__ = [
     "PART_BYTES",
     "RECORD_VERSION",
     "TEXT_BYTES_MAX",
+    "Identity",
     "Kind",
     "PutRecord",
     "decode_id",
+    "decode_identity",
     "decode_put",
     "encode_change",
     "encode_put",
+    "erasable",
     "flags_of",
     "hash_id",
     "part_bytes",
@@ -81,9 +87,13 @@ KIND_SHIFT = 8
 
 _COMMON = struct.Struct("<BBHIq16s")
 _PUT = struct.Struct("<qQIIHHHHII")
+_WHOLE_PUT = struct.Struct("<BBHIq16s qQIIHHHHII")
 _ITEM = struct.Struct("<HH")
 _PUT_BYTES = 72
-assert _COMMON.size + _PUT.size == _PUT_BYTES
+IDENTITY_BYTES_MAX = _PUT_BYTES + ID_BYTES_MAX
+_CONTENT_CRC = (48, 52)
+"""Where it stands: it tells who guesses a content whether the guess is right."""
+assert _COMMON.size + _PUT.size == _WHOLE_PUT.size == _PUT_BYTES
 
 
 class Kind(IntEnum):
@@ -115,6 +125,16 @@ class PutRecord:
     def parts(self) -> int:
         """Entries before the put that hold the content."""
         return parts_of(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which blob a record is about, and of a put which content."""
+
+    blob_id: str
+    created_ms: int = 0
+    size: int = 0
+    content_crc: int = 0
 
 
 def parts_of(size: int) -> int:
@@ -173,17 +193,23 @@ def encode_change(
     return _common(kind, text, life_version, expiry_ms, id_hash) + text
 
 
-def decode_put(body: bytes, path: str, offset: int) -> tuple[PutRecord, int]:
-    """(put, where in the body its content begins); file and offset are named in errors."""
+def decode_put(
+    body: Buffer, path: str, offset: int, *, erased: bool = False
+) -> tuple[PutRecord, int]:
+    """(put, where in the body its content begins); file and offset are named in errors.
+
+    An erased one has no metadata any more, and zeros for the content and its CRC.
+    """
     try:
-        version, kind, id_bytes, life_version, expiry_ms, _ = _COMMON.unpack_from(body)
-        created_ms, size, crc, parts, *lengths, meta_bytes, _ = _PUT.unpack_from(body, _COMMON.size)
+        version, kind, id_bytes, life_version, expiry_ms, _, *rest = _WHOLE_PUT.unpack_from(body)
+        created_ms, size, crc, parts, *lengths, _, meta_bytes, _ = rest
         at = _PUT_BYTES
         texts = []
-        for length in (id_bytes, *lengths[:3]):
-            texts.append(body[at : at + length].decode())
+        for length in (id_bytes, *lengths):
+            texts.append(str(body[at : at + length], "utf-8") if length else "")
             at += length
-        metadata = _decode_metadata(body[at : at + meta_bytes])
+        has_metadata = meta_bytes and not erased
+        metadata = _decode_metadata(bytes(body[at : at + meta_bytes])) if has_metadata else {}
         at += meta_bytes
     except (struct.error, UnicodeDecodeError) as error:
         raise DamagedFrame(path, offset, f"not a put record: {error}") from error
@@ -204,6 +230,32 @@ def decode_put(body: bytes, path: str, offset: int) -> tuple[PutRecord, int]:
         life_version,
     )
     return put, at
+
+
+def erasable(kind: Kind, body: Buffer) -> tuple[tuple[int, int], ...]:
+    """What erasing turns into zeros in the body of an intact put or part, as half-open ranges."""
+    if kind is Kind.PART:
+        return ((0, len(body)),)
+    _, _, id_bytes, *_ = _COMMON.unpack_from(body)
+    _, _, _, _, *lengths, _, _, _ = _PUT.unpack_from(body, _COMMON.size)
+    at = _PUT_BYTES + id_bytes + sum(lengths)
+    return (_CONTENT_CRC, (at, len(body))) if at < len(body) else (_CONTENT_CRC,)
+
+
+def decode_identity(start: Buffer, path: str, offset: int) -> Identity:
+    """Read from the first bytes of a body, `IDENTITY_BYTES_MAX` of it or all.
+
+    No CRC covers a beginning: whoever has the hash of the id compares it.
+    """
+    try:
+        _, kind, id_bytes, *_ = _COMMON.unpack_from(start)
+        if kind != Kind.PUT:
+            return Identity(str(start[_COMMON.size : _COMMON.size + id_bytes], "utf-8"))
+        created_ms, size, content_crc, *_ = _PUT.unpack_from(start, _COMMON.size)
+        blob_id = str(start[_PUT_BYTES : _PUT_BYTES + id_bytes], "utf-8")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DamagedFrame(path, offset, f"not a record: {error}") from error
+    return Identity(blob_id, created_ms, size, content_crc)
 
 
 def decode_id(body: bytes) -> str:

@@ -21,8 +21,8 @@ Pure. Called by the index and by the tasks of a run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,14 +37,42 @@ if TYPE_CHECKING:
 
     from lithify.log.scan import Frames
 
-__all__ = ["Row", "join_rows", "row_at", "rows_of", "rows_of_frames", "split_hash", "values_of"]
+__all__ = [
+    "Row",
+    "join_rows",
+    "pack_rows",
+    "row_at",
+    "rows_of",
+    "rows_of_frames",
+    "split_hash",
+    "unpack_row",
+    "values_of",
+]
 
 _LIFE_VERSION_AT, _EXPIRY_AT, _HASH_AT, _SIZE_AT = 4, 8, 16, 40
 
+_HASH = struct.Struct("<QQ")
+_PACKED = (
+    "hash_high",
+    "flags",
+    "position",
+    "slots",
+    "length",
+    "group",
+    "slot",
+    "publish_ms",
+    "event_ms",
+)
+"""The columns in the order of the fields of `Row`, behind the hash."""
+_PACKED_COLUMNS = np.dtype([(name, COLUMNS[name]) for name in _PACKED])
+_PACKED_ROW = struct.Struct("<QHqIIqiqq")
+assert _PACKED_ROW.size == _PACKED_COLUMNS.itemsize
+_KINDS = {kind.value: kind for kind in Kind}
+"""Faster than calling `Kind`."""
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One record in one segment."""
+
+class Row(NamedTuple):
+    """One record in one segment; a tuple, because every look-up makes some."""
 
     kind: Kind
     position: int
@@ -58,7 +86,8 @@ class Row:
 
 def split_hash(id_hash: bytes) -> tuple[int, int]:
     """(high, low) as they stand in the columns."""
-    return int.from_bytes(id_hash[:8], "little"), int.from_bytes(id_hash[8:], "little")
+    high, low = _HASH.unpack(id_hash)
+    return high, low
 
 
 def rows_of_frames(frames: Frames) -> KeyRows:
@@ -142,6 +171,20 @@ def row_at(rows: KeyRows, number: int) -> Row:
         rows.publish_ms.item(number),
         rows.event_ms.item(number),
     )
+
+
+def pack_rows(rows: KeyRows, order: NDArray[np.int64]) -> bytes:
+    """The rows in this order, each with all its numbers side by side."""
+    packed = np.empty(len(order), _PACKED_COLUMNS)
+    for name in _PACKED:
+        packed[name] = getattr(rows, name)[order]
+    return packed.tobytes()
+
+
+def unpack_row(packed: bytes, number: int) -> tuple[int, Row]:
+    """(upper half of the hash, row) of one of them."""
+    high, kind, *rest = _PACKED_ROW.unpack_from(packed, number * _PACKED_ROW.size)
+    return high, Row(_KINDS[kind], *rest)
 
 
 def values_of(rows: KeyRows, chosen: NDArray[np.int64]) -> list[tuple[bytes, Row]]:

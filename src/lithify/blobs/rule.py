@@ -21,37 +21,52 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lithify.blobs.indexing import IndexTask, has_index, open_index, run_index
+from lithify.blobs.forgotten import NOTHING, Forgotten
+from lithify.blobs.indexing import run_index
 from lithify.blobs.judging import (
     JUDGED_COLUMNS,
     ROW_BYTES,
     ValidityTask,
     VerdictTask,
-    plan_ranges,
     read_part,
     run_validity,
     run_verdict,
 )
 from lithify.blobs.validity import Terms
+from lithify.compaction.by_key import (
+    add_up_dropped,
+    by_segment,
+    in_order,
+    make_indexes,
+    plan_ranges,
+    run_job,
+)
+from lithify.compaction.indexes import IndexTask, has_index, index_rows
 from lithify.compaction.jobs import no_check
 from lithify.compaction.rule import Judgement
 from lithify.errors import InvalidInput
 from lithify.log.keyindex import BUCKETS, KeyRows
+from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from lithify.blobs.judging import Valid, Verdict
-    from lithify.compaction.report import Cause
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.deadset import Parts
     from lithify.log.manifest import SegmentRef
     from lithify.log.scan import Frames
 
-__all__ = ["Above", "BlobRewriting", "BlobRule"]
+__all__ = ["Above", "BlobRewriting", "BlobRule", "no_replicas"]
 
 _BUCKET_SHIFT = np.uint64(56)
+
+
+def no_replicas() -> None:
+    """For a store that is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,11 @@ class Above:
     """The rows of the active one."""
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing_forgotten() -> Forgotten:
+    return NOTHING
+
+
+@dataclass(slots=True)
 class BlobRule:
     """The rule of one store."""
 
@@ -72,58 +91,48 @@ class BlobRule:
     above: Callable[[int, int], Above]
     """Asked with the horizon and the time to judge by. Whoever answers lets no operation happen
     before that time any more."""
+    replicas_passed: Callable[[], int | None] = no_replicas
+    """Up to which position every replica has seen the records; None where there are none."""
+    forgotten_before: Callable[[], Forgotten] = _nothing_forgotten
+    """What earlier runs have forgotten."""
+    _forgotten: Forgotten = NOTHING
 
     def facts(self) -> Mapping[str, Any]:
-        """There are none."""
-        return {}
+        """How far the store's forgetting goes."""
+        return self._forgotten.to_state()
 
     def judge(self, question: Question) -> Iterator[Judgement]:
         """See `Rule`."""
+        self._forgotten = self.forgotten_before()
         if not question.segments:
             return
         terms = Terms(question.as_of_ms, question.as_of_ms - self.deleted_retention_ms())
         above = self.above(question.horizon, question.as_of_ms)
         indexes = [_index_task(question, segment) for segment in question.segments]
         higher = [_index_task(question, segment) for segment in above.segments]
-        _index(question, [*indexes, *higher])
-        found = _validity(question, indexes, _rows_above(higher, above.recent), terms)
-        tasks = [
-            VerdictTask(index, tuple(each)) for index, each in zip(indexes, found, strict=True)
-        ]
-        verdicts: dict[int, Verdict] = {}
-        following = 0
-        results = question.jobs.run(
-            "verdict",
-            run_verdict,
-            tasks,
-            weights=[ROW_BYTES * sum(each.rows for each in task.valid) for task in tasks],
-            check=question.check,
-            progress=question.progress,
-        )
-        for number, verdict in results:
-            verdicts[number] = verdict
-            while following in verdicts:
-                yield _judgement(verdicts.pop(following), found[following])
-                following += 1
+        missing = [task for task in (*indexes, *higher) if not has_index(task)]
+        make_indexes(question, missing, run_index)
+        rows_above = _rows_above(higher, above.recent)
+        found = _validity(question, indexes, rows_above, terms, self._passed())
+        for segment, valid in zip(question.segments, found, strict=True):
+            forgotten_ms = max(each.forgotten_ms for each in valid)
+            if forgotten_ms >= 0:
+                dropped = Forgotten(segment.last_position, forgotten_ms)
+                self._forgotten = self._forgotten.and_also(dropped)
+        tasks = [VerdictTask(index, each) for index, each in zip(indexes, found, strict=True)]
+        weights = [ROW_BYTES * sum(each.rows for each in task.valid) for task in tasks]
+        verdicts = in_order(run_job(question, "verdict", run_verdict, tasks, weights))
+        for verdict, valid in zip(verdicts, found, strict=True):
+            yield _judgement(verdict, valid)
+
+    def _passed(self) -> int:
+        passed = self.replicas_passed()
+        return POSITION_MAX if passed is None else passed
 
 
 def _index_task(question: Question, segment: SegmentRef) -> IndexTask:
     share = question.budget.share(question.jobs.slots)
-    return IndexTask(question.fs, question.directory, segment, question.log_id, share)
-
-
-def _index(question: Question, indexes: Sequence[IndexTask]) -> None:
-    missing = [task for task in indexes if not has_index(task)]
-    results = question.jobs.run(
-        "index",
-        run_index,
-        missing,
-        weights=[task.segment.file_bytes for task in missing],
-        check=question.check,
-        progress=question.progress,
-    )
-    for _ in results:
-        pass
+    return IndexTask(question.fs, question.directory, segment, question.log_id, budget=share)
 
 
 def _rows_above(higher: Sequence[IndexTask], recent: KeyRows) -> KeyRows:
@@ -138,39 +147,22 @@ def _rows_above(higher: Sequence[IndexTask], recent: KeyRows) -> KeyRows:
 
 
 def _validity(
-    question: Question, indexes: Sequence[IndexTask], above: KeyRows, terms: Terms
-) -> list[list[Valid]]:
-    """What each task says of each segment."""
-    rows = len(above)
-    for task in indexes:
-        with open_index(task) as index:
-            rows += index.rows
+    question: Question, indexes: Sequence[IndexTask], above: KeyRows, terms: Terms, passed: int
+) -> list[tuple[Valid, ...]]:
+    """What all ranges say of each segment."""
+    rows = len(above) + sum(map(index_rows, indexes))
     buckets = above.hash_high >> _BUCKET_SHIFT
     tasks = []
-    for first, stop in plan_ranges(rows, question.jobs.slots, question.memory_bytes):
+    for first, stop in plan_ranges(rows, question.jobs.slots, question.memory_bytes, ROW_BYTES):
         inside = (buckets >= first) & (buckets < stop)
         part = KeyRows(**{name: getattr(above, name)[inside] for name in JUDGED_COLUMNS})
-        tasks.append(ValidityTask(tuple(indexes), first, stop, terms, part))
-    answers: list[list[Valid]] = [[] for _ in tasks]
-    results = question.jobs.run(
-        "validity",
-        run_validity,
-        tasks,
-        weights=[ROW_BYTES * rows * (each.stop - each.first) // BUCKETS for each in tasks],
-        check=question.check,
-        progress=question.progress,
-    )
-    for number, answer in results:
-        answers[number] = answer
-    return [[answer[number] for answer in answers] for number in range(len(indexes))]
+        tasks.append(ValidityTask(tuple(indexes), first, stop, terms, part, passed))
+    weights = [ROW_BYTES * rows * (each.stop - each.first) // BUCKETS for each in tasks]
+    return by_segment(in_order(run_job(question, "validity", run_validity, tasks, weights)))
 
 
 def _judgement(verdict: Verdict, found: Sequence[Valid]) -> Judgement:
-    dropped: dict[Cause, tuple[int, int]] = {}
-    for each in found:
-        for cause, (records, size) in each.dropped.items():
-            so_far = dropped.get(cause, (0, 0))
-            dropped[cause] = so_far[0] + records, so_far[1] + size
+    dropped = add_up_dropped(found)
     return Judgement(verdict.live, verdict.live_entries, verdict.live_bytes, dropped)
 
 
@@ -190,6 +182,7 @@ class BlobRewriting:
         directory: str,
         sources: Sequence[SegmentRef],  # noqa: ARG002  (the protocol's name)
         target: SegmentRef,
+        edited_bytes: NDArray[np.int64],  # noqa: ARG002
     ) -> None:
         """Make the key index of a target that is durable."""
         run_index(IndexTask(fs, directory, target, self.log_id), no_check)

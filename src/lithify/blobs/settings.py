@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.budget import Budget
+from lithify.compaction.eligibility import Eligibility
+from lithify.compaction.pace import PaceSettings
+from lithify.compaction.plugins import check_policy
+from lithify.compaction.schedule import Trigger
 from lithify.errors import InvalidSetting
 from lithify.log.blocks import ROW_BYTES
 from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
@@ -24,7 +28,14 @@ from lithify.settings import Durability, LogSettings, check_range
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SEGMENT_BYTES_MIN", "BlobSettings", "Shape"]
+__all__ = [
+    "DAY_MS",
+    "POLICY_NAMES",
+    "RECORD_BODY_BYTES_MAX",
+    "SEGMENT_BYTES_MIN",
+    "BlobSettings",
+    "Shape",
+]
 
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 2**32 - 1
@@ -32,6 +43,8 @@ CAPACITY_BYTES_MAX = 2**50
 RECORD_BODY_BYTES_MAX = 2**17
 """64 KiB of content, 16 KiB of metadata, four texts of 1 KiB: with room to spare."""
 RESERVE_SHARE = 16
+POLICY_NAMES = ("all", "stats", "hybrid")
+TRIGGER_NAMES = (Trigger.PERIODIC, Trigger.ADMIN)
 DAY_MS = 24 * 3600 * 1000
 
 _BLOCK_BYTES = 64 * 1024
@@ -49,17 +62,31 @@ class BlobSettings:
     """Rows of key indexes kept in memory, 62 bytes each."""
     open_files_max: int = 64
     policy: str = "all"
-    """Of compaction: `all`, `stats` or `hybrid`."""
+    """Of compaction: `all`, `stats`, `hybrid` or that of an installed package."""
     full_every_ms: int = 6 * DAY_MS
     """The policy `hybrid` compacts everything that often."""
+    triggers: tuple[str, ...] = (Trigger.PERIODIC, Trigger.ADMIN)
+    """What may ask a node for a run: `periodic`, when it starts and every `every_ms`, and `admin`,
+    a person. Without any, compaction is off."""
+    every_ms: int = 7 * DAY_MS
+    used_percent_min: float = 0
+    """No run while less of the capacity is used."""
+    reclaim_segments_min: int = 0
+    """No run that frees fewer segments."""
+    pace: PaceSettings = field(default_factory=PaceSettings)
+    """A run is slowed down while gets take longer."""
     budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         check_range("deleted_retention_ms", self.deleted_retention_ms, 0, 2**47)
         check_range("index_rows_max", self.index_rows_max, 1, 2**32)
         check_range("full_every_ms", self.full_every_ms, 0, 2**47)
-        if self.policy not in ("all", "stats", "hybrid"):
-            raise InvalidSetting("policy", self.policy, "one of all, stats, hybrid")
+        check_range("every_ms", self.every_ms, 1, 2**47)
+        Eligibility(0, self.used_percent_min, self.reclaim_segments_min)
+        check_policy(self.policy, POLICY_NAMES)
+        for trigger in self.triggers:
+            if trigger not in TRIGGER_NAMES:
+                raise InvalidSetting("triggers", trigger, f"one of {', '.join(TRIGGER_NAMES)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,18 @@ Memory: 1 MiB a put, whatever its size. Called by the store.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
 
 from lithify.blobs.errors import BlobTooLarge
 from lithify.blobs.records import PART_BYTES
 from lithify.checksum import crc32c
 from lithify.errors import InvalidInput, ReadFailed, WriteFailed
 from lithify.fs.atomic import TEMPORARY_SUFFIX
+from lithify.log.batch import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,21 +98,14 @@ class Spool:
         assert self.size <= PART_BYTES
         return self._held
 
-    def pieces(self) -> Iterator[list[Buffer]]:
-        """The content in parts, those of one piece together."""
+    def pieces(self) -> Iterator[list[Buffer] | Slices]:
+        """The content in parts, those of one piece together, good until the next is asked for."""
+        if self._file is not None:
+            yield from _slices_of(self._file, self.size)
+            return
         for at in range(0, self.size, PIECE_BYTES):
-            if self._file is None:
-                piece = memoryview(self._held)[at : at + PIECE_BYTES]
-            else:
-                piece = memoryview(self._pread(self._file, at))
+            piece = memoryview(self._held)[at : at + PIECE_BYTES]
             yield [piece[i : i + PART_BYTES] for i in range(0, len(piece), PART_BYTES)]
-
-    @staticmethod
-    def _pread(file: File, at: int) -> bytes:
-        try:
-            return file.pread(PIECE_BYTES, at)
-        except OSError as error:
-            raise ReadFailed(file.path, at, error) from error
 
     def close(self) -> None:
         """Let go of the content."""
@@ -137,6 +134,22 @@ def _pieces(content: Readable) -> Iterator[bytes]:
             size += len(data)
         if size:
             yield b"".join(held)
+
+
+def _slices_of(file: File, size: int) -> Iterator[Slices]:
+    """The parts in a file, piece by piece, in one buffer: others wait while this goes on."""
+    buffer = np.empty(min(size, PIECE_BYTES), np.uint8)
+    for at in range(0, size, PIECE_BYTES):
+        piece = buffer[: size - at]
+        try:
+            filled = file.readinto(piece.data, at)
+        except OSError as error:
+            raise ReadFailed(file.path, at, error) from error
+        if filled < len(piece):
+            raise ReadFailed(file.path, at, OSError(errno.EIO, f"only {filled} bytes are there"))
+        starts = np.arange(0, len(piece), PART_BYTES)
+        stops = np.minimum(starts + PART_BYTES, len(piece))
+        yield Slices(piece, starts, stops, np.full(len(starts), -1))
 
 
 def _open_nameless(fs: FileSystem, path: str) -> File:

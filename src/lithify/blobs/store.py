@@ -12,12 +12,10 @@ What it promises
 
 How it works
     Each operation is a record in the log (`records.py`); the newest record of a blob is its state
-    (`validity.py`). The index finds records by the hash of an id (`index.py`), writes go through
-    `writer.py`, content comes in by `spool.py` and goes out by `reading.py`, and `compaction.py`
-    gives space back.
-
-While a run is not over, time does not go back behind its beginning, whatever the clock does: what
-the run has judged as expired or gone takes no record any more.
+    (`validity.py`). The index finds records by the hash of an id (`index.py`). This file opens a
+    store and ties its sides together: `operations.py` writes, by `spool.py` and `writer.py`,
+    `looks.py` reads, by `answer.py` and `reading.py`, `erase.py` writes over what is deleted for
+    good, and `compaction.py` gives space back. Time is that of `floor.py`.
 
 All methods may be called from any thread; none holds a content in memory.
 """
@@ -29,58 +27,44 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
-from lithify.blobs.answer import Include, answer, info_of, is_seen
+from lithify.blobs.answer import Include
 from lithify.blobs.compaction import BlobCompaction
+from lithify.blobs.core import open_core
+from lithify.blobs.erase import Erase, finish_erase
 from lithify.blobs.errors import (
-    BlobDeletedForever,
-    BlobExists,
-    BlobExpired,
-    BlobNotDeleted,
-    BlobNotFound,
     BlobStoreExists,
     NotABlobStore,
 )
-from lithify.blobs.index import BlobIndex
-from lithify.blobs.judging import read_part
-from lithify.blobs.reading import Blob, BlobInfo, read_head
-from lithify.blobs.records import (
-    NEVER_MS,
-    PART_BYTES,
-    Kind,
-    PutRecord,
-    encode_change,
-    encode_put,
-    hash_id,
-)
-from lithify.blobs.rows import values_of
+from lithify.blobs.forgotten import Forgotten
+from lithify.blobs.looks import Looks
+from lithify.blobs.operations import Operations
+from lithify.blobs.replication import Replication
+from lithify.blobs.replication_apply import Applier
+from lithify.blobs.replication_feed import CHANGES_MAX, Feed
 from lithify.blobs.rule import Above, BlobRule
 from lithify.blobs.settings import BlobSettings, Shape
-from lithify.blobs.spool import Spool
-from lithify.blobs.writer import BlobWriter, read_recent, used_bytes
+from lithify.blobs.statistics import find_statistics
+from lithify.blobs.statistics_tasks import Spans, Subject
+from lithify.blobs.writer import used_bytes
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
 from lithify.events import ignore_events
-from lithify.log.keyindex import BUCKETS
 from lithify.log.log import Log
 from lithify.log.manifest import read_manifest
 from lithify.log.names import MANIFEST
-from lithify.log.reader import OpenSegments
-from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    from lithify.blobs.index import Found, Recent
-    from lithify.blobs.rows import Row
+    from lithify.blobs.reading import Blob, BlobInfo
+    from lithify.blobs.replication_values import Changes, Token
     from lithify.blobs.spool import Content
+    from lithify.blobs.statistics import StoreStatistics
     from lithify.clock import Clock
     from lithify.compaction.budget import DiskGate
+    from lithify.compaction.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.log.manifest import SegmentRef
-    from lithify.log.reader import Snapshot
 
 __all__ = ["KIND", "BlobStore", "Include"]
 
@@ -103,22 +87,38 @@ class BlobStore:
     ) -> None:
         """Use `create` or `open`."""
         self._fs = fs
+        self._monotonic_s = clock.monotonic_s
         self._log = log
-        self._clock = clock
-        self._random_bytes = random_bytes
-        self._segments = OpenSegments(fs, log.directory, settings.open_files_max)
-        manifest = log.manifest
-        recent = read_recent(log)
-        rows_max = settings.index_rows_max
-        self._index = BlobIndex(fs, log.directory, manifest.log_id, rows_max, recent)
-        self._index.load(manifest)
-        self._writer = BlobWriter(log, self._index, shape)
+        core = open_core(fs, log, shape, settings, clock, random_bytes)
+        self._segments, self._index = core.segments, core.index
+        self._writer, self._clock = core.writer, core.clock
+        self.erase = Erase(
+            fs,
+            log,
+            self._index,
+            self._writer,
+            self._clock,
+            deleted_retention_ms=lambda: settings.deleted_retention_ms,
+            floor_ms=self._unfinished_as_of_ms,
+        )
+        self._looks = Looks(core, self.erase.explain)
+        self._operations = Operations(core, self._looks)
+        self.replication = Replication(
+            fs,
+            log,
+            Feed(log, self._index, self._segments, self._looks),
+            Applier(core, self._looks, self.forgotten),
+        )
+        self.replicas_passed: Callable[[], int | None] = self.replication.passed
+        """Up to which position every replica has seen the records; None: there are no replicas."""
         self.shape = shape
         self.settings = settings
         self.compaction = BlobCompaction(
             fs,
             log,
-            BlobRule(lambda: settings.deleted_retention_ms, self._above),
+            BlobRule(
+                lambda: settings.deleted_retention_ms, self._above, self._passed, self.forgotten
+            ),
             shape,
             settings,
             clock=clock,
@@ -126,8 +126,9 @@ class BlobStore:
             gate=gate,
             published=self._published,
             reclaimed=self._forget,
+            erase_paused=self.erase.paused,
         )
-        self._floor_ms = self.compaction.unfinished_as_of_ms()
+        self._clock.floor_ms = self._unfinished_as_of_ms()
 
     @classmethod
     def create(
@@ -194,6 +195,8 @@ class BlobStore:
             if Shape.from_state(log.manifest.state) is None:
                 # A crash before this leaves a log without a shape, which `open` does not take.
                 log.publish(lambda m: replace(m, state=shape.to_state()), "blob store created")
+            # Before anybody reads: frames that a crash has torn while they were written over.
+            finish_erase(fs, directory)
             return cls(fs, log, shape, settings, clock, events, gate, random_bytes)
         except BaseException:
             log.abandon()
@@ -213,106 +216,30 @@ class BlobStore:
         blob_id: str | None = None,
     ) -> BlobInfo:
         """Store a content; None for `expiry_ms` is never, for `blob_id` a new random one."""
-        blob_id = self._random_bytes(16).hex() if blob_id is None else blob_id
-        id_hash = hash_id(blob_id, self._log.manifest.log_id)
-        limit = self.shape.record_bytes_max
-        directory = self._log.directory
-        with Spool(content, limit, self._fs, directory, self._random_bytes) as spool:
-            now_ms = self._now_ms()
-            put = PutRecord(
-                blob_id,
-                service,
-                owner,
-                content_type,
-                now_ms,
-                self._checked_expiry(expiry_ms, now_ms),
-                spool.size,
-                spool.crc,
-                dict(metadata or {}),
-            )
-            body = encode_put(put, id_hash)
-            if spool.size <= PART_BYTES:
-                body += spool.whole()
-            with self._writer.lock:
-                self._writer.ready()
-                if self._state(id_hash) is not None:
-                    raise BlobExists(blob_id)
-                pending = self._writer.append(
-                    Kind.PUT,
-                    id_hash,
-                    body,
-                    life_version=0,
-                    expiry_ms=put.expiry_ms,
-                    now_ms=now_ms,
-                    spool=spool if spool.size > PART_BYTES else None,
-                )
-            position = pending.result()
-        return BlobInfo(put, position, put.expiry_ms, 0, deleted=False, changed_ms=now_ms)
+        if blob_id is not None and self.replication.peers:
+            # Replicas could put two contents under one id, or one that is free only here.
+            raise InvalidInput(f"blob {blob_id!r}: a store with replicas chooses the ids itself")
+        return self._operations.put(
+            content,
+            service=service,
+            owner=owner,
+            content_type=content_type,
+            metadata=metadata,
+            expiry_ms=expiry_ms,
+            blob_id=blob_id,
+        )
 
     def delete(self, blob_id: str) -> None:
         """Delete a blob; within the retention it can be undeleted."""
-
-        def decide(found: Found, now_ms: int) -> tuple[int, int]:
-            answer(blob_id, found, Include.NONE, now_ms)
-            return found.newest.life_version, found.newest.expiry_ms
-
-        self._change(Kind.DELETE, blob_id, decide)
+        self._operations.delete(blob_id)
 
     def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
         """Let a blob expire at another time, or never."""
-
-        def decide(found: Found, now_ms: int) -> tuple[int, int]:
-            answer(blob_id, found, Include.NONE, now_ms)
-            return found.newest.life_version, self._checked_expiry(expiry_ms, now_ms)
-
-        self._change(Kind.TTL, blob_id, decide)
+        self._operations.ttl(blob_id, expiry_ms)
 
     def undelete(self, blob_id: str) -> None:
         """Take a delete back, if its retention is not over."""
-
-        def decide(found: Found, now_ms: int) -> tuple[int, int]:
-            newest = found.newest
-            if newest.kind is not Kind.DELETE:
-                answer(blob_id, found, Include.NONE, now_ms)
-                raise BlobNotDeleted(blob_id)
-            deleted_before_ms = now_ms - self.settings.deleted_retention_ms
-            if found.put is None or newest.time_ms < deleted_before_ms:
-                raise BlobDeletedForever(blob_id)
-            if now_ms > newest.expiry_ms:
-                raise BlobExpired(blob_id)
-            return newest.life_version + 1, newest.expiry_ms
-
-        self._change(Kind.UNDELETE, blob_id, decide)
-
-    def _change(
-        self, kind: Kind, blob_id: str, decide: Callable[[Found, int], tuple[int, int]]
-    ) -> None:
-        """Append a record whose life version and expiry `decide` says, or which it refuses."""
-        id_hash = hash_id(blob_id, self._log.manifest.log_id)
-        with self._writer.lock:
-            self._writer.ready()
-            now_ms = self._now_ms()
-            found = self._state(id_hash)
-            if found is None:
-                raise BlobNotFound(blob_id)
-            life_version, expiry_ms = decide(found, now_ms)
-            pending = self._writer.append(
-                kind,
-                id_hash,
-                encode_change(kind, blob_id, life_version, expiry_ms, id_hash),
-                life_version=life_version,
-                expiry_ms=expiry_ms,
-                now_ms=now_ms,
-            )
-        pending.result()
-
-    @staticmethod
-    def _checked_expiry(expiry_ms: int | None, now_ms: int) -> int:
-        if expiry_ms is None:
-            return NEVER_MS
-        if expiry_ms < now_ms:
-            raise InvalidInput(f"expiry {expiry_ms} ms is over, it is {now_ms} ms already")
-        return expiry_ms
+        self._operations.undelete(blob_id)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -324,68 +251,47 @@ class BlobStore:
         span: tuple[int, int | None] | None = None,
     ) -> Blob:
         """Open a blob, or the bytes of it from the first up to the second of `span`."""
-        id_hash = hash_id(blob_id, self._log.manifest.log_id)
-        with ExitStack() as stack:
-            snapshot, recent = self._snapshot(stack, "get")
-            found = self._index.find(snapshot, recent, id_hash, snapshot.last_position + 1)
-            row, ref = answer(blob_id, found, include, self._now_ms())
-            segment = stack.enter_context(self._segments.use(ref))
-            head = read_head(segment.file, row)
-            assert found is not None
-            info = info_of(head.put, row, found)
-            return Blob(info, head, segment.file, stack.pop_all(), span)
+        started_s = self._monotonic_s()
+        blob = self._looks.get(blob_id, include, span)
+        self.compaction.latencies.add(self._monotonic_s() - started_s)
+        return blob
 
     def head(self, blob_id: str, *, include: Include = Include.NONE) -> BlobInfo:
         """A blob without its content."""
-        with self.get(blob_id, include=include) as blob:
+        with self._looks.get(blob_id, include) as blob:
             return blob.info
 
     def list(self, *, include: Include = Include.NONE, after: int = -1) -> Iterator[BlobInfo]:
         """The blobs whose puts are at positions above `after`, in that order."""
-        with ExitStack() as stack:
-            snapshot, recent = self._snapshot(stack, "list")
-            below = snapshot.last_position + 1
-            now_ms = self._now_ms()
-            for ref in snapshot.manifest.segments:
-                for id_hash, row in self._puts(ref, recent, after):
-                    found = self._index.find(snapshot, recent, id_hash, below)
-                    if found is None or found.put != row or not is_seen(found, include, now_ms):
-                        continue
-                    with self._segments.use(ref) as segment:
-                        put = read_head(segment.file, row).put
-                    yield info_of(put, row, found)
+        return self._looks.list(include, after)
 
-    def _puts(self, ref: SegmentRef, recent: Recent, after: int) -> Sequence[tuple[bytes, Row]]:
-        """(hash, row) of the puts of a segment above a position, ascending."""
-        if ref.id == recent.segment_id:
-            with self._writer.lock:
-                rows = recent.rows()
-            live = np.ones(len(rows), np.bool_)
-        elif ref.sealed and ref.last_position > after:
-            rows, dead = read_part(self._index.task(ref), 0, BUCKETS, every=True)
-            live = ~dead
-        else:
-            return []
-        chosen = np.flatnonzero(live & (rows.flags == Kind.PUT) & (rows.position > after))
-        return values_of(rows, chosen[np.argsort(rows.position[chosen])])
-
-    def _snapshot(self, stack: ExitStack, owner: str) -> tuple[Snapshot, Recent]:
-        """What the log holds now, with the recent rows that belong to it."""
-        while True:
-            recent = self._index.recent
-            with ExitStack() as attempt:
-                snapshot = attempt.enter_context(self._log.snapshot(f"blob {owner}"))
-                if self._index.recent is recent:
-                    stack.push(attempt.pop_all())
-                    return snapshot, recent
-
-    def _state(self, id_hash: bytes) -> Found | None:
-        """A blob's newest records, also those that are not durable yet; for writers."""
-        with ExitStack() as stack:
-            snapshot, recent = self._snapshot(stack, "look-up")
-            return self._index.find(snapshot, recent, id_hash, POSITION_MAX)
+    def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> Changes:
+        """The states of blobs that have changed since a token, or of all, about `limit` of them."""
+        return self.replication.feed.changes_since(token, limit)
 
     # --- the rest ---------------------------------------------------------------------------
+
+    def statistics(
+        self, jobs: Jobs | None = None, *, buckets: int = 48, span_ms: int = 3_600_000
+    ) -> StoreStatistics:
+        """What is valid now, and what stops being so in each of the next spans of time."""
+        with ExitStack() as stack:
+            with self._writer.lock:
+                self._writer.ready()
+                snapshot = stack.enter_context(self._log.snapshot("blob statistics"))
+                recent, active_bytes = self._index.recent.rows(), self._log.active_bytes
+            subject = Subject(
+                self._fs,
+                self._log.directory,
+                snapshot.manifest,
+                recent,
+                active_bytes,
+                self._clock.now_ms(),
+                self.settings.deleted_retention_ms,
+                self.replicas_passed(),
+            )
+            spans = Spans(buckets, span_ms)
+            return find_statistics(subject, self.shape.capacity_bytes, jobs, spans)
 
     @property
     def used_bytes(self) -> int:
@@ -397,35 +303,50 @@ class BlobStore:
         """Where it is."""
         return self._log.directory
 
-    def _now_ms(self) -> int:
-        return max(self._floor_ms, self._clock.now_ms())
-
     def _above(self, horizon: int, as_of_ms: int) -> Above:
         """What a run must know of records that it does not judge."""
         with self._writer.lock:
             self._writer.ready()
-            self._floor_ms = max(self._floor_ms, as_of_ms)
+            self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self._log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
             return Above(higher, self._index.recent.rows())
+
+    def forgotten(self) -> Forgotten:
+        """Which deletes compaction has dropped."""
+        return Forgotten.from_state(self._log.manifest.state)
+
+    def _passed(self) -> int | None:
+        return self.replicas_passed()
 
     def _published(self) -> None:
         manifest = self._log.manifest
         self._index.load(manifest)
         self._index.retain(manifest)
-        self._floor_ms = self.compaction.unfinished_as_of_ms()
+        self._clock.floor_ms = self._unfinished_as_of_ms()
+
+    def _unfinished_as_of_ms(self) -> int:
+        return self.compaction.unfinished_as_of_ms()
 
     def _forget(self, names: tuple[str, ...]) -> None:
         for name in names:
             self._segments.forget(name)
 
+    def maintain(self) -> None:
+        """Do what only time brings about: late fsyncs, and files that readers have let go of."""
+        self._log.maintain()
+        if self._log.manifest.retired and not self.compaction.running:
+            self.compaction.reclaim()
+
     def close(self) -> None:
-        """Make everything durable and let go of the directory."""
+        """Make everything durable and let go of the directory; a run is cancelled."""
+        self.compaction.close()
         self._segments.close()
         self._log.close()
 
     def abandon(self) -> None:
         """Let go without making anything durable, as a killed process would."""
+        self.compaction.close()
         self._segments.close()
         self._log.abandon()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Fate", "Operation", "Terms", "judge_history", "judge_rows"]
+__all__ = ["Fate", "Operation", "Terms", "group_blobs", "judge_history", "judge_rows"]
 
 
 class Fate(IntEnum):
@@ -90,6 +90,18 @@ def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
     return fates
 
 
+def group_blobs(
+    high: NDArray[np.uint64], low: NDArray[np.uint64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(these rows by blob, where in them each blob begins); there is at least one row.
+
+    The rows of one blob stay in the order they had.
+    """
+    rows = rows[np.lexsort((low[rows], high[rows]))]
+    changes = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
+    return rows, np.flatnonzero(np.concatenate(([True], changes)))
+
+
 def judge_rows(
     high: NDArray[np.uint64],
     low: NDArray[np.uint64],
@@ -106,10 +118,7 @@ def judge_rows(
     rows = np.flatnonzero(fates == Fate.LIVE)
     if not len(rows):
         return
-    # Stable, so that the rows of one blob stay in the order of positions.
-    rows = rows[np.lexsort((low[rows], high[rows]))]
-    changes = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
-    begins = np.flatnonzero(np.concatenate(([True], changes)))
+    rows, begins = group_blobs(high, low, rows)
     lasts = np.append(begins[1:], len(rows)) - 1
     is_put = kinds[rows] == Kind.PUT
     puts = np.maximum.reduceat(np.where(is_put, np.arange(len(rows)), -1), begins)

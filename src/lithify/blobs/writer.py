@@ -5,7 +5,8 @@ without it, so that operations share fsyncs.
 
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
 2. `append` makes room, rolling if need be, then appends the parts of a put and the record itself.
-   Nobody appends in between, so they stand side by side.
+   Nobody appends in between, so they stand side by side: while a large put is copied into the log,
+   or the log is rolled, the others wait.
 3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
 
 Each append is told to stand behind the one before it. After a failed fsync, which takes everything
@@ -37,17 +38,23 @@ if TYPE_CHECKING:
     from lithify.log.commit import Pending
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
+    from lithify.log.reader import Snapshot
 
-__all__ = ["BlobWriter", "read_recent", "used_bytes"]
+__all__ = ["BlobWriter", "read_recent", "recent_of", "used_bytes"]
 
 
 def read_recent(log: Log) -> Recent:
     """The records of the active segment, from the log."""
     with log.snapshot("recent writes") as snapshot:
-        active = snapshot.manifest.active
-        recent = Recent(active.id)
-        for frames in snapshot.read_frames(active.first_position):
-            recent.add_rows(rows_of_frames(frames))
+        return recent_of(snapshot)
+
+
+def recent_of(snapshot: Snapshot) -> Recent:
+    """The records of the active segment of a snapshot."""
+    active = snapshot.manifest.active
+    recent = Recent(active.id)
+    for frames in snapshot.read_frames(active.first_position):
+        recent.add_rows(rows_of_frames(frames))
     return recent
 
 
@@ -65,6 +72,7 @@ class BlobWriter:
         self._shape = shape
         self._last: Pending | None = None
         self._stale = False
+        self._sealed: tuple[Manifest, int] | None = None
         self.lock = threading.RLock()
 
     def ready(self) -> None:
@@ -104,7 +112,8 @@ class BlobWriter:
         """Append a record; a put whose content is not in its body has it in `spool`."""
         content_bytes = 0 if spool is None else spool.size
         parts = parts_of(content_bytes)
-        frame_bytes = HEADER_BYTES + len(body)
+        whole = b"" if spool is None or parts else spool.whole()
+        frame_bytes = HEADER_BYTES + len(body) + len(whole)
         size = frame_bytes + part_bytes(content_bytes)
         if size > self._shape.record_bytes_max:
             raise BlobTooLarge(size, self._shape.record_bytes_max)
@@ -113,8 +122,13 @@ class BlobWriter:
         try:
             if spool is not None and parts:
                 self._append_parts(spool, now_ms)
-            pending = self._log.append_many(
-                [body], time_ms=now_ms, flags=flags_of(kind), tags=parts, after=self._last
+            pending = self._log.append(
+                body,
+                more=whole,
+                time_ms=now_ms,
+                flags=flags_of(kind),
+                tag=parts,
+                after=self._last,
             )
         except BaseException:
             self._stale = True
@@ -138,7 +152,7 @@ class BlobWriter:
     def _make_room(self, size: int, reserve_bytes: int) -> None:
         """Roll if the record does not fit; refuse it, changing nothing, if it fits nowhere."""
         shape, log = self._shape, self._log
-        used = used_bytes(log.manifest)
+        used = self._sealed_bytes()
         room = shape.segment_bytes - shape.closing_bytes - log.active_bytes
         rolls = log.must_roll(size) or self._index.recent.count >= RECENT_ROWS_MAX
         if rolls:
@@ -150,6 +164,22 @@ class BlobWriter:
             raise BlobStoreFull(log.directory, size, shape.capacity_bytes)
         if rolls:
             self._roll()
+
+    def seal(self) -> None:
+        """Roll, if the capacity has room for a segment more; for those who need sealed ones."""
+        shape, log = self._shape, self._log
+        with self.lock:
+            self.ready()
+            used = self._sealed_bytes() + log.active_bytes + shape.closing_bytes
+            if used + shape.segment_bytes <= shape.capacity_bytes and self._index.recent.count:
+                self._roll()
+
+    def _sealed_bytes(self) -> int:
+        """`used_bytes`, summed up once a generation."""
+        manifest = self._log.manifest
+        if self._sealed is None or self._sealed[0] is not manifest:
+            self._sealed = manifest, used_bytes(manifest)
+        return self._sealed[1]
 
     def _roll(self) -> None:
         log, index, recent = self._log, self._index, self._index.recent

@@ -1,12 +1,12 @@
-"""Where the commands on topics work: at a node, over HTTP, or on a data directory nobody serves.
+"""Where commands work: at a node, over HTTP, or on a data directory nobody serves.
 
     --data DIR                      that directory, opened by this process
     --url URL, or LITHIFY_URL       the node at that address
     neither                         the node at http://127.0.0.1:8080
 
-A node that asks for a token is shown that of LITHIFY_TOKEN. Over HTTP these are the paths of
-Pulsar's admin interface, and those of `http/produce.py` and `http/tail.py`; both ways give the same
-values.
+A node that asks for a token is shown that of LITHIFY_TOKEN. Here is what all commands share, and
+those on topics: over HTTP these are the paths of Pulsar's admin interface, and those of
+`http/produce.py` and `http/tail.py`; both ways give the same values.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from http.client import HTTPResponse
 
     from lithify.node.node import Node
@@ -189,7 +189,7 @@ class RemoteNode:
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidInput(f"address {url!r} must begin with http:// or https://")
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
 
     def list(self, namespace: Namespace) -> list[str]:
         """See `TopicsAdmin`."""
@@ -217,7 +217,7 @@ class RemoteNode:
             {"key": each.key, "properties": each.properties, **_payload(each.value)}
             for each in messages
         ]
-        with self._open("POST", f"topics/{topic_path(name)}", {"messages": rows}) as answer:
+        with self.open("POST", f"topics/{topic_path(name)}", {"messages": rows}) as answer:
             results = json.load(answer)["messagePublishResults"]
         failed = [row["errorMsg"] for row in results if row["errorCode"]]
         if failed:
@@ -233,7 +233,7 @@ class RemoteNode:
         given = {key: value for key, value in options.items() if value is not None}
         query = urlencode(given | {"follow": json.dumps(wanted.follow)})
         path = f"topics/{topic_path(name)}/messages?{query}"
-        with self._open("GET", path, timeout_s=None if wanted.follow else TIMEOUT_S) as answer:
+        with self.open("GET", path, timeout_s=None if wanted.follow else TIMEOUT_S) as answer:
             try:
                 for line in _lines(answer):
                     row = json.loads(line)
@@ -242,7 +242,7 @@ class RemoteNode:
                     yield row
             except (OSError, HTTPException, ValueError) as error:
                 # A line that ends in the middle is one that the node did not finish either.
-                raise NodeNotReached(self._url, f"it ended: {error}") from error
+                raise NodeNotReached(self.url, f"it ended: {error}") from error
 
     def _partitions(self, name: TopicName) -> int:
         return int(self.call("GET", f"{topic_path(name)}/partitions")["partitions"])
@@ -252,30 +252,38 @@ class RemoteNode:
     ) -> Any:
         """What a path says that begins with admin/v2/ unless it begins with a slash."""
         path = path[1:] if path.startswith("/") else f"admin/v2/{path}"
-        with self._open(method, path, body, timeout_s) as answer:
+        with self.open(method, path, body, timeout_s) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
     @contextmanager
-    def _open(
-        self, method: str, path: str, body: object = None, timeout_s: float | None = TIMEOUT_S
+    def open(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout_s: float | None = TIMEOUT_S,
+        *,
+        content: Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
+        """An answer, to be read; the request has a body of JSON, or a content that is streamed."""
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
+        data = content if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **(headers or {})}
         token = os.environ.get("LITHIFY_TOKEN")
         if token:
             headers["Authorization"] = f"Bearer {token}"
         # The address was checked to be one of HTTP.
-        request = Request(f"{self._url}/{path}", data, headers, method=method)  # noqa: S310
+        request = Request(f"{self.url}/{path}", data, headers, method=method)  # noqa: S310
         try:
             answer = urlopen(request, timeout=timeout_s)  # noqa: S310
         except HTTPError as error:
-            raise Refused(_reason(error.read()) or f"{self._url}: {error}") from error
+            raise Refused(_reason(error.read()) or f"{self.url}: {error}") from error
         except (URLError, OSError) as error:
-            raise NodeNotReached(self._url, str(getattr(error, "reason", error))) from error
+            raise NodeNotReached(self.url, str(getattr(error, "reason", error))) from error
         with answer:
             yield answer
 

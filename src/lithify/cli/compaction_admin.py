@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import Refused, open_data, remote_node, topic_path
 from lithify.errors import InvalidInput, RunRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from lithify.cli.admin import RemoteNode
     from lithify.compaction.jobs import Jobs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     Watch = Callable[[Row], None]
     """Is told the status of each partition again and again."""
 
-__all__ = ["CompactionAdmin", "open_compaction"]
+__all__ = ["CompactionAdmin", "open_compaction", "run_when_disk_is_free", "spark_jobs"]
 
 POLL_S = 0.2
 
@@ -124,7 +125,8 @@ class _Local:
                 row = {"topic": str(topic.name), "status": "RUNNING"}
                 watch({**row, "phase": phase, "done": done, "total": total})
 
-            _run_when_disk_is_free(topic, jobs, tell)
+            run = partial(topic.service.compact, "command", jobs, tell)
+            run_when_disk_is_free(run, tell)
         rows = self.status(name)
         for row in rows:
             watch(row)
@@ -143,7 +145,7 @@ class _Local:
         ]
 
     def history(self, name: TopicName, limit: int) -> list[Row]:
-        from lithify.topics.compaction_record import report_row
+        from lithify.compaction.record import report_row
 
         rows = [
             {"topic": str(topic.name), **report_row(report)}
@@ -168,19 +170,26 @@ class _Local:
         return [self._topics.get(part) for part in parts]
 
     def _jobs(self) -> Jobs:
-        from lithify.pipeline.jobs import SparkJobs
-        from lithify.pipeline.session import open_session
         from lithify.topics.compaction import TOPIC_TASKS
 
-        session = open_session(self._master, preload=TOPIC_TASKS)
-        self._stack.callback(session.stop)
-        return SparkJobs(session)
+        return spark_jobs(self._master, TOPIC_TASKS, self._stack)
 
 
-def _run_when_disk_is_free(topic: Topic, jobs: Jobs, tell: Callable[[str, int, int], None]) -> None:
+def spark_jobs(master: str, tasks: Sequence[str], stack: ExitStack) -> Jobs:
+    """Jobs on a Spark of this process's own, which ends with the stack."""
+    from lithify.pipeline.jobs import SparkJobs
+    from lithify.pipeline.session import open_session
+
+    session = open_session(master, preload=tasks)
+    stack.callback(session.stop)
+    return SparkJobs(session)
+
+
+def run_when_disk_is_free(run: Callable[[], object], tell: Callable[[str, int, int], None]) -> None:
+    """Run, again and again as long as another process compacts on the same disk."""
     while True:
         try:
-            topic.service.compact("command", jobs, tell)
+            run()
         except RunRefused as error:
             if error.limit != "disk":
                 raise

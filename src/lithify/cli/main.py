@@ -12,14 +12,17 @@ Commands import what they need when they run: `lithify --help` loads neither num
 from __future__ import annotations
 
 import errno
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import config, log, serve, topic_compaction, topics
+from lithify.cli import blob_stores, blobs, config, log, serve, topic_compaction, topics
 from lithify.errors import LithifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["app", "main"]
 
@@ -50,14 +53,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
-for command in (
-    topic_compaction.compact,
-    topic_compaction.compaction_status,
-    topic_compaction.compaction_history,
-    topic_compaction.get,
-):
-    topics.app.command()(command)
+_MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
+    (
+        topics.app,
+        (
+            topic_compaction.compact,
+            topic_compaction.compaction_status,
+            topic_compaction.compaction_history,
+            topic_compaction.get,
+        ),
+    ),
+    (
+        blobs.app,
+        (
+            blob_stores.stats,
+            blob_stores.compact,
+            blob_stores.compaction_history,
+            blob_stores.erase_status,
+            blob_stores.copy,
+            blob_stores.verify,
+        ),
+    ),
+)
+"""Verbs that stand in a module of their own."""
+for noun, commands in _MORE:
+    for command in commands:
+        noun.command()(command)
 app.add_typer(topics.app, name="topics")
+app.add_typer(blobs.app, name="blobs")
 app.add_typer(log.app, name="log")
 app.add_typer(config.app, name="config")
 

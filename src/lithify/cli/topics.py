@@ -35,7 +35,7 @@ from lithify.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["AsJson", "Data", "Name", "Url", "app", "message_line"]
+__all__ = ["AsJson", "Data", "Name", "Url", "app", "message_line", "pair"]
 
 app = typer.Typer(help="Create, look at, fill and delete topics.", no_args_is_help=True)
 
@@ -192,7 +192,7 @@ def produce(
     from lithify.topics.names import TopicName
 
     name = TopicName.parse(topic)
-    pairs = dict(map(_property, properties or []))
+    pairs = dict(pair("property", text) for text in properties or [])
     parts = [[value.encode() for value in values]] if values else _lines()
     with open_admin(data, url, create=True) as admin:
         for part in parts:
@@ -204,10 +204,11 @@ def produce(
             sys.stdout.flush()
 
 
-def _property(text: str) -> tuple[str, str]:
+def pair(what: str, text: str) -> tuple[str, str]:
+    """What an option `NAME=VALUE` says."""
     name, found, value = text.partition("=")
     if not found or not name:
-        raise InvalidInput(f"property {text!r} must be NAME=VALUE")
+        raise InvalidInput(f"{what} {text!r} must be NAME=VALUE")
     return name, value
 
 

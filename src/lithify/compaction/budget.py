@@ -27,9 +27,10 @@ import os
 import tempfile
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from math import inf
+from typing import TYPE_CHECKING, Any, Self
 
-from lithify.errors import InvalidInput, RunCancelled, RunRefused
+from lithify.errors import InvalidInput, RunCancelled, RunRefused, RunSuspended
 from lithify.fs.atomic import read_file
 from lithify.settings import check_range
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from lithify.fs.base import FileLock, FileSystem
 
 __all__ = [
+    "BYTES_MAX",
+    "RATE_BYTES_PER_S_MIN",
     "SLEEP_S_MIN",
     "Allowance",
     "Budget",
@@ -55,6 +58,9 @@ SLEEP_S_MAX = 0.1
 
 SLEEP_S_MIN = 0.0001
 """No clock resolves less for sure, and a sleep that moves no clock would go on for ever."""
+
+FOLLOW_S = 0.2
+"""A rate that changes is looked at this often: well within the window of whoever changes it."""
 
 RATE_BYTES_PER_S_MIN = 1 << 10
 """Below 1 KiB/s a single 64 MiB segment would take 18 hours: that is not a limit but a mistake."""
@@ -176,17 +182,28 @@ class Budget:
 
         Nothing is divided below the least a budget may have.
         """
+        return replace(self, **self._shared(tasks))
+
+    def _shared(self, tasks: int) -> dict[str, Any]:
         count = max(1, tasks)
 
         def part(rate: int | None) -> int | None:
             return None if rate is None else max(RATE_BYTES_PER_S_MIN, rate // count)
 
-        return replace(
-            self,
-            read_bytes_per_s=part(self.read_bytes_per_s),
-            write_bytes_per_s=part(self.write_bytes_per_s),
-            memory_bytes=max(MEMORY_BYTES_MIN, self.memory_bytes // count),
-        )
+        return {
+            "read_bytes_per_s": part(self.read_bytes_per_s),
+            "write_bytes_per_s": part(self.write_bytes_per_s),
+            "memory_bytes": max(MEMORY_BYTES_MIN, self.memory_bytes // count),
+        }
+
+    @property
+    def changes(self) -> bool:
+        """Is there a rate for reading and writing that may change at any time?"""
+        return False
+
+    def bytes_per_s_now(self) -> int | None:
+        """That rate; None if it is not known."""
+        return None
 
 
 class Allowance:
@@ -194,6 +211,7 @@ class Allowance:
 
     `reads` and `writes` are its buckets; `set_rate` on them works while the run goes on. They start
     with nothing saved: a run has thousands of tasks, and a burst for each would be no limit at all.
+    A budget whose rate changes (`pace.py`) is asked for it a few times a second.
     `stop` is called wherever `check` is and may raise.
     """
 
@@ -204,7 +222,11 @@ class Allowance:
         self.reads = TokenBucket(budget.read_bytes_per_s, clock, saved_bytes=0)
         self.writes = TokenBucket(budget.write_bytes_per_s, clock, saved_bytes=0)
         self._stop = stop
+        self._clock = clock
+        self._follow_s = clock.monotonic_s() if budget.changes else inf
+        self._follow()
         self._cancelled = threading.Event()
+        self._suspended = False
         self._lock = threading.Lock()
         self._bytes_read = 0
         self._bytes_written = 0
@@ -234,14 +256,34 @@ class Allowance:
         """Ask the run to stop at its next check, read or write; from any thread."""
         self._cancelled.set()
 
+    def suspend(self) -> None:
+        """The same, but what was copied is to be kept for the next run."""
+        self._suspended = True
+        self._cancelled.set()
+
     def check(self) -> None:
         """Raise `RunCancelled` if the run was asked to stop."""
         self._stop()
+        self._follow()
         if self._cancelled.is_set():
-            raise RunCancelled(
-                f"run was cancelled after {self._bytes_read} bytes read "
+            stopped, how = RunCancelled, "cancelled"
+            if self._suspended:
+                stopped, how = RunSuspended, "suspended"
+            raise stopped(
+                f"run was {how} after {self._bytes_read} bytes read "
                 f"and {self._bytes_written} bytes written"
             )
+
+    def _follow(self) -> None:
+        """Take over the rate that the budget says now."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._follow_s:
+            return
+        self._follow_s = now_s + FOLLOW_S
+        rate = self.budget.bytes_per_s_now()
+        if rate is not None:
+            self.reads.set_rate(min(rate, self.budget.read_bytes_per_s or rate))
+            self.writes.set_rate(min(rate, self.budget.write_bytes_per_s or rate))
 
     def read(self, size_bytes: int) -> None:
         """Wait until `size_bytes` may be read."""

@@ -11,6 +11,8 @@
 
 A round is a plan applied to the statistics, with nothing else dying meanwhile.
 
+Installed packages may bring others (`plugins.py`).
+
 All of them check, cut, choose and pack in the same way (`packing.py`); `view` is in a file of its
 own, `view_policy.py`.
 
@@ -50,7 +52,6 @@ __all__ = [
     "POLICIES",
     "Limits",
     "plan_all",
-    "plan_by_name",
     "plan_hybrid",
     "plan_sparse_neighbours",
     "plan_stats_based",
@@ -154,6 +155,7 @@ def plan_hybrid(
     last_full_ms: int,
     now_ms: int,
     full_every_ms: int,
+    benefit_segments_min: int = 1,
 ) -> Plan:
     """As `stats`, but as `all` once the last full plan is `full_every_ms` old.
 
@@ -162,7 +164,10 @@ def plan_hybrid(
     """
     at_least("full_every_ms", full_every_ms, 0)
     is_due = now_ms - last_full_ms >= full_every_ms
-    plan = plan_all(segments, limits) if is_due else plan_stats_based(segments, limits)
+    if is_due:
+        plan = plan_all(segments, limits)
+    else:
+        plan = plan_stats_based(segments, limits, benefit_segments_min=benefit_segments_min)
     return replace(plan, policy=f"hybrid:{plan.policy}")
 
 
@@ -177,15 +182,6 @@ POLICIES: Mapping[str, Callable[..., Plan]] = MappingProxyType(
     }
 )
 """Each takes the segments, the limits and its own options by keyword."""
-
-
-def plan_by_name(
-    name: str, segments: Sequence[SegmentStats], limits: Limits, **options: float
-) -> Plan:
-    """The plan of the policy called `name`; `options` are those of its function."""
-    if name not in POLICIES:
-        raise InvalidSetting("policy", name, "one of " + ", ".join(POLICIES))
-    return POLICIES[name](segments, limits, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, get_args
 
+from lithify.compaction.eligibility import Declined, WhyNot
 from lithify.compaction.lines import append_line, encode_line, parse_lines, read_lines
 from lithify.compaction.plan import human_bytes
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
@@ -82,13 +83,22 @@ class Report:
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
     read_messages: int = 0
     kept_messages: int = 0
+    declined: Declined | None = None
+    """Why there was nothing to do."""
 
     def to_json(self) -> str:
-        """Compact JSON on one line, without counts of messages where there are none."""
+        """Compact JSON on one line, without counts of messages and a reason where there are none.
+
+        `declined` is an object with the fields of `Declined`.
+        """
         values: dict[str, object] = {"version": REPORT_VERSION}
         values |= {each.name: getattr(self, each.name) for each in fields(self)}
         if not self.read_messages:
             del values["read_messages"], values["kept_messages"]
+        if self.declined is None:
+            del values["declined"]
+        else:
+            values["declined"] = asdict(self.declined)
         values["dropped"] = dict(self.dropped)
         values["seconds_by_phase"] = dict(self.seconds_by_phase)
         return json.dumps(values, separators=(",", ":"))
@@ -105,6 +115,9 @@ class Report:
                 Cause(cause): (int(entries), int(size_bytes))
                 for cause, (entries, size_bytes) in values["dropped"].items()
             }
+            if "declined" in values:
+                declined = values["declined"]
+                values["declined"] = Declined(WhyNot(declined["why"]), declined["detail"])
             report = cls(**values)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"{source} holds no report: {error!r}") from error
@@ -129,6 +142,8 @@ class Report:
         line += f", reclaimed {human_bytes(self.reclaimed_bytes)}"
         if self.retired_bytes:
             line += f" of {human_bytes(self.retired_bytes)} retired"
+        if self.declined is not None:
+            line += f": {self.declined}"
         return line if self.error is None else f"{line}: {' '.join(self.error.split())}"
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lithify.compaction.publish import publish_edit
 from lithify.compaction.steps import Times, typed_errors
-from lithify.errors import Corrupt, LithifyError, PlanStale, UnsupportedVersion
+from lithify.errors import Corrupt, LithifyError, PlanStale, RunSuspended, UnsupportedVersion
 from lithify.events import RunRecovered
 from lithify.log.reader import OpenSegment, read_dead_set
 
@@ -56,7 +56,7 @@ def resume_run(steps: Steps, allowance: Allowance) -> Report | None:
             steps.recovered(record, f"going on, {len(record.targets)} groups are copied")
             return steps.carry_out(record, times, allowance, before)
     except LithifyError as error:
-        if log.manifest.last_run == record.run_id:
+        if isinstance(error, RunSuspended) or log.manifest.last_run == record.run_id:
             raise
         steps.give_up(record, error, times, before)
         if isinstance(error, PlanStale):

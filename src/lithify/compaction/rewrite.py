@@ -70,9 +70,18 @@ class Rewriting(Protocol):
         """
 
     def finish(
-        self, fs: FileSystem, directory: str, sources: Sequence[SegmentRef], target: SegmentRef
+        self,
+        fs: FileSystem,
+        directory: str,
+        sources: Sequence[SegmentRef],
+        target: SegmentRef,
+        edited_bytes: _Array,
     ) -> None:
-        """Make the side files of a target that is durable."""
+        """Make the side files of a target that is durable.
+
+        `edited_bytes` are the sizes of the frames that were partly live, as they are now, by
+        ascending position: they are known here, and to find them out is to read the target.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +122,10 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
     with fs.open_read(f"{task.directory}/{first.name}") as file:
         header = replace(read_header(file), created_ms=task.created_ms)
     name, writer = _create(task, header)
+    edited_bytes = [np.empty(0, np.int64)]
     with writer.file:
         for source in task.sources:
-            _copy(task, source, writer, allowance)
+            edited_bytes += _copy(task, source, writer, allowance)
         footer = writer.seal()
     target = SegmentRef(
         id=first.id,
@@ -130,7 +140,8 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
         sealed=True,
     )
     if task.rewriting is not None:
-        task.rewriting.finish(fs, task.directory, task.sources, target)
+        sizes = np.concatenate(edited_bytes)
+        task.rewriting.finish(fs, task.directory, task.sources, target, sizes)
     return target
 
 
@@ -148,7 +159,8 @@ def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWrite
 
 def _copy(
     task: RewriteTask, source: SegmentRef, writer: SegmentWriter, allowance: Allowance
-) -> None:
+) -> list[_Array]:
+    """Copy what is live of one source; the sizes of the frames that were edited."""
     dead = DeadSet(LiveSet.empty())
     if source.dead is not None:
         dead = read_dead_set(task.fs, task.directory, source.dead)
@@ -164,6 +176,7 @@ def _copy(
             path = segment.file.path
             what = f"{copied} live entries, {source.live_entries} were planned"
             raise PlanStale(f"{path} has {what}")
+    return collected.edited_bytes
 
 
 class _Collected:
@@ -183,6 +196,7 @@ class _Collected:
         "_positions",
         "_task",
         "_writer",
+        "edited_bytes",
     )
 
     def __init__(
@@ -192,7 +206,8 @@ class _Collected:
         self._parts = parts
         self._writer = writer
         self._allowance = allowance
-        self._make_room(2 * PIECE_BYTES)
+        self.edited_bytes: list[_Array] = []
+        self._make_room(4 * PIECE_BYTES)
 
     def _make_room(self, size: int) -> None:
         self._out: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
@@ -231,26 +246,30 @@ class _Collected:
         offsets, positions = self._offsets[:count], self._positions[:count]
         frames = Frames(self._out[: self._bytes], offsets, positions, base=0)
         before = writer.end
-        _write(_edited(frames, self._parts, self._task), writer, self._allowance)
+        _write(self._edited(frames), writer, self._allowance)
         if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
             writer.file.begin_sync()
         self._count = self._bytes = 0
 
-
-def _edited(frames: Frames, parts: Parts, task: RewriteTask) -> Frames:
-    """The frames without the slots that are dead in them."""
-    if not len(parts):
-        return frames
-    here = parts.slice(int(frames.positions[0]), int(frames.positions[-1]) + 1)
-    if not len(here):
-        return frames
-    if task.rewriting is None:
-        what = f"the entry at {here.positions[0]} is partly live"
-        raise InvalidInput(f"{what}, but nobody was given to {task.target} who can take parts out")
-    edited = task.rewriting.edit(frames, here)
-    if not np.array_equal(edited.positions, frames.positions):
-        raise InvalidInput(f"{task.target}: an edit must keep every position")
-    return edited
+    def _edited(self, frames: Frames) -> Frames:
+        """The frames without the slots that are dead in them."""
+        parts, task = self._parts, self._task
+        if not len(parts):
+            return frames
+        here = parts.slice(int(frames.positions[0]), int(frames.positions[-1]) + 1)
+        if not len(here):
+            return frames
+        if task.rewriting is None:
+            what = f"the entry at {here.positions[0]} is partly live"
+            raise InvalidInput(
+                f"{what}, but nobody was given to {task.target} who can take parts out"
+            )
+        edited = task.rewriting.edit(frames, here)
+        if not np.array_equal(edited.positions, frames.positions):
+            raise InvalidInput(f"{task.target}: an edit must keep every position")
+        partly = edited.select(here.names(edited.positions))
+        self.edited_bytes.append(partly.lengths() + HEADER_BYTES)
+        return edited
 
 
 def _write(frames: Frames, writer: SegmentWriter, allowance: Allowance) -> None:

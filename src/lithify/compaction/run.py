@@ -19,8 +19,10 @@ Steps of a run; each may be the last one before a crash, see `docs/recovery.md`:
 `reclaim` deletes retired files later, at its own pace, once no reader pins them.
 
 A run that fails or is cancelled before step 6 is given up at once: its files go, the log is as it
-was, and the report says why. One that is killed is taken up by the next run or by `recover`. One
-that would change nothing publishes nothing: its result is "nothing to do".
+was, and the report says why. One that is killed or suspended is taken up by the next run or by
+`recover`. One
+that is not worth it (`eligibility.py`) or would change nothing publishes nothing: its result is
+"nothing to do", and the report says why not.
 """
 
 from __future__ import annotations
@@ -41,18 +43,19 @@ from lithify.compaction.budget import (
     default_gate_directory,
     reserve_scratch,
 )
+from lithify.compaction.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.horizon import Hold, Holds, Horizon, find_horizon
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.journal import Journal, Phase, RunRecord
 from lithify.compaction.judging import judge_segments, segment_stats
-from lithify.compaction.policies import Limits, plan_by_name
+from lithify.compaction.plugins import plan_by_name
 from lithify.compaction.publish import candidates
 from lithify.compaction.report import History, Report
 from lithify.compaction.resume import resume_run
 from lithify.compaction.rule import Question
 from lithify.compaction.schedule import Observation
 from lithify.compaction.steps import Steps, Times, typed_errors
-from lithify.errors import LithifyError, RunRefused
+from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
 from lithify.log.names import HISTORY
 
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.packing import Limits
     from lithify.compaction.plan import Plan, SegmentStats
     from lithify.compaction.rewrite import Rewriting
     from lithify.compaction.rule import Rule
@@ -82,6 +86,7 @@ class RunSettings:
     in_view: bool = False
     """Publish into the compacted view and leave the log itself alone."""
     budget: Budget = field(default_factory=Budget)
+    eligibility: Eligibility = field(default_factory=Eligibility)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +96,15 @@ class DryRun:
     horizon: Horizon
     plan: Plan
     now_ms: int
+    declined: Declined | None = None
+    """Why a run would not do it."""
 
     def explain(self) -> str:
-        """For a person: what holds the horizon, and the plan."""
-        return f"{self.horizon.explain(self.now_ms)}\n{self.plan.explain()}"
+        """For a person: what holds the horizon, the plan, and why it would not be carried out."""
+        lines = [self.horizon.explain(self.now_ms), self.plan.explain()]
+        if self.declined is not None:
+            lines.append(f"a run would do nothing, {self.declined}")
+        return "\n".join(lines)
 
 
 class Compactor:
@@ -135,6 +145,8 @@ class Compactor:
         self.settings = settings
         self.jobs: Jobs = jobs or LocalJobs()
         self.progress: Progress = progress
+        self.on_check: Callable[[], None] = lambda: None
+        """Called several times a second while a run goes on, by its thread."""
         self.holds = holds or Holds(self._clock)
         self.history = History(fs, f"{log.directory}/{HISTORY}")
 
@@ -186,7 +198,14 @@ class Compactor:
             allowance = Allowance(unlimited, self._clock)
             question = self._question(snapshot.manifest, horizon.position, now_ms, allowance)
             stats = segment_stats(question, self._rule)
-        return DryRun(horizon, self._plan(stats), now_ms)
+        plan = self._plan(stats)
+        eligibility = self.settings.eligibility
+        declined = eligibility.by_use(self._used_bytes()) or eligibility.by_plan(plan)
+        return DryRun(horizon, plan, now_ms, declined)
+
+    def _used_bytes(self) -> int:
+        segments = self._log.manifest.segments
+        return sum(segment.file_bytes for segment in segments) + self._log.active_bytes
 
     def _question(
         self, manifest: Manifest, horizon: int, as_of_ms: int, allowance: Allowance
@@ -216,6 +235,12 @@ class Compactor:
         allowance = self._allowance
         if allowance is not None:
             allowance.cancel()
+
+    def suspend(self) -> None:
+        """Ask it to stop in such a way that the next run goes on with it."""
+        allowance = self._allowance
+        if allowance is not None:
+            allowance.suspend()
 
     def run(self, trigger: str = "admin") -> Report:
         """Compact now. Raises `RunRefused` with the name of what it waits for."""
@@ -257,7 +282,7 @@ class Compactor:
     @contextmanager
     def _allowed(self) -> Iterator[Allowance]:
         """What the run may use, and the handle to cancel it by."""
-        self._allowance = Allowance(self.settings.budget, self._clock)
+        self._allowance = Allowance(self.settings.budget, self._clock, self.on_check)
         try:
             yield self._allowance
         finally:
@@ -276,13 +301,18 @@ class Compactor:
                 self._log.snapshot(f"compaction run {run_id}") as snapshot,
             ):
                 steps.enter(Phase.PREPARE, run_id, times)
-                record, plan = self._decide(record, snapshot.manifest, allowance)
-                if _changes_nothing(record, plan, snapshot.manifest):
-                    return steps.report(record, "nothing to do", times, before)
-                self._begin(record, plan)
+                record, decision = self._decide(record, snapshot.manifest, allowance)
+                if isinstance(decision, Declined):
+                    steps.sweep()
+                    return steps.report(record, "nothing to do", times, before, declined=decision)
+                self._begin(record, decision)
                 return steps.carry_out(record, times, allowance, before)
         except RunRefused:
             steps.sweep()
+            raise
+        except RunSuspended:
+            if not self._journal.exists():
+                steps.sweep()
             raise
         except LithifyError as error:
             if self._log.manifest.last_run == run_id:
@@ -292,8 +322,11 @@ class Compactor:
 
     def _decide(
         self, blank: RunRecord, manifest: Manifest, allowance: Allowance
-    ) -> tuple[RunRecord, Plan]:
-        """Judge and plan."""
+    ) -> tuple[RunRecord, Plan | Declined]:
+        """Judge and plan, if it is worth it."""
+        eligibility = self.settings.eligibility
+        if declined := eligibility.by_use(self._used_bytes()):
+            return blank, declined
         horizon = _horizon(manifest, self.holds).position
         question = self._question(manifest, horizon, blank.as_of_ms, allowance)
         judged = judge_segments(question, self._rule, blank.run_id)
@@ -310,7 +343,9 @@ class Compactor:
             messages=judged.messages,
             state=judged.facts,
         )
-        return record, plan
+        if declined := eligibility.by_plan(plan):
+            return record, declined
+        return record, no_gain(plan) if _changes_nothing(record, plan, manifest) else plan
 
     def _begin(self, record: RunRecord, plan: Plan) -> None:
         """Refuse what cannot fit; else the journal says from now on what was decided."""

@@ -70,6 +70,12 @@ class File(Protocol):
     def writev(self, buffers: Sequence[Buffer]) -> None:
         """Put all `buffers` at the end, in order, without joining them first."""
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Put `data` in the place of bytes that are there; what reaches past the end is EINVAL.
+
+        After an error any part of it may be there, and whoever reads meanwhile may see a part.
+        """
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; later writes go there."""
 

@@ -19,7 +19,7 @@ A rule is one line of text, `operation path [nth=N] [count=N|*] [seconds=S] KIND
 | kind | what happens |
 |---|---|
 | ENOSPC, EIO | `OSError`, and nothing was done |
-| SHORT | half of the bytes of a write, writev or copy_range land, then ENOSPC |
+| SHORT | half of the bytes of a write, writev, overwrite or copy_range land, then ENOSPC |
 | SLOW | the clock sleeps for `seconds`, then the operation goes on |
 | CRASH | `PowerCut`, and nothing was done |
 | CRASH_AFTER | `PowerCut`, after it was done |
@@ -64,6 +64,7 @@ MUTATING = frozenset(
         "lock",
         "mkdir",
         "open_append",
+        "overwrite",
         "remove",
         "rename",
         "rmdir",
@@ -250,6 +251,13 @@ class _FaultyFile:
             self.inner.write(data[: len(data) // 2])
 
         self._run("writev", lambda: self.inner.writev(buffers), write_half)
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        self._run(
+            "overwrite",
+            lambda: self.inner.overwrite(data, offset),
+            lambda: self.inner.overwrite(data[: len(data) // 2], offset),
+        )
 
     def truncate(self, size: int) -> None:
         self._run("truncate", lambda: self.inner.truncate(size))

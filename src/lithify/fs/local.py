@@ -113,6 +113,15 @@ class _LocalFile:
             self._end += count
             rest = rest[count:]
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        rest = memoryview(data).cast("B")
+        if offset + len(rest) > self._end:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+        while rest:
+            count = os.pwrite(self._fd, rest, offset)
+            offset += count
+            rest = rest[count:]
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
         self._end = size

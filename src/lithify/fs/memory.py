@@ -130,6 +130,13 @@ class _MemoryFile:
     def writev(self, buffers: Sequence[Buffer]) -> None:
         self.write(b"".join(buffers))
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        with self._disk.guard:
+            inode = self._opened(to_write=True)
+            if offset + len(data) > self._end:
+                raise failure(errno.EINVAL, self._path)
+            self._disk.write(inode, offset, bytes(data))
+
     def truncate(self, size: int) -> None:
         with self._disk.guard:
             self._disk.truncate(self._opened(to_write=True), size, self._path)

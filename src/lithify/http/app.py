@@ -1,20 +1,25 @@
 """The HTTP side of a node: one application of all routes.
 
-    app = create_app(broker)          # then any ASGI server, in the loop that the broker runs in
+    app = create_app(broker, blobs)   # then any ASGI server, in the loop that the broker runs in
 
-Topics belong to the event loop's thread, so every route is `async def` and runs there. Each module
-here has the routes of one noun; names in paths are checked in `paths.py`, refusals are answered in
-`errors.py`. The description of all routes is at /openapi.json.
+Topics belong to the event loop's thread, so every route is `async def` and runs there; what blobs
+need of the disk is done by threads (`blob_content.py`). Each module here has the routes of one
+noun; names in paths are checked in `paths.py`, refusals are answered in `errors.py`. The
+description of all routes is at /openapi.json.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
 from lithify.http import (
+    blob_admin,
+    blob_replication,
+    blobs,
     brokers,
     compaction,
     lookup,
@@ -35,19 +40,25 @@ from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lithify.blobs.stores import BlobStores
     from lithify.pulsar.broker import Broker
 
 __all__ = ["create_app"]
 
 
-def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
-    """The application; `cluster` is the name of the one cluster that there is."""
+def create_app(
+    broker: Broker, stores: BlobStores | None = None, *, cluster: str = "standalone"
+) -> FastAPI:
+    """The application, without blobs if there are no stores; `cluster` is the one there is."""
     app = FastAPI(
         title="Lithify",
         version=broker.server_version,
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(authorize)],
+        lifespan=_lifespan,
     )
     app.state.broker = broker
     app.state.cluster = cluster
@@ -57,6 +68,14 @@ def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
     add_error_handlers(app)
+    app.state.blobs = None
+    if stores is not None:
+        app.state.blobs = blobs.BlobService(stores)
+        # Before all others: routes are tried one after the other, and there are many. First those
+        # whose last word would else be taken for an id.
+        app.include_router(blob_admin.router)
+        app.include_router(blob_replication.router)
+        app.include_router(blobs.router)
     for module in (
         # Before the subscriptions: the name of one of them means the compacted view.
         *(
@@ -75,3 +94,12 @@ def create_app(broker: Broker, *, cluster: str = "standalone") -> FastAPI:
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    service: blobs.BlobService | None = app.state.blobs
+    if service is not None:
+        # The files that its threads use are closed after this.
+        await asyncio.to_thread(service.threads.close)

@@ -12,19 +12,29 @@ and from the route it has matched; the first line that fits counts:
 | messages, produced                          | produce                    |
 | subscriptions, changed                      | consume or admin           |
 | schemas, changed                            | produce or admin           |
+| blobs, read                                 | consume                    |
+| blobs, put and changed                      | produce                    |
 | in a namespace, GET                         | produce, consume or admin  |
 | in a namespace, changed                     | admin                      |
 | GET of one tenant and its namespaces        | an admin of the tenant     |
 | all others, metrics and tenants among them  | a superuser                |
 
+A blob store stands in the namespace that it was created in, and needs there what a topic would.
+
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
+from typing import TYPE_CHECKING
+
 from fastapi import Request
 
+from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.http.paths import decoded
 from lithify.topics.access import Access, Action, NotAuthenticated, Principal
 from lithify.topics.names import Namespace
+
+if TYPE_CHECKING:
+    from lithify.blobs.stores import BlobStores
 
 __all__ = ["authorize", "expires_ms_of"]
 
@@ -37,6 +47,9 @@ _SCHEMAS = "/admin/v2/schemas/"
 _PRODUCED = "/topics/persistent/"
 _VIEW = "/subscription/__compaction"
 _MESSAGES = ("/position/", "/ledger/", "/examinemessage")
+_STORES = "/blobs"
+_A_STORE = "/blobs/{store}"
+_A_BLOB = "/blobs/{store}/{blob_id}"
 _READS = frozenset(("GET", "HEAD"))
 
 
@@ -50,6 +63,9 @@ async def authorize(request: Request) -> None:
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
     if reads and route.startswith(_ABOUT_THE_NODE):
+        return
+    if route.startswith(_STORES):
+        _check_blobs(access, principal, request, route, reads=reads)
         return
     tenant, namespace = _named(request)
     if namespace is not None:
@@ -83,6 +99,34 @@ def _check_namespace(
         access.check(principal, namespace, Action.PRODUCE, Action.ADMIN)
     else:
         access.check(principal, namespace, Action.ADMIN)
+
+
+def _check_blobs(
+    access: Access, principal: Principal, request: Request, route: str, *, reads: bool
+) -> None:
+    namespace = _namespace_of_store(request, route)
+    if namespace is None:
+        # Others are not told which stores there are.
+        access.check_superuser(principal)
+    elif route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
+        access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
+    elif route == _A_STORE and request.method == "POST":
+        access.check(principal, namespace, Action.PRODUCE)
+    elif reads:
+        access.check(principal, namespace, *Action)
+    else:
+        access.check(principal, namespace, Action.ADMIN)
+
+
+def _namespace_of_store(request: Request, route: str) -> Namespace | None:
+    """Where the store stands that a path names, or is to stand; None if there is none."""
+    stores: BlobStores = request.app.state.blobs.stores
+    if route == _STORES or (route == _A_STORE and request.method == "PUT"):
+        return Namespace.parse(request.query_params.get("namespace", NAMESPACE_DEFAULT))
+    name = decoded(request.path_params["store"])
+    if name not in stores.names():
+        return None
+    return Namespace.parse(stores.definition(name).namespace)
 
 
 def _token(request: Request) -> bytes:

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 
+from lithify.compaction.record import report_row
 from lithify.errors import RunRefused
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
@@ -34,7 +35,6 @@ from lithify.http.settings import (
 )
 from lithify.pulsar.broker import Broker
 from lithify.topics.compaction_plan import plan_row
-from lithify.topics.compaction_record import report_row
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.names import TopicName
 
@@ -121,10 +121,10 @@ async def history(
 async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
     """Forget everything that was compacted, after the run that is going on; the log stays."""
     topics = topics_at(broker, name)
-    if all(topic.log.manifest.view is None for topic in topics):
+    if all(topic.service.last_compacted_position < 0 for topic in topics):
         raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no compacted view")
     for topic in topics:
-        await asyncio.to_thread(topic.compaction.delete_view)
+        await asyncio.to_thread(topic.service.delete_compacted)
     return _done()
 
 

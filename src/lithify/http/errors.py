@@ -1,7 +1,11 @@
-"""Every refusal over HTTP: the status that Pulsar's tools expect, and {"reason": …} as body."""
+"""Every refusal over HTTP: its status, and {"reason": …} as body.
+
+Statuses are those that Pulsar's tools expect, and below /blobs those that HTTP has for it.
+"""
 
 from __future__ import annotations
 
+import errno
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -9,7 +13,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lithify.errors import InvalidInput, LithifyError, RunRefused
+from lithify.blobs.errors import (
+    BlobDeleted,
+    BlobDeletedForever,
+    BlobExists,
+    BlobExpired,
+    BlobNotDeleted,
+    BlobNotFound,
+    BlobStoreExists,
+    BlobStoreFull,
+    BlobStoreNotFound,
+    BlobTooLarge,
+    RangeNotSatisfiable,
+)
+from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused, WriteFailed
 from lithify.logger import get_logger
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
@@ -45,14 +62,31 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (IncompatibleSchema, HTTPStatus.CONFLICT),
     (ProducerBusy, HTTPStatus.CONFLICT),
     (RunRefused, HTTPStatus.CONFLICT),
+    (BlobNotFound, HTTPStatus.NOT_FOUND),
+    (BlobStoreNotFound, HTTPStatus.NOT_FOUND),
+    (BlobDeleted, HTTPStatus.GONE),
+    (BlobDeletedForever, HTTPStatus.GONE),
+    (BlobExpired, HTTPStatus.GONE),
+    (BlobExists, HTTPStatus.CONFLICT),
+    (BlobNotDeleted, HTTPStatus.CONFLICT),
+    (BlobStoreExists, HTTPStatus.CONFLICT),
+    (BlobStoreFull, HTTPStatus.INSUFFICIENT_STORAGE),
+    (BlobTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (RangeNotSatisfiable, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
+    # A topic or store was closed under a request: who asks again finds it, or that it is gone.
+    (LogClosed, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
+
+_BLOBS = "/blobs/"
 
 
 def status_of(error: LithifyError) -> HTTPStatus:
     """The first that fits; what is not the caller's fault is ours."""
     if isinstance(error, Refused):
         return error.status
+    if isinstance(error, WriteFailed) and error.cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HTTPStatus.INSUFFICIENT_STORAGE
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
@@ -74,11 +108,17 @@ def _reason(status: int, reason: str) -> JSONResponse:
 async def _lithify_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LithifyError)
     status = status_of(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, Refused):
+        # Where no tool of Pulsar expects another one.
+        in_blobs = request.scope["path"].startswith(_BLOBS)
+        status = HTTPStatus.BAD_REQUEST if in_blobs else status
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
     answer = _reason(status, str(error))
     if status is HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, RangeNotSatisfiable):
+        answer.headers["Content-Range"] = f"bytes */{error.size_bytes}"
     return answer
 
 

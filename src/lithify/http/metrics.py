@@ -1,5 +1,7 @@
 """Metrics in Prometheus' text form, under the names of Pulsar's, so that its dashboards work.
 
+Those of blobs, which Pulsar does not have, are in `blob_meters.py`.
+
 Made anew at each request from what the open topics say; one that is not open yet is counted, but
 not opened for this.
 """
@@ -12,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from lithify.http.blob_meters import blob_metrics
+from lithify.http.blobs import BlobService
 from lithify.http.paths import BrokerHere
 from lithify.pulsar.broker import Broker
 from lithify.topics.backlog import storage_bytes, subscription_backlog
@@ -29,9 +33,10 @@ _SUBSCRIPTION = (*_TOPIC, "subscription")
 class _Node(Collector):
     """The metrics of a node as they are now."""
 
-    def __init__(self, broker: Broker, cluster: str) -> None:
+    def __init__(self, broker: Broker, cluster: str, blobs: BlobService | None) -> None:
         self._broker = broker
         self._cluster = cluster
+        self._blobs = blobs
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -49,6 +54,8 @@ class _Node(Collector):
         yield from self._topics(opened)
         yield from self._subscriptions(opened)
         yield from self._compaction(opened)
+        if self._blobs is not None:
+            yield from blob_metrics(self._blobs.stores, self._blobs.meters)
 
     def _topics(self, opened: list[Topic]) -> Iterator[Metric]:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
@@ -148,5 +155,6 @@ def _namespace_of(topic: str) -> str:
 async def metrics(request: Request, broker: BrokerHere) -> Response:
     """What Prometheus collects."""
     registry = CollectorRegistry()
-    registry.register(_Node(broker, request.app.state.cluster))
+    state = request.app.state
+    registry.register(_Node(broker, state.cluster, state.blobs))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -121,4 +121,4 @@ def _drop(topic: Topic, end: int) -> None:
     topic.log.drop_head(end)
     topic.log.reclaim()
     topic.compaction.cancel()
-    topic.compaction.delete_view()
+    topic.service.delete_compacted()

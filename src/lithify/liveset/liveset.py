@@ -225,6 +225,16 @@ class LiveSet:
         distance = (asked - self.starts[index]).view(np.uint64)
         return distance <= self.extras[index]
 
+    def is_subset(self, other: LiveSet) -> bool:
+        """Whether every member is one of the other set's."""
+        if not self or not other:
+            return not self
+        # Ranges do not touch each other, so one of ours must be inside one of theirs.
+        index = np.searchsorted(other.starts, self.starts, side="right") - 1
+        lasts = self.starts + self.extras.astype(np.int64)
+        their_lasts = other.starts + other.extras.astype(np.int64)
+        return bool(((other.starts[index] <= self.starts) & (lasts <= their_lasts[index])).all())
+
     def overlaps(self, start: int, stop: int) -> bool:
         """Whether any member is in the half-open range."""
         low, high = self._bounds(start, stop - 1)

@@ -36,6 +36,7 @@ import numpy as np
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.liveset import LiveSet
+from lithify.log.deadset_kernels import dead_messages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,6 +156,10 @@ class Parts:
         dead[asked] = words >> (slot & _WORD_MASK).astype(np.uint64) & np.uint64(1) == 0
         return dead
 
+    def names(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each position is that of a partly live entry."""
+        return self._places(positions)[1]
+
     def _places(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(index, is it there?) of each position."""
         if not len(self):
@@ -246,9 +251,18 @@ class DeadSet:
         columns = (parts.positions, parts.slots, parts.starts, parts.words)
         return self.entries.nbytes + sum(column.nbytes for column in columns)
 
+    def messages(self, positions: NDArray[np.int64], slots: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether each message is dead, with its entry or in it; slot -1 is one in no batch."""
+        starts, stops = self.entries.range_arrays()
+        parts = self.parts
+        dead: NDArray[np.bool_] = dead_messages(
+            positions, slots, starts, stops, parts.positions, parts.slots, parts.starts, parts.words
+        )
+        return dead
+
     def widens(self, earlier: DeadSet) -> bool:
         """Is everything that was dead in `earlier` dead in here?"""
-        if earlier.entries - self.entries:
+        if not earlier.entries.is_subset(self.entries):
             return False
         left = ~self.entries.contains_many(earlier.parts.positions)
         return self.parts.narrows(earlier.parts.take(np.flatnonzero(left)))

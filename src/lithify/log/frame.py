@@ -20,7 +20,7 @@ the log says so; if no intact frame vouches for them, a crash tore them before a
 that they are durable, and they are cut (`recovery.py`). Frames copied by a rewrite keep the
 number; in a sealed segment it means nothing.
 
-Flags: the low byte is the log's (`FLAG_TOMBSTONE`), the high byte the store's.
+Flags: the low byte is the log's (`FLAG_TOMBSTONE`, `FLAG_ERASED`), the high byte the store's.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BODY_BYTES_MAX",
     "FLAGS_MAX",
+    "FLAG_ERASED",
     "FLAG_TOMBSTONE",
     "HEADER",
     "HEADER_BYTES",
@@ -46,8 +47,10 @@ __all__ = [
     "TIME_MS_MAX",
     "Entry",
     "check_fields",
+    "checked_body",
     "decode_frame",
     "encode_header",
+    "is_erased",
 ]
 
 HEADER = struct.Struct("<IIQQII")
@@ -64,6 +67,11 @@ TAG_MAX = 2**32 - 1
 
 FLAG_TOMBSTONE = 0x0001
 """The entry deletes its key."""
+
+FLAG_ERASED = 0x0002
+"""The frame was written over: parts of its body are zeros now (`erasing.py`)."""
+
+_FLAGS_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +109,49 @@ def check_fields(
 
 
 def encode_header(
-    body: Buffer, position: int, time_ms: int, flags: int, tag: int, synced: int
+    body: Buffer,
+    position: int,
+    time_ms: int,
+    flags: int,
+    tag: int,
+    synced: int,
+    more: Buffer = b"",
 ) -> bytes:
-    """The 32 bytes that go before `body`."""
-    tail = _TAIL.pack(len(body), position, time_ms << 16 | flags, tag, synced)
-    return _CRC.pack(crc32c(body, crc32c(tail))) + tail
+    """The 32 bytes that go before `body` and `more`, which together are the entry's body."""
+    length = len(body) + len(more)
+    tail = _TAIL.pack(length, position, time_ms << 16 | flags, tag, synced)
+    crc = crc32c(body, crc32c(tail))
+    return _CRC.pack(crc32c(more, crc) if more else crc) + tail
 
 
 def decode_frame(data: Buffer, offset: int, path: str) -> Entry:
     """The entry whose frame begins at `offset` of `data`, its CRC checked."""
+    position, stamp, tag, body = _checked(data, offset, path)
+    return Entry(position, stamp >> 16, bytes(body), stamp & FLAGS_MAX, tag)
+
+
+def checked_body(data: Buffer, offset: int, position: int, path: str) -> memoryview:
+    """The body of the frame at `offset`, in place; it must have its CRC and this position."""
+    found, _, _, body = _checked(data, offset, path)
+    if found != position:
+        raise DamagedFrame(path, offset, f"is position {found}, not {position}")
+    return body
+
+
+def is_erased(data: Buffer, offset: int) -> bool:
+    """Whether the frame at `offset`, which was checked, was written over."""
+    return bool(data[offset + _FLAGS_AT] & FLAG_ERASED)
+
+
+def _checked(data: Buffer, offset: int, path: str) -> tuple[int, int, int, memoryview]:
+    """(position, stamp, tag, body in place)."""
     view = memoryview(data)[offset:]
     if len(view) < HEADER_BYTES:
         raise DamagedFrame(path, offset, f"{len(view)} bytes left, a header has {HEADER_BYTES}")
     crc, length, position, stamp, tag, _ = HEADER.unpack_from(view)
-    if length > BODY_BYTES_MAX or HEADER_BYTES + length > len(view):
+    end = HEADER_BYTES + length
+    if length > BODY_BYTES_MAX or end > len(view):
         raise DamagedFrame(path, offset, f"length {length} reaches past the end")
-    if crc32c(view[4 : HEADER_BYTES + length]) != crc:
+    if crc32c(view[4:end]) != crc:
         raise DamagedFrame(path, offset, "CRC-32C does not match")
-    body = bytes(view[HEADER_BYTES : HEADER_BYTES + length])
-    return Entry(position, stamp >> 16, body, stamp & FLAGS_MAX, tag)
+    return position, stamp, tag, view[HEADER_BYTES:end]

@@ -163,11 +163,14 @@ def encode(
     order, starts = bucket_order(rows.hash_high, keep)
     stored, values, crcs, columns = 0, [], [], []
     for number, (name, kind) in enumerate(COLUMNS.items()):
-        column = getattr(rows, name)[order].astype(kind, copy=False)
-        same = not len(column) or bool(column[0] == column[-1] and (column == column[0]).all())
-        values.append(column[:1].astype("<u8").tobytes().ljust(8, b"\0") if same else bytes(8))
-        if same:
+        column = getattr(rows, name).astype(kind, copy=False)
+        # To bring a column in order costs far more than to see that there is nothing to order.
+        if len(order) == 0 or not _is_same(column):
+            column = column[order]
+        if _is_same(column):
+            values.append(column[:1].astype("<u8").tobytes().ljust(8, b"\0"))
             continue
+        values.append(bytes(8))
         data = column.view(np.uint8)
         stored |= 1 << number
         crcs.append(bucket_crcs(data, starts, kind.itemsize).astype("<u4").tobytes())
@@ -190,6 +193,11 @@ def encode(
     )
     tables = (head, starts.astype("<i8").tobytes(), b"".join(crcs))
     return [*(table + _CRC.pack(crc32c(table)) for table in tables), *columns]
+
+
+def _is_same(column: NDArray[Any]) -> bool:
+    """Whether all rows have one value."""
+    return not len(column) or bool(column[0] == column[-1] and (column == column[0]).all())
 
 
 def write_key_index(fs: FileSystem, path: str, pieces: Sequence[Buffer], attempt: str) -> None:

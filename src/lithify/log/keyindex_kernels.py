@@ -1,4 +1,4 @@
-"""Compiled loops over the rows of a key index: into buckets, and their CRCs. Pure."""
+"""Compiled loops over the rows of a key index: into buckets, by position, and their CRCs. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from numba import njit
 
 from lithify.log.kernels import crc32c_of
 
-__all__ = ["bucket_crcs", "bucket_order"]
+__all__ = ["bucket_crcs", "bucket_order", "position_order", "sort_rows"]
 
 _BUCKETS = 256
 _SHIFT = np.uint64(56)
+
+_DIGIT_BITS = 11
+"""Of a number by which rows are sorted at a time: as many counts as fit into the CPU's cache."""
+_DIGIT_MASK = np.uint64((1 << _DIGIT_BITS) - 1)
 
 
 @njit(cache=True, nogil=True)
@@ -33,6 +37,48 @@ def bucket_order(hash_high, keep):  # type: ignore[no-untyped-def]
             order[following[into]] = row
             following[into] += 1
     return order, starts
+
+
+@njit(cache=True, nogil=True)
+def _digit(number, shift):  # type: ignore[no-untyped-def]
+    return np.int64((np.uint64(number) >> np.uint64(shift)) & _DIGIT_MASK)
+
+
+@njit(cache=True, nogil=True)
+def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
+    """Sort the numbers of rows by what `numbers` has for each; equal ones stay as they are.
+
+    Digit by digit: a comparing sort takes five times as long. `order` is used up.
+    """
+    if order.size == 0:
+        return order
+    lowest, highest = np.int64(numbers[order[0]]), np.int64(numbers[order[0]])
+    for row in order:
+        lowest = min(lowest, np.int64(numbers[row]))
+        highest = max(highest, np.int64(numbers[row]))
+    other = np.empty_like(order)
+    shift = 0
+    while shift < 64 and np.uint64(highest - lowest) >> np.uint64(shift):
+        places = np.zeros((1 << _DIGIT_BITS) + 1, dtype=np.int64)
+        for row in order:
+            places[_digit(numbers[row] - lowest, shift) + 1] += 1
+        # Positions of several ledgers have the same digits in the middle.
+        if places.max() < order.size:
+            for digit in range(1 << _DIGIT_BITS):
+                places[digit + 1] += places[digit]
+            for row in order:
+                digit = _digit(numbers[row] - lowest, shift)
+                other[places[digit]] = row
+                places[digit] += 1
+            order, other = other, order
+        shift += _DIGIT_BITS
+    return order
+
+
+@njit(cache=True, nogil=True)
+def position_order(rows, position, slot):  # type: ignore[no-untyped-def]
+    """The numbers of these rows by position, and those of one position by slot."""
+    return sort_rows(sort_rows(rows.copy(), slot), position)
 
 
 @njit(cache=True, nogil=True)

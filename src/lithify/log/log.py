@@ -23,6 +23,10 @@ Locks, always taken in this order
     _write_lock      the active segment; held for a write, not for an fsync
     publisher.lock   the manifest; an append waits for it only when it has to roll
 
+Whoever calls `roll` has what takes longest done before the second one: what was written is fsynced
+and the next segment's file is made while others append. They wait for the footer's fsync and for
+the manifest. An append that finds its segment full does all of it under the lock.
+
 After a failed fsync in mode `always` everything that was not acknowledged is cut off again,
 because the operating system may have dropped those pages while still showing them. Their positions
 are not given out again, nor are those of a failed write. In the other modes the bytes stay, and the
@@ -35,7 +39,7 @@ import errno
 import os
 import secrets
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Self
@@ -73,7 +77,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileLock, FileSystem
     from lithify.log.batch import Slices
-    from lithify.log.pins import PinInfo
+    from lithify.log.pins import Pin, PinInfo
     from lithify.log.segment import SegmentFooter, WriterMark
     from lithify.positions import PositionRule
 
@@ -127,6 +131,10 @@ class Log:
         self._write_lock = threading.Lock()
         self._sync_ended = threading.Condition(self._write_lock)
         self._syncing = False
+        self._rolling = False
+        """Is somebody making the next segment's file?"""
+        self.sealing = False
+        """Would an append have to wait for a roll?"""
         self._state = _State(publisher.manifest, active)
         self._tick = Tick()
         self._next_position = self._first_free()
@@ -199,16 +207,26 @@ class Log:
         flags: int = 0,
         tag: int = 0,
         position: int | None = None,
+        more: Buffer = b"",
+        after: Pending | None = None,
     ) -> Pending:
-        """Append one entry. `position` must be above all others; by default it is the next one."""
+        """Append one entry. `position` must be above all others; by default it is the next one.
+
+        Its body is `body` and then `more`: two that stand apart need not be joined. If the append
+        `after` has failed, nothing is written, and its error is raised.
+        """
         time_ms = self._clock.now_ms() if time_ms is None else time_ms
-        check_fields(len(body), position or 0, time_ms, flags, tag, self.settings.entry_bytes_max)
-        size = HEADER_BYTES + len(body)
+        length = len(body) + len(more)
+        check_fields(length, position or 0, time_ms, flags, tag, self.settings.entry_bytes_max)
+        size = HEADER_BYTES + length
         with self._write_lock:
             active, place = self._prepare(size, position)
-            header = encode_header(body, place, time_ms, flags, tag, active.durable.end)
+            if after is not None and after.done():
+                after.result()
+            synced = active.durable.end
+            header = encode_header(body, place, time_ms, flags, tag, synced, more)
             try:
-                active.writer.append((header, body), size, place, time_ms)
+                active.writer.append((header, body, more), size, place, time_ms)
             except OSError as error:
                 raise self._write_failed(error, place) from error
             return self._written(active, place)
@@ -428,59 +446,106 @@ class Log:
         return writer.entries > 0 and (full or self._too_old(writer))
 
     def roll(self) -> None:
-        """Seal the active segment and start the next; an empty one stays."""
+        """Seal the active segment and start the next; an empty one stays. See the module."""
+        if self._has_unsynced():
+            self.sync()
         with self._write_lock:
             self._check_usable()
-            self._roll()
-
-    def _roll(self) -> None:
-        while self._syncing:
-            self._sync_ended.wait()
-        with self._publisher.lock:
-            # While this waited for the fsync or for the manifest, others may have closed the log
-            # or left something to be repaired first.
-            self._check_usable()
-            active = self._state.active
-            writer = active.writer
-            if not writer.entries:
+            while self._rolling:
+                self._sync_ended.wait()
+            if not self._state.active.writer.entries:
                 return
-            manifest = self._publisher.manifest
-            segment_id = manifest.next_segment_id
-            first = self._rule.first(segment_id, self._next_position - 1)
-            if first > POSITION_MAX:
-                raise PositionOutOfRange(first, f"{POSITION_MAX} or lower")
-            path = f"{self.directory}/{segment_name(segment_id)}"
-            header = replace(
-                writer.header,
-                segment_id=segment_id,
-                first_position=first,
-                created_ms=self._clock.now_ms(),
-            )
-            try:
-                footer = writer.seal()
-            except OSError as error:
-                failure = self._write_failed(error)
-                self._drop_unacknowledged(active, failure)
-                raise failure from error
-            self._durable_up_to(active, writer.mark())
-            try:
-                successor = SegmentWriter.create(self._fs, path, header)
-            except OSError as error:
-                raise self._write_failed(error) from error
-            try:
-                successor.file.fsync()
-            except OSError as error:
-                successor.file.close()
-                raise self._write_failed(error) from error
-            self._publisher.publish(
-                lambda m: _rolled(m, footer, header),
-                "roll",
-                adopt=lambda m: self._switch(m, successor),
-                drop=lambda: self._unseal(successor),
-            )
-        self._events(
-            SegmentSealed(self.directory, manifest.active.name, footer.entries, footer.file_bytes)
+            header = self._successor()
+            self._rolling = True
+        spare: SegmentWriter | None = None
+        try:
+            spare = self._begin(header)
+        finally:
+            with self._write_lock:
+                try:
+                    if spare is not None:
+                        self._roll(spare)
+                finally:
+                    self._rolling = False
+                    self._sync_ended.notify_all()
+
+    def _roll(self, spare: SegmentWriter | None = None) -> None:
+        """Under the write lock; `spare` is the successor, if it was made before."""
+        rolled = self._state.active
+        while self._syncing or (self._rolling and spare is None):
+            self._sync_ended.wait()
+        self.sealing = True
+        try:
+            with self._publisher.lock, ExitStack() as unused:
+                if spare is not None:
+                    unused.callback(spare.file.close)
+                # While this waited for the fsync or for the manifest, others may have closed the
+                # log, left something to be repaired first, or rolled.
+                self._check_usable()
+                active = self._state.active
+                if active is not rolled or not active.writer.entries:
+                    return
+                header = self._successor()
+                footer = self._seal(active)
+                if spare is None or not _is_for(spare.header, header):
+                    # If this fails the footer is cut off again before the next write.
+                    self._torn = True
+                    spare = self._begin(header)
+                    self._torn = False
+                else:
+                    unused.pop_all()
+                self._start(footer, spare)
+        finally:
+            self.sealing = False
+
+    def _successor(self) -> SegmentHeader:
+        """The header of the segment after the active one."""
+        segment_id = self._publisher.manifest.next_segment_id
+        first = self._rule.first(segment_id, self._next_position - 1)
+        if first > POSITION_MAX:
+            raise PositionOutOfRange(first, f"{POSITION_MAX} or lower")
+        return replace(
+            self._state.active.writer.header,
+            segment_id=segment_id,
+            first_position=first,
+            created_ms=self._clock.now_ms(),
         )
+
+    def _begin(self, header: SegmentHeader) -> SegmentWriter:
+        """A segment without entries, durable; nobody knows it yet."""
+        path = f"{self.directory}/{segment_name(header.segment_id)}"
+        try:
+            writer = SegmentWriter.create(self._fs, path, header)
+            try:
+                writer.file.fsync()
+            except BaseException:
+                writer.file.close()
+                raise
+        except OSError as error:
+            self._events(WriteRefused(self.directory, path, str(error)))
+            raise WriteFailed(path, error) from error
+        return writer
+
+    def _seal(self, active: _Active) -> SegmentFooter:
+        try:
+            footer = active.writer.seal()
+        except OSError as error:
+            failure = self._write_failed(error)
+            self._drop_unacknowledged(active, failure)
+            raise failure from error
+        self._durable_up_to(active, active.writer.mark())
+        return footer
+
+    def _start(self, footer: SegmentFooter, successor: SegmentWriter) -> None:
+        """Publish that the active segment is sealed and its successor active."""
+        name = self._publisher.manifest.active.name
+        self._publisher.publish(
+            lambda m: _rolled(m, footer, successor.header),
+            "roll",
+            adopt=lambda m: self._switch(m, successor),
+            drop=lambda: self._unseal(successor),
+        )
+        self._events(SegmentSealed(self.directory, name, footer.entries, footer.file_bytes))
 
     def _switch(self, manifest: Manifest, successor: SegmentWriter) -> None:
         """The roll is published: the successor is active, and all before it is durable."""
@@ -592,13 +657,17 @@ class Log:
     @contextmanager
     def snapshot(self, owner: str = "reader") -> Iterator[Snapshot]:
         """What the log holds now, pinned until the block ends."""
-        if self._closed:
-            raise LogClosed(f"{self.directory} is closed")
-        with self._pins.pin(lambda: self.manifest.generation, owner):
+        with self.pin(owner):
             state = self._state
             end, last = state.active.visible
             tail = ActiveTail(state.active.writer.blocks, end, last)
             yield Snapshot(state.manifest, self._segments, tail)
+
+    def pin(self, owner: str) -> Pin:
+        """Claim the generation that rules now: its files, and those of later ones, stay."""
+        if self._closed:
+            raise LogClosed(f"{self.directory} is closed")
+        return self._pins.pin(lambda: self._state.manifest.generation, owner)
 
     def pins(self) -> list[PinInfo]:
         """Who holds which generation, oldest first."""
@@ -626,6 +695,9 @@ class Log:
     def abandon(self) -> None:
         """Let go without making anything durable, as a killed process would."""
         with self._write_lock:
+            while self._rolling:
+                # Whoever opens the log next may give the same name to a segment.
+                self._sync_ended.wait()
             if self._closed:
                 return
             self._closed = True
@@ -667,6 +739,11 @@ def _create(
     )
     write_manifest(fs, directory, manifest)
     return manifest
+
+
+def _is_for(made: SegmentHeader, wanted: SegmentHeader) -> bool:
+    """May a segment with the one header be used where the other is wanted?"""
+    return replace(made, created_ms=wanted.created_ms) == wanted
 
 
 def _rolled(manifest: Manifest, footer: SegmentFooter, header: SegmentHeader) -> Manifest:

@@ -4,12 +4,15 @@ LOCK                       held by the one process that writes
 MANIFEST                   the one truth: which files belong to the log
 JOURNAL                    progress of a compaction run; exists only while one is unfinished
 HISTORY                    reports of finished runs
+ERASE                      progress of erasing, and the frames that are being written over
+REPLICATION                how far a store has read its replicas, and they it
 000000000007.seg           segment 7, written by appends
 000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
 000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
 000000000007.keys          key index of segment 7 (side file: may be rebuilt at any time)
 000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
 5f3a9c….pin                a reading process's claim on a generation
+PACE.tmp                   the rate of the run that is going on, for its tasks
 *.tmp                      an atomic replacement that did not finish
 """
 
@@ -20,10 +23,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 __all__ = [
+    "ERASE",
     "HISTORY",
     "JOURNAL",
     "LOCK",
     "MANIFEST",
+    "PACE",
+    "REPLICATION",
     "FileKind",
     "FileName",
     "dead_set_name",
@@ -37,6 +43,10 @@ LOCK = "LOCK"
 MANIFEST = "MANIFEST"
 JOURNAL = "JOURNAL"
 HISTORY = "HISTORY"
+ERASE = "ERASE"
+PACE = "PACE.tmp"
+"""Removed at the next open, as all that ends so."""
+REPLICATION = "REPLICATION"
 
 
 class FileKind(StrEnum):
@@ -46,6 +56,8 @@ class FileKind(StrEnum):
     MANIFEST = "manifest"
     JOURNAL = "journal"
     HISTORY = "history"
+    ERASE = "erase"
+    REPLICATION = "replication"
     SEGMENT = "segment"
     REWRITTEN = "rewritten segment"
     DEAD_SET = "dead set"
@@ -70,6 +82,8 @@ _FIXED = {
     MANIFEST: FileKind.MANIFEST,
     JOURNAL: FileKind.JOURNAL,
     HISTORY: FileKind.HISTORY,
+    ERASE: FileKind.ERASE,
+    REPLICATION: FileKind.REPLICATION,
 }
 _SUFFIXES = {"seg": FileKind.SEGMENT, "keys": FileKind.KEY_INDEX, "dead": FileKind.DEAD_SET}
 _NUMBERED = re.compile(r"(\d{12})(?:-([0-9a-z]+))?\.(seg|keys|dead)")

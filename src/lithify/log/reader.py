@@ -110,6 +110,14 @@ class OpenSegments:
     @contextmanager
     def use(self, ref: SegmentRef) -> Iterator[OpenSegment]:
         """The open segment; it stays open until the block ends."""
+        segment = self.acquire(ref)
+        try:
+            yield segment
+        finally:
+            self.release(ref, segment)
+
+    def acquire(self, ref: SegmentRef) -> OpenSegment:
+        """The open segment; it stays open until it is released."""
         key = ref.name, ref.sealed
         with self._lock:
             segment = self._open.get(key)
@@ -117,14 +125,16 @@ class OpenSegments:
                 segment = self._open[key] = OpenSegment(self._fs, self._directory, ref)
             self._open.move_to_end(key)
             segment.users += 1
-            self._evict(self._limit)
-        try:
-            yield segment
-        finally:
-            with self._lock:
-                segment.users -= 1
-                if self._open.get(key) is not segment and not segment.users:
-                    segment.file.close()
+            if len(self._open) > self._limit:
+                self._evict(self._limit)
+        return segment
+
+    def release(self, ref: SegmentRef, segment: OpenSegment) -> None:
+        """Give back what `acquire` gave."""
+        with self._lock:
+            segment.users -= 1
+            if not segment.users and self._open.get((ref.name, ref.sealed)) is not segment:
+                segment.file.close()
 
     def dead_set(self, ref: DeadRef) -> DeadSet:
         """A dead set, read if it is not in memory."""

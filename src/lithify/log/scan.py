@@ -181,7 +181,7 @@ class Pieces:
             self._allocate(max(2 * len(old), need))
             self._buffer[:left] = old[:left]
         elif left and consumed:
-            self._buffer[:left] = self._buffer[consumed : self._held].copy()
+            self._buffer[:left] = self._buffer[consumed : self._held]
         self._held = left
         return not (at_end and (left == 0 or consumed == 0))
 

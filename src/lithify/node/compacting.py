@@ -1,9 +1,10 @@
 """Compaction in a node that serves: who does the work, and what starts it.
 
-1. Runs are done by one worker process with a Spark session for all topics. It is started by the
-   first run and let go when it was idle for long (`pipeline/worker.py`).
-2. Once in a while the topics are looked at for what is due (`topics/compactions.py`), in a thread.
-3. When the node stops, the run that is going on is cancelled, and the worker ended.
+1. Runs are done by one worker process with a Spark session for all topics and blob stores. It is
+   started by the first run and let go when it was idle for long (`pipeline/worker.py`).
+2. Once in a while both are looked at for what is due (`topics/compactions.py`,
+   `blobs/compactions.py`), in a thread.
+3. When the node stops, the runs that are going on are cancelled, and the worker ended.
 
 Called by `serving.py`.
 """
@@ -14,6 +15,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from lithify.blobs.compaction import BLOB_TASKS
 from lithify.logger import get_logger
 from lithify.pipeline.worker import WorkerJobs
 from lithify.topics.compaction import TOPIC_TASKS
@@ -33,14 +35,15 @@ log = get_logger("lithify.node")
 @asynccontextmanager
 async def compacting(node: Node) -> AsyncIterator[None]:
     """Compact what is due or asked for while the block runs."""
-    settings, compactions = node.settings, node.topics.compactions
+    settings, both = node.settings, (node.topics.compactions, node.blobs.compactions)
     worker = WorkerJobs(
         node.clock,
         master=settings.compaction_master,
-        preload=TOPIC_TASKS,
+        preload=tuple(dict.fromkeys((*TOPIC_TASKS, *BLOB_TASKS))),
         idle_s=settings.compaction_idle_ms / 1000,
     )
-    compactions.jobs = worker
+    for compactions in both:
+        compactions.jobs = worker
     ended = asyncio.Event()
     task = asyncio.create_task(_look(node, worker, ended))
     try:
@@ -48,7 +51,8 @@ async def compacting(node: Node) -> AsyncIterator[None]:
     finally:
         ended.set()
         await task
-        await asyncio.to_thread(compactions.close)
+        for compactions in both:
+            await asyncio.to_thread(compactions.close)
         await asyncio.to_thread(worker.close)
 
 
@@ -56,6 +60,7 @@ async def _look(node: Node, worker: WorkerJobs, ended: asyncio.Event) -> None:
     while not ended.is_set():
         try:
             await asyncio.to_thread(node.topics.compactions.look)
+            await asyncio.to_thread(node.blobs.compactions.look)
             await asyncio.to_thread(worker.maintain)
         except Exception:
             log.exception("looking for what is to be compacted failed")

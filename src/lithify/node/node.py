@@ -9,8 +9,9 @@
             ...
 
     DIRECTORY/LOCK          who has it open; a second process is refused
-    DIRECTORY/definitions   tenants, namespaces, topics
+    DIRECTORY/definitions   tenants, namespaces, topics, blob stores
     DIRECTORY/topics/       see `topics/store.py`
+    DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` makes a store
 
 As a library a node has no thread, no socket and no task: what is asked of it happens before the
 call returns, on the caller's thread. `serve` puts a broker in front of the same topics and runs in
@@ -22,6 +23,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
+from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
@@ -60,14 +62,28 @@ class Node:
         self.settings = settings
         self.fs = fs or LocalFileSystem()
         self.clock = clock or SystemClock()
+        directory = settings.data.rstrip("/") or "/"
+        # First the topics: they lock the directory and read the definitions of all.
         self.topics = Topics(
             self.fs,
-            settings.data.rstrip("/") or "/",
+            directory,
             settings=settings.topics,
             clock=self.clock,
             events=events,
             owner=f"{what}, pid {os.getpid()}",
         )
+        try:
+            self.blobs = BlobStores(
+                self.fs,
+                directory,
+                self.topics.definitions,
+                settings=settings.blobs,
+                clock=self.clock,
+                events=events,
+            )
+        except BaseException:
+            self.topics.close()
+            raise
         self._closed = False
 
     async def serve(
@@ -87,7 +103,10 @@ class Node:
         """Make everything durable and let go of the directory; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            self.topics.close()
+            try:
+                self.blobs.close()
+            finally:
+                self.topics.close()
 
     def __enter__(self) -> Self:
         return self

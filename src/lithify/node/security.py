@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.topics.definitions import Definitions
 
-__all__ = ["SecuritySettings", "check_host", "make_access", "make_tls"]
+__all__ = ["SecuritySettings", "check_host", "make_access", "make_tls", "read_token"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,16 @@ def make_access(
     else:
         return None
     return Access(key, superusers=security.superusers, definitions=definitions, clock=clock)
+
+
+def read_token(fs: FileSystem, path: str) -> str:
+    """The token that is shown to other nodes; empty if there is no file."""
+    if not path:
+        return ""
+    token = _read(fs, "replication_token_file", path).strip()
+    if not token.isascii() or not token.decode().isprintable():
+        raise InvalidSetting("replication_token_file", path, "a file with one token")
+    return token.decode()
 
 
 def _secret(data: bytes) -> bytes:

@@ -4,7 +4,9 @@
 2. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
 3. Tell the caller the addresses.
 4. Open the topics that nobody uses yet, in the background (`opening.py`).
-5. Compact topics on request, and by themselves where that is wanted (`compacting.py`).
+5. Compact topics and blob stores on request, and by themselves where that is wanted
+   (`compacting.py`); open the stores and look after them (`blob_upkeep.py`), and keep those in step
+   that have replicas (`replicating.py`).
 6. Until told to stop: serve, and once an interval let the topics do what only time brings about.
    What of it waits for the disk is done in a thread, one round at a time.
 7. Stop listening; let each connection send what was answered and close it, and those hard that
@@ -28,9 +30,11 @@ from typing import TYPE_CHECKING, Any
 from lithify import __version__
 from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
+from lithify.node.blob_upkeep import keep_up
 from lithify.node.compacting import compacting
 from lithify.node.opening import DESCRIPTORS_PER_TOPIC, open_rest
-from lithify.node.security import make_access, make_tls
+from lithify.node.replicating import replicate
+from lithify.node.security import make_access, make_tls, read_token
 from lithify.node.warming import warm_up
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import listen
@@ -39,11 +43,12 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
+    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.pulsar.listener import Connection
     from lithify.topics.topic import Topic
 
-    MakeApp = Callable[[Broker], Any]
+    MakeApp = Callable[[Broker, BlobStores], Any]
     """Makes the ASGI application that answers over HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
@@ -100,6 +105,7 @@ async def serve(
         clock=node.clock,
     )
     tls = make_tls(security)
+    node.blobs.token = read_token(node.fs, settings.replication_token_file)
     # Producers that come back bring the name that a broker gave them before a restart: so that
     # no other one gets it, each start has names of its own.
     broker = Broker(
@@ -124,7 +130,7 @@ async def serve(
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
         http = None
         if make_app is not None:
-            app = make_app(broker)
+            app = make_app(broker, node.blobs)
             http_port = await stack.enter_async_context(
                 _http(app, settings.http_host, settings.http_port, tls, stop)
             )
@@ -134,6 +140,8 @@ async def serve(
         await stack.enter_async_context(
             _meanwhile(lambda ended: open_rest(node.topics, ended, _topics_max()))
         )
+        await stack.enter_async_context(_meanwhile(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_meanwhile(lambda ended: replicate(node.blobs, ended)))
         await stack.enter_async_context(compacting(node))
         ready(Addresses(url, http))
         await stop.wait()

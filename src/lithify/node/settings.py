@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.node.security import SecuritySettings, check_host
@@ -119,6 +120,8 @@ class NodeSettings:
     tls_key_file: str = ""
     allow_open: bool = False
     """These six are explained by `SecuritySettings`."""
+    replication_token_file: str = ""
+    """A token that this node shows to those of other replicas."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -163,6 +166,11 @@ class NodeSettings:
             ),
             compaction_service=self.compaction_service,
         )
+
+    @property
+    def blobs(self) -> BlobSettings:
+        """Those of blob stores that do not say otherwise."""
+        return BlobSettings(durability=self.durability)
 
     @property
     def limits(self) -> ConnectionLimits:

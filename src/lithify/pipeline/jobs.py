@@ -1,8 +1,9 @@
 """Runs the tasks of a compaction as Spark jobs.
 
-One job a call: each task is a partition of its own, the heaviest first, so that the last ones to
-finish are small. Light ones share a partition. Tasks and
-results are pickled values; what a task reads and writes are files.
+One job a call. Its tasks are shared out to a few partitions of about the same weight, because each
+partition costs something; the heaviest comes first, so that the last ones to finish are small.
+Tasks that have no weights are a partition each. Tasks and results are pickled values; what a task
+reads and writes are files.
 
 1. The job is submitted from a thread of its own, under a job group of its own.
 2. The caller's thread looks ten times a second whether the run is to stop, and how many tasks are
@@ -19,6 +20,7 @@ journalled most of what it had done.
 
 from __future__ import annotations
 
+import heapq
 import threading
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
@@ -42,8 +44,16 @@ ALONE = 8
 """A task that has no other to run beside gains nothing in another process, but above this many
 times as much it is worth to have Spark try it again should it fail."""
 
-BUNDLES = 4
-"""A partition costs 5 ms, or 50 on a busy machine: so much less than a job."""
+SHARES = 4
+"""A partition costs 15 ms, or 50 on a busy machine: so much less than a job, and it is worth to be
+made of so much less work than a job."""
+
+PARTITION_WEIGHT_MAX = 2**30
+"""Progress is told by partitions."""
+
+TURNS = 4
+"""Partitions for each slot, where that makes them neither too small nor too large: what a slot that
+is slow has not begun, its neighbour takes."""
 
 WAVE_WEIGHT = 32 * 2**30
 POLL_S = 0.1
@@ -82,7 +92,6 @@ class SparkJobs:
                 name, function, tasks, weights=weights, check=check, progress=progress
             )
             return
-        least = self._small_weight // BUNDLES if weights else 0
         done = 0
         for wave in _waves(sizes):
             before, weight = done, sum(sizes[number] for number in wave)
@@ -90,10 +99,17 @@ class SparkJobs:
             def so_far(part: float, before: int = before, weight: int = weight) -> None:
                 progress(name, before + int(part * weight), total)
 
-            bundles = [[(n, tasks[n]) for n in each] for each in _bundles(wave, sizes, least)]
+            most = self._partitions(weight) if weights else len(wave)
+            bundles = [[(n, tasks[n]) for n in each] for each in _bundles(wave, sizes, most)]
             yield from self._job(name, function, bundles, check, so_far)
             done += weight
             progress(name, done, total)
+
+    def _partitions(self, weight: int) -> int:
+        """How many partitions are made of so much work; as many for each slot."""
+        worth = weight // max(1, self._small_weight // SHARES * self.slots)
+        needed = -(-weight // (PARTITION_WEIGHT_MAX * self.slots))
+        return self.slots * max(1, min(TURNS, worth), needed)
 
     def _job(
         self,
@@ -179,15 +195,15 @@ def _waves(sizes: Sequence[int]) -> Iterator[list[int]]:
         yield wave
 
 
-def _bundles(wave: Sequence[int], sizes: Sequence[int], least: int) -> Iterator[list[int]]:
-    """The numbers of the tasks of each partition, which weighs at least so much."""
-    bundle: list[int] = []
-    weight = 0
+def _bundles(wave: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of the tasks of each partition, the heaviest first.
+
+    Each task in turn, the heaviest first, goes to the partition that is lightest so far.
+    """
+    bundles: list[list[int]] = [[] for _ in range(min(most, len(wave)))]
+    lightest = [(0, number) for number in range(len(bundles))]
     for number in wave:
-        bundle.append(number)
-        weight += sizes[number]
-        if weight >= least:
-            yield bundle
-            bundle, weight = [], 0
-    if bundle:
-        yield bundle
+        weight, bundle = heapq.heappop(lightest)
+        bundles[bundle].append(number)
+        heapq.heappush(lightest, (weight + sizes[number], bundle))
+    return [bundles[bundle] for _, bundle in sorted(lightest, key=lambda each: -each[0])]

@@ -197,9 +197,16 @@ def _receive(connection: Connection, check: Callable[[], None]) -> Any:
 
 def _serve(connection: Connection, master: str, preload: str) -> None:
     """The worker: one job after the other until the node hangs up."""
-    from lithify.pipeline.session import open_session  # noqa: PLC0415  (only this side needs Spark)
+    # Only this side needs Spark.
+    from lithify.pipeline.daemon import load  # noqa: PLC0415
+    from lithify.pipeline.session import open_session  # noqa: PLC0415
 
-    session = open_session(master, preload=tuple(filter(None, preload.split(","))))
+    names = [name for name in preload.split(",") if name]
+    # Small jobs are done in this process; the JVM takes longer to start than their code to load.
+    loading = threading.Thread(target=load, args=(names,))
+    loading.start()
+    session = open_session(master, preload=names)
+    loading.join()
     jobs = SparkJobs(session, small_weight=SMALL_WEIGHT)
     connection.send(("ready", jobs.slots))
     with suppress(EOFError, OSError):

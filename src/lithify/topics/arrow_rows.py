@@ -31,7 +31,7 @@ import pyarrow as pa
 from lithify.errors import InvalidInput
 from lithify.positions import unpack
 from lithify.topics import row_kernels as kernels
-from lithify.topics.message import open_payload
+from lithify.topics.message import PLAIN_BYTES_MAX, open_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,8 +47,6 @@ __all__ = ["BATCH_BYTES", "BATCH_ROWS", "ArrowRows", "id_columns"]
 BATCH_ROWS = 8192
 BATCH_BYTES = 4 << 20
 BLOCK_ROWS = 4096
-PLAIN_BYTES_MAX = 2**31 - 1
-"""Of an opened payload: offsets in an Arrow column have 32 bits."""
 
 _MICROSECONDS_MAX = 2**63 - 1
 _PROPERTIES_OF_ENTRY = 4 << 3 | 2

@@ -18,7 +18,6 @@ takes long and belongs into one of its own. Many topics take turns in `compactio
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,29 +25,21 @@ from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.policies import Limits
 from lithify.compaction.run import Compactor, RunSettings
-from lithify.compaction.steps import typed_errors
+from lithify.compaction.runs import Runs
 from lithify.errors import (
-    Corrupt,
     InvalidInput,
-    LogClosed,
-    RunCancelled,
-    RunRefused,
-    UnsupportedVersion,
-)
-from lithify.topics.compaction_record import (
-    CompactionRecord,
-    CompactionState,
-    CompactionStatus,
 )
 from lithify.topics.rebatch import TopicRewriting
-from lithify.topics.rule import LAST_MESSAGE, VIEW_MESSAGES, TopicRule
+from lithify.topics.rule import FACTS, UNFINISHED, TopicRule
+from lithify.topics.unfinished import is_mark_due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
     from lithify.compaction.horizon import HoldHandle
     from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.record import CompactionRecord, CompactionStatus
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
     from lithify.events import EventSink
@@ -56,30 +47,20 @@ if TYPE_CHECKING:
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
     from lithify.topics.compaction_settings import CompactionSettings
+    from lithify.topics.unfinished import Mark
 
 __all__ = ["TOPIC_TASKS", "TopicCompaction", "ViewBeingDeleted"]
 
-TOPIC_TASKS = (
-    "lithify.topics.indexing",
-    "lithify.topics.survivors",
-    "lithify.topics.verdict",
-    "lithify.topics.rebatch",
-    "lithify.compaction.rewrite",
-)
-"""The modules that the tasks of a run are in; a worker that has them loaded begins at once."""
+TOPIC_TASKS = ("lithify.topics.warm_up",)
+"""What the workers begin with: the modules that the tasks of a run are in, their code loaded."""
 
 TARGET_BYTES_MAX = 256 * 2**20
 TARGET_ENTRIES_MAX = 2**24
 REWRITE_BYTES_MIN = 64 * 2**20
 """A run may rewrite so much however little is new, so that the view comes to rest."""
-SOURCE_BYTES_MAX = 2 * 2**30
-"""What one task reads at most, so that old segments, of which little is live, are many tasks."""
-
-
-HISTORY_MAX = 1000
-"""Runs that the record is made from; a history file keeps about as many."""
-
-TURN_S = 0.1
+SOURCE_BYTES_MIN, SOURCE_BYTES_MAX = 2 * TARGET_BYTES_MAX, 2 * 2**30
+"""What one task reads at most is an eighth of what is new, but within these: old segments, of which
+little is live, are many tasks then, and they can be shared out evenly."""
 
 
 class ViewBeingDeleted(InvalidInput):
@@ -101,15 +82,11 @@ class TopicCompaction:
         self._log = log
         self._clock = clock
         self.settings = settings
-        self._rule = TopicRule(settings, lambda: log.manifest.horizon)
-        self._progress: tuple[str, int, int] | None = None
-        self._turn = threading.Lock()
+        self._rule = TopicRule(
+            settings, lambda: log.manifest.horizon, self._marks, lambda: log.last_position
+        )
         self._deleting = threading.Lock()
         self._reclaiming = threading.Lock()
-        self._stopping = False
-        self._closed = False
-        self._record: CompactionRecord | None = None
-        self._failure = ""
         self._compactor = Compactor(
             log,
             fs,
@@ -120,6 +97,7 @@ class TopicCompaction:
             events=events,
             rewriting=TopicRewriting(log.manifest.log_id),
         )
+        self._runs = Runs(log.directory, self._compactor, limit="topic")
         self.history = self._compactor.history
 
     # --- looking ----------------------------------------------------------------------------
@@ -141,45 +119,34 @@ class TopicCompaction:
         settings = self.settings()
         expires = settings.key_ttl_ms or settings.tombstone_retention_ms
         manifest = self._log.manifest
+        expires = expires or is_mark_due(self._marks(), self._clock.now_ms())
         return self._log.last_position > manifest.horizon or bool(expires and manifest.view)
+
+    def _marks(self) -> Sequence[Mark]:
+        """Since when chunked messages have been unfinished, as the last run found it."""
+        marks: Sequence[Mark] = self._log.manifest.state.get(UNFINISHED, ())
+        return marks
 
     @property
     def running(self) -> bool:
         """Is a run going on?"""
-        return self._progress is not None
+        return self._runs.running
 
     def unfinished(self) -> bool:
         """Has a run been killed that no other one has taken up?"""
-        return not self.running and self._compactor.observe().unfinished
+        return self._runs.unfinished()
 
     def record(self) -> CompactionRecord:
         """What all runs have done, also those before a restart; a damaged history is a failure."""
-        record = self._record
-        if record is None:
-            reports: list[Report] = []
-            try:
-                reports = self.history.newest(HISTORY_MAX)
-            except (Corrupt, UnsupportedVersion) as error:
-                self._failure = str(error)
-            record = self._record = CompactionRecord.of(reversed(reports))
-        return record
+        return self._runs.record()
 
     def status(self) -> CompactionStatus:
         """How the last run went, also one before a restart; or how far this one is."""
-        progress, report = self._progress, self.record().latest
-        if progress is not None:
-            return CompactionStatus(CompactionState.RUNNING, "", *progress, report)
-        error = self._failure or (report.error if report is not None else None)
-        if self.unfinished():
-            error = "a run was interrupted; the next one takes it up"
-        if error:
-            return CompactionStatus(CompactionState.ERROR, error, report=report)
-        state = CompactionState.NOT_RUN if report is None else CompactionState.SUCCESS
-        return CompactionStatus(state, report=report)
+        return self._runs.status()
 
     def plan(self, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now with what is sealed; makes key indexes, changes nothing else."""
-        with self._my_turn():
+        with self._runs.turn():
             settings = self._prepare(jobs, ignore_progress)
             with self._minimum_lag(settings):
                 return self._compactor.plan()
@@ -190,32 +157,9 @@ class TopicCompaction:
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
         """Compact now."""
-
-        def note(phase: str, done: int, total: int) -> None:
-            self._progress = phase, done, total
-            if self._stopping:
-                raise RunCancelled(f"the run on {self._log.directory} was cancelled")
-            progress(phase, done, total)
-
-        with self._my_turn():
-            self._stopping = False
-            try:
-                with typed_errors(self._log.directory):
-                    report = self._run(trigger, jobs, note)
-                    self._record, self._failure = None, ""
-                    if report.result == "nothing to do":
-                        # It is not in the history, but it is the latest all the same.
-                        self._record = self.record().with_report(report)
-                return report
-            except Exception as error:
-                # The history is read when somebody asks: it may be what cannot be read now.
-                self._record, self._failure = None, str(error)
-                raise
-            finally:
-                self._progress = None
+        return self._runs.one(lambda note: self._run(trigger, jobs, note), progress)
 
     def _run(self, trigger: str, jobs: Jobs | None, note: Progress) -> Report:
-        note("PREPARE", 0, 0)
         settings = self._prepare(jobs, note)
         self._compactor.recover()
         if self.is_new() and self._log.active_bytes:
@@ -236,29 +180,28 @@ class TopicCompaction:
             return
         try:
             if self._compactor.reclaim().files:
-                self._record = None
+                self._runs.forget_record()
         finally:
             self._reclaiming.release()
 
     def cancel(self) -> None:
         """Ask a run that is going on to stop; it leaves everything as it was."""
-        # Between two steps there is nothing that the compactor could cancel.
-        self._stopping = True
-        self._compactor.cancel()
+        self._runs.cancel()
+
+    def suspend(self) -> None:
+        """Stop it because the process ends: a run of a topic is not worth to be gone on with."""
+        self._runs.cancel()
 
     def close(self) -> None:
         """Cancel the run that is going on, wait for its end, and let no other one begin."""
-        if not self._closed:
-            self._closed = True
-            while not self._turn.acquire(timeout=TURN_S):
-                self.cancel()
+        self._runs.close()
 
     def delete_view(self) -> None:
         """Forget everything that was compacted; the log stays. Waits for the end of a run."""
         if not self._deleting.acquire(blocking=False):
             raise ViewBeingDeleted(f"the view of {self._log.directory} is being deleted")
         try:
-            with self._my_turn(waits=True):
+            with self._runs.turn(waits=True):
                 self._log.publish(_without_view, "compacted view deleted")
                 with self._reclaiming:
                     self._compactor.reclaim()
@@ -290,29 +233,15 @@ class TopicCompaction:
             young = snapshot.find_time(self._clock.now_ms() - lag_min_ms)
         return self._log.next_position if young is None else young - 1
 
-    @contextmanager
-    def _my_turn(self, *, waits: bool = False) -> Iterator[None]:
-        """One at a time; the second is refused, or waits if it says so."""
-        mine = self._turn.acquire(blocking=False)
-        while waits and not mine and not self._closed:
-            mine = self._turn.acquire(timeout=TURN_S)
-        if not mine:
-            if self._closed:
-                raise LogClosed(f"{self._log.directory} is closed")
-            raise RunRefused("topic", f"a run on {self._log.directory} is going on")
-        try:
-            yield
-        finally:
-            self._turn.release()
-
 
 def _run_settings(settings: CompactionSettings, new_bytes: int) -> RunSettings:
     options: dict[str, float] = {
         "density_min": settings.live_ratio_min,
         "rewrite_bytes_max": settings.rewrite_bytes_max or max(new_bytes, REWRITE_BYTES_MIN),
     }
+    source_bytes_max = min(max(new_bytes // 8, SOURCE_BYTES_MIN), SOURCE_BYTES_MAX)
     return RunSettings(
-        Limits(TARGET_BYTES_MAX, TARGET_ENTRIES_MAX, source_bytes_max=SOURCE_BYTES_MAX),
+        Limits(TARGET_BYTES_MAX, TARGET_ENTRIES_MAX, source_bytes_max=source_bytes_max),
         "view",
         options,
         in_view=True,
@@ -321,5 +250,5 @@ def _run_settings(settings: CompactionSettings, new_bytes: int) -> RunSettings:
 
 
 def _without_view(manifest: Manifest) -> Manifest:
-    state = {k: v for k, v in manifest.state.items() if k not in {LAST_MESSAGE, VIEW_MESSAGES}}
+    state = {k: v for k, v in manifest.state.items() if k not in FACTS}
     return replace(manifest, view=None, horizon=-1, state=state)

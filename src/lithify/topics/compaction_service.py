@@ -5,6 +5,7 @@
     last_compacted_position    the horizon: at or below it compacted reads come from here
     last_message_position      the last message that is retained, without reading an entry
     find_by_publish_time       the first retained entry published at or after a time
+    delete_compacted           forget everything that was compacted
     close                      let go of everything
 
 Another implementation is named in the node's settings as "module:factory"; the factory is called
@@ -80,6 +81,12 @@ class TopicCompactionService(Protocol):
     def find_by_publish_time(self, time_ms: int) -> int | None:
         """The first retained position published at or after a time."""
 
+    def delete_compacted(self) -> None:
+        """Forget everything that was compacted; the horizon is -1 then.
+
+        May wait for the end of a run, whose result goes as well.
+        """
+
     def close(self) -> None:
         """Let go of everything."""
 
@@ -131,6 +138,10 @@ class LogCompactionService:
         with self._log.snapshot("time search") as snapshot:
             found = snapshot.find_time(time_ms, compacted=True)
             return found if found is not None and found <= snapshot.manifest.horizon else None
+
+    def delete_compacted(self) -> None:
+        """See the protocol; the log stays, `ViewBeingDeleted` if somebody else is at it."""
+        self._compaction.delete_view()
 
     def close(self) -> None:
         """The log is closed by its owner."""

@@ -1,10 +1,13 @@
-"""What a node knows by definition: tenants, namespaces, topics and their settings.
+"""What a node knows by definition: tenants, namespaces, topics, blob stores and their settings.
 
 Everything is in one file of one checked line (`compaction/lines.py`), replaced atomically by each
 change. Nothing else stores definitions, so that another keeper can take this interface over.
 
-A namespace belongs to a tenant and a topic to a namespace: what others stand in is not removed
-before them. `Definitions` is a value, its methods are pure and return the next one.
+A namespace belongs to a tenant, a topic and a blob store to a namespace: what others stand in is
+not removed before them. What else a store's definition says is for `blobs/definition.py`.
+`Definitions` is a value, its methods are pure and return the next one.
+
+Version 1 of the file has no stores; it is read, and replaced by version 2 with the next change.
 
 `DefinitionsFile.change` waits for the disk. Any thread may call it; changes happen one after the
 other, each to what the one before it has left. Who reads `current` never waits.
@@ -38,11 +41,11 @@ __all__ = [
     "TopicDefinition",
 ]
 
-DEFINITIONS_VERSION = 1
+DEFINITIONS_VERSION = 2
 
 
 class NotDefined(InvalidInput):
-    """No such tenant, namespace or topic."""
+    """No such tenant, namespace, topic or store."""
 
 
 class AlreadyDefined(InvalidInput):
@@ -76,6 +79,7 @@ class Definitions:
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def initial(cls) -> Definitions:
@@ -124,11 +128,12 @@ class Definitions:
         return replace(self, namespaces=self.namespaces | {str(name): namespace})
 
     def without_namespace(self, name: Namespace) -> Definitions:
-        """With a namespace less; it must have no topics."""
+        """With a namespace less; it must have neither topics nor stores."""
         self.namespace(name)
-        found = self.topics_of(name)
-        if found:
-            raise NotEmpty(f"namespace {name} has topics: {found[0]} and {len(found) - 1} more")
+        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
+        for what, found in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
+            if found:
+                raise NotEmpty(f"namespace {name} has {what}: {found[0]} and {len(found) - 1} more")
         rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
         return replace(self, namespaces=rest)
 
@@ -148,6 +153,21 @@ class Definitions:
         """With a topic less."""
         return replace(self, topics={k: v for k, v in self.topics.items() if k != str(name)})
 
+    # --- blob stores ------------------------------------------------------------------------
+
+    def with_store(self, name: str, row: dict[str, Any]) -> Definitions:
+        """With a store, which must not exist, more."""
+        if name in self.stores:
+            raise AlreadyDefined(f"blob store {name} exists already")
+        self.namespace(Namespace.parse(row["namespace"]))
+        return replace(self, stores=self.stores | {name: row})
+
+    def without_store(self, name: str) -> Definitions:
+        """With a store less."""
+        if name not in self.stores:
+            raise NotDefined(f"blob store {name} does not exist")
+        return replace(self, stores={k: v for k, v in self.stores.items() if k != name})
+
     # --- the file ---------------------------------------------------------------------------
 
     def to_json(self) -> str:
@@ -160,12 +180,13 @@ class Definitions:
     def from_json(cls, text: bytes, path: str = "<memory>") -> Definitions:
         """Read back; a newer version raises."""
         value = json.loads(text)
-        if value["version"] != DEFINITIONS_VERSION:
+        if value["version"] not in range(1, DEFINITIONS_VERSION + 1):
             raise UnsupportedVersion(path, value["version"], DEFINITIONS_VERSION)
         return cls(
             value["tenants"],
             {name: NamespaceDefinition(**row) for name, row in value["namespaces"].items()},
             {name: TopicDefinition(**row) for name, row in value["topics"].items()},
+            value.get("stores", {}),
         )
 
 
@@ -195,3 +216,17 @@ class DefinitionsFile:
                     raise WriteFailed(self._path, error) from error
                 self.current = new
             return new
+
+    # What a keeper of blob stores needs of it: `StoreDefinitions` of `blobs/definition.py`.
+
+    def stores(self) -> dict[str, dict[str, Any]]:
+        """The definitions of all blob stores."""
+        return self.current.stores
+
+    def add_store(self, name: str, row: dict[str, Any]) -> None:
+        """Define a blob store, which must not exist."""
+        self.change(lambda d: d.with_store(name, row))
+
+    def remove_store(self, name: str) -> None:
+        """Forget the definition of a blob store."""
+        self.change(lambda d: d.without_store(name))

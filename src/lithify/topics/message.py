@@ -62,6 +62,7 @@ __all__ = [
     "new_entry",
     "open_payload",
     "parse_entry",
+    "read_entry",
     "text_of",
 ]
 
@@ -102,6 +103,8 @@ class Message:
     event_time_ms: int = 0
     producer: str = ""
     sequence_id: int = 0
+    error: str = ""
+    """Why the entry cannot be opened; `value` is then the entry as it is stored, with no key."""
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
@@ -207,6 +210,15 @@ def decode_entry(entry: Entry, partition: int = -1) -> Iterator[Message]:
             text_of(metadata.producer_name),
             single.sequence_id,
         )
+
+
+def read_entry(entry: Entry, partition: int = -1) -> list[Message]:
+    """The same for somebody who reads on whatever comes: what cannot be opened is one message."""
+    try:
+        return list(decode_entry(entry, partition))
+    except InvalidInput as error:
+        where = MessageId(*unpack(entry.position), -1, partition)
+        return [Message(where, None, bytes(entry.body), error=str(error))]
 
 
 def messages_of(

@@ -45,10 +45,11 @@ from lithify.log.keyindex import (
     segment_crc_of,
     write_key_index,
 )
+from lithify.log.keyindex_kernels import position_order
 from lithify.log.names import key_index_name
 from lithify.log.reader import read_dead_set
-from lithify.log.scan import Frames, scan_frames
-from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer
+from lithify.log.scan import Frames
+from lithify.log.segment import read_footer
 from lithify.positions import unpack
 from lithify.topics import rebatch_kernels as kernels
 from lithify.topics.message import FLAG_SHRUNK, compress, decompress_as
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.fs import File, FileSystem
+    from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
 
 __all__ = ["TopicRewriting", "shrink", "shrink_frames"]
@@ -192,7 +193,12 @@ class TopicRewriting:
         return shrink_frames(frames, parts)
 
     def finish(
-        self, fs: FileSystem, directory: str, sources: Sequence[SegmentRef], target: SegmentRef
+        self,
+        fs: FileSystem,
+        directory: str,
+        sources: Sequence[SegmentRef],
+        target: SegmentRef,
+        edited_bytes: NDArray[np.int64],
     ) -> None:
         """Make the target's key index of those of its sources."""
         try:
@@ -209,11 +215,10 @@ class TopicRewriting:
         opaque = int(np.count_nonzero(rows.flags & OPAQUE))
         facts = IndexFacts(orders.pop(), len(rows), opaque=opaque)
         shrunk = np.concatenate([positions for _, _, positions in found])
+        if len(shrunk):
+            _share_out(rows, shrunk, edited_bytes)
         with fs.open_read(f"{directory}/{target.name}") as file:
-            footer = read_footer(file)
-            if len(shrunk):
-                _share_out(rows, shrunk, file, target)
-        segment_crc = segment_crc_of(footer)
+            segment_crc = segment_crc_of(read_footer(file))
         keep = np.ones(len(rows), np.bool_)
         pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc)
         path = f"{directory}/{key_index_name(target.name)}"
@@ -231,18 +236,20 @@ class TopicRewriting:
         dead = DeadSet(LiveSet.empty())
         if source.dead is not None:
             dead = read_dead_set(fs, directory, source.dead)
-        gone = dead.entries.contains_many(rows.position)
-        gone |= dead.parts.dead_slots(rows.position, rows.slot)
-        kept = KeyRows(**{name: getattr(rows, name)[~gone] for name in COLUMNS})
+        live = np.flatnonzero(~dead.messages(rows.position, rows.slot))
+        kept = KeyRows(**{name: getattr(rows, name)[live] for name in COLUMNS})
         if len(dead.parts):
             _count_slots(kept, dead.parts)
         return kept, order, dead.parts.positions
 
 
-def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], file: File, target: SegmentRef) -> None:
-    """Scale the shares of messages in batches that were made smaller to what these take now."""
+def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], frame_bytes: NDArray[np.int64]) -> None:
+    """Scale the shares of messages in batches that were made smaller to what these take now.
+
+    `shrunk` are the positions of those batches, ascending.
+    """
     changed = np.flatnonzero(_among(rows.position, shrunk))
-    changed = changed[np.lexsort((rows.slot[changed], rows.position[changed]))]
+    changed = position_order(changed, rows.position, rows.slot)
     begins = np.flatnonzero(np.diff(rows.position[changed], prepend=-1))
     counts = np.diff(begins, append=len(changed))
     # One more for each, so that no share is of nothing.
@@ -250,21 +257,11 @@ def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], file: File, target: Seg
     through = np.cumsum(lengths)
     through -= np.repeat((through - lengths)[begins], counts)
     whole = np.repeat(through[begins + counts - 1], counts)
-    now = np.repeat(_frame_bytes(file, target, rows.position[changed][begins]), counts)
-    until = through * now // whole
+    now = frame_bytes[np.searchsorted(shrunk, rows.position[changed[begins]])]
+    until = through * np.repeat(now, counts) // whole
     shares = np.diff(until, prepend=0)
     shares[begins] = until[begins]
     rows.length[changed] = shares
-
-
-def _frame_bytes(file: File, target: SegmentRef, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the frames at these positions."""
-    stop = SEGMENT_HEADER_BYTES + target.frame_bytes
-    sizes = [
-        frames.select(_among(frames.positions, positions)).lengths() + HEADER_BYTES
-        for frames in scan_frames(file, SEGMENT_HEADER_BYTES, stop, target.first_position - 1)
-    ]
-    return np.concatenate(sizes)
 
 
 def _among(values: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -7,25 +7,32 @@
 Each step is a job of the `Jobs` it is given, in this process or on Spark. The process that asks
 holds a bit a message and a dead set a segment at a time, never keys or payload.
 
-With the judgement go two facts into the manifest: the last retained message, from which
-GetLastMessageId is answered, and the number of messages in the view.
+With the judgement go three facts into the manifest: the last retained message, from which
+GetLastMessageId is answered, the number of messages in the view, and since when chunked messages
+have been unfinished (`unfinished.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lithify.compaction.by_key import (
+    add_up_dropped,
+    by_segment,
+    in_order,
+    make_indexes,
+    plan_ranges,
+    run_job,
+)
+from lithify.compaction.indexes import IndexTask, has_index, index_facts, index_rows
 from lithify.compaction.report import Cause
 from lithify.compaction.rule import Judgement
 from lithify.log.keyindex import BUCKETS
-from lithify.topics.indexing import IndexTask, has_index, index_facts, index_rows, run_index
-from lithify.topics.survivors import (
-    Judging,
-    SurvivorsTask,
-    plan_ranges,
-    run_survivors,
-)
+from lithify.positions import NO_POSITION
+from lithify.topics.indexing import run_index
+from lithify.topics.survivors import ROW_BYTES, Judging, SurvivorsTask, run_survivors
+from lithify.topics.unfinished import given_up_through, with_mark, without_used
 from lithify.topics.verdict import VerdictTask, run_verdict
 
 if TYPE_CHECKING:
@@ -36,14 +43,21 @@ if TYPE_CHECKING:
     from lithify.log.manifest import SegmentRef
     from lithify.topics.compaction_settings import CompactionSettings
     from lithify.topics.survivors import Survivors
+    from lithify.topics.unfinished import Mark
     from lithify.topics.verdict import Verdict
 
-__all__ = ["LAST_MESSAGE", "VIEW_MESSAGES", "TopicRule"]
+__all__ = ["FACTS", "LAST_MESSAGE", "UNFINISHED", "VIEW_MESSAGES", "TopicRule"]
 
 LAST_MESSAGE = "last_message"
 """In the manifest's state: [position, slot] of the view's last message, or null."""
 
 VIEW_MESSAGES = "view_messages"
+
+UNFINISHED = "unfinished"
+"""In the manifest's state: [end, time_ms] of each mark."""
+
+FACTS = frozenset({LAST_MESSAGE, VIEW_MESSAGES, UNFINISHED})
+"""All of them: they go with the view."""
 
 SURVIVOR_WEIGHT, VERDICT_WEIGHT = 8, 4
 """Of a row. Below the weight from which Spark pays, 8 and 16 million rows, these two steps take
@@ -60,48 +74,46 @@ class TopicRule:
     settings: Callable[[], CompactionSettings]
     judged_before: Callable[[], int]
     """The horizon of the last run: what is above it is judged for the first time."""
+    marks: Callable[[], Sequence[Mark]] = tuple
+    """Those of the last run."""
+    log_end: Callable[[], int] = lambda: NO_POSITION
+    """The log's last position, also above the horizon."""
     _last: tuple[int, int] | None = None
     _messages: int = 0
+    _marks: list[Mark] = field(default_factory=list)
 
     def facts(self) -> Mapping[str, Any]:
         """For the manifest, once everything was judged."""
         last = None if self._last is None else list(self._last)
-        return {LAST_MESSAGE: last, VIEW_MESSAGES: self._messages}
+        return {LAST_MESSAGE: last, VIEW_MESSAGES: self._messages, UNFINISHED: self._marks}
 
     def judge(self, question: Question) -> Iterator[Judgement]:
         """See `Rule`."""
-        self._last, self._messages = None, 0
+        self._last, self._messages, self._marks = None, 0, []
         if not question.segments:
             return
         settings = self.settings()
+        # The segment at the horizon may have left the view.
+        judged = max(self.judged_before(), question.segments[-1].last_position)
+        marks = with_mark(self.marks(), self.log_end(), question.as_of_ms)
         judging = Judging(
             by_event_time=settings.by_event_time,
             keep_keyless=settings.keep_keyless,
             tombstones_until_ms=_tombstones_until_ms(settings, question.as_of_ms),
             keys_until_ms=question.as_of_ms - settings.key_ttl_ms if settings.key_ttl_ms else -1,
+            given_up_through=given_up_through(marks, judged),
         )
         indexes = [self._index_task(question, segment, judging) for segment in question.segments]
-        self._index(question, indexes)
+        missing = [task for task in indexes if not has_index(task)]
+        make_indexes(question, missing, run_index)
         found = self._survivors(question, indexes, judging)
-        tasks = [
-            VerdictTask(index, tuple(each)) for index, each in zip(indexes, found, strict=True)
-        ]
-        verdicts: dict[int, Verdict] = {}
-        following = 0
+        if any(each.waiting for segment in found for each in segment):
+            self._marks = without_used(marks, judging.given_up_through)
+        tasks = [VerdictTask(index, each) for index, each in zip(indexes, found, strict=True)]
         weights = [VERDICT_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
-        results = question.jobs.run(
-            "verdict",
-            run_verdict,
-            tasks,
-            weights=weights,
-            check=question.check,
-            progress=question.progress,
-        )
-        for number, verdict in results:
-            verdicts[number] = verdict
-            while following in verdicts:
-                yield self._judgement(indexes[following], verdicts.pop(following), found[following])
-                following += 1
+        verdicts = in_order(run_job(question, "verdict", run_verdict, tasks, weights))
+        for task, verdict in zip(tasks, verdicts, strict=True):
+            yield self._judgement(task, verdict)
 
     @staticmethod
     def _index_task(question: Question, segment: SegmentRef, judging: Judging) -> IndexTask:
@@ -115,23 +127,9 @@ class TopicRule:
         )
 
     @staticmethod
-    def _index(question: Question, indexes: Sequence[IndexTask]) -> None:
-        missing = [task for task in indexes if not has_index(task)]
-        results = question.jobs.run(
-            "index",
-            run_index,
-            missing,
-            weights=[task.segment.file_bytes for task in missing],
-            check=question.check,
-            progress=question.progress,
-        )
-        for _ in results:
-            pass
-
-    @staticmethod
     def _survivors(
         question: Question, indexes: Sequence[IndexTask], judging: Judging
-    ) -> list[list[Survivors]]:
+    ) -> list[tuple[Survivors, ...]]:
         rows = sum(map(index_rows, indexes))
         tasks = [
             SurvivorsTask(
@@ -144,29 +142,16 @@ class TopicRule:
                 judging,
                 question.budget.share(question.jobs.slots),
             )
-            for first, stop in plan_ranges(rows, question.jobs.slots, question.memory_bytes)
+            for first, stop in plan_ranges(
+                rows, question.jobs.slots, question.memory_bytes, ROW_BYTES
+            )
         ]
-        answers: list[list[Survivors]] = [[] for _ in tasks]
-        results = question.jobs.run(
-            "survivors",
-            run_survivors,
-            tasks,
-            weights=[SURVIVOR_WEIGHT * rows * (t.stop - t.first) // BUCKETS for t in tasks],
-            check=question.check,
-            progress=question.progress,
-        )
-        for number, answer in results:
-            answers[number] = answer
-        return [[answer[number] for answer in answers] for number in range(len(indexes))]
+        weights = [SURVIVOR_WEIGHT * rows * (t.stop - t.first) // BUCKETS for t in tasks]
+        return by_segment(in_order(run_job(question, "survivors", run_survivors, tasks, weights)))
 
-    def _judgement(
-        self, index: IndexTask, verdict: Verdict, found: Sequence[Survivors]
-    ) -> Judgement:
-        dropped: dict[Cause, tuple[int, int]] = {}
-        for each in found:
-            for cause, (messages, size) in each.dropped.items():
-                so_far = dropped.get(cause, (0, 0))
-                dropped[cause] = so_far[0] + messages, so_far[1] + size
+    def _judgement(self, task: VerdictTask, verdict: Verdict) -> Judgement:
+        index, found = task.index, task.survivors
+        dropped = add_up_dropped(found)
         facts = index_facts(index)
         if index.segment.last_position > self.judged_before():
             rows = sum(each.rows for each in found)

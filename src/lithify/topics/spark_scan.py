@@ -39,6 +39,7 @@ from lithify.errors import Corrupt, LithifyError, MissingFile, UnsupportedVersio
 from lithify.fs import LocalFileSystem
 from lithify.log.blocks import BlockIndex
 from lithify.log.keyindex import ORDER_EVENT, ORDER_PUBLISH
+from lithify.log.keyindex_kernels import position_order
 from lithify.log.names import key_index_name
 from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, read_dead_set
 from lithify.log.readonly import find_manifest, open_readonly, pinned_generation
@@ -251,10 +252,8 @@ def _read_index(
     ref = part.segment
     if ref.dead is not None:
         dead = read_dead_set(fs, part.partition.directory, ref.dead)
-        keep &= ~dead.entries.contains_many(rows.position)
-        keep &= ~(dead.parts.dead_slots(rows.position, rows.slot) & (rows.slot >= 0))
-    kept = np.flatnonzero(keep)
-    order: NDArray[np.int64] = kept[np.lexsort((rows.slot[kept], rows.position[kept]))]
+        keep &= ~dead.messages(rows.position, rows.slot)
+    order: NDArray[np.int64] = position_order(np.flatnonzero(keep), rows.position, rows.slot)
     topic, number = part.partition.topic, part.partition.number
     for begin in range(0, len(order), INDEX_ROWS):
         some = order[begin : begin + INDEX_ROWS]

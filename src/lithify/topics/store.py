@@ -14,13 +14,14 @@ opened once; who comes second waits for it, and for no other.
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput, LogLocked, WriteFailed
+from lithify.claims import Claims
+from lithify.errors import InvalidInput, LogLocked
 from lithify.fs import read_file
+from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
 from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
@@ -33,7 +34,7 @@ from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from lithify.clock import Clock
     from lithify.events import EventSink
@@ -82,9 +83,8 @@ class Topics:
         self._clock = clock
         self._events = events
         self._open: dict[TopicName, Topic] = {}
-        self._claimed: set[TopicName] = set()
+        self._claims = Claims[TopicName]()
         """Being opened or deleted by some thread."""
-        self._claims_changed = threading.Condition()
         self._schemas: dict[TopicName, Schemas] = {}
         self.settings = settings
         self.owner = owner
@@ -118,7 +118,7 @@ class Topics:
         self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
 
     def _create(self, name: TopicName, topic: TopicDefinition) -> None:
-        with self._claim({name, *_parts(name, topic)}):
+        with self._claims.of({name, *_parts(name, topic)}):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             self._define(name, topic)
@@ -126,8 +126,8 @@ class Topics:
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
         # Files of an earlier topic of that name may be left, if deleting them failed.
         for part in _parts(name, topic):
-            self._remove_tree(self._path(part))
-        self._remove_tree(self._path(name))
+            remove_tree(self._fs, self._path(part))
+        remove_tree(self._fs, self._path(name))
         self.definitions.change(lambda d: d.with_topic(name, topic))
 
     def exists(self, name: str | TopicName) -> bool:
@@ -174,7 +174,7 @@ class Topics:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
         with ExitStack() as stack:
-            stack.enter_context(self._claim(parts))
+            stack.enter_context(self._claims.of(parts))
             for part in parts:
                 topic = self._open.get(part)
                 if topic is not None and (topic.producers.joined or _consumers(topic)):
@@ -192,9 +192,9 @@ class Topics:
                 for topic in opened.values():
                     topic.close()
                 for part in parts:
-                    self._remove_tree(self._path(part))
+                    remove_tree(self._fs, self._path(part))
                 self._schemas.pop(name, None)
-                self._remove_tree(self._path(name))
+                remove_tree(self._fs, self._path(name))
 
         return finish
 
@@ -204,7 +204,7 @@ class Topics:
         They are opened again by use.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._claim(names))
+            stack.enter_context(self._claims.of(names))
             opened = [self._open.pop(name) for name in names if name in self._open]
             claims = stack.pop_all()
 
@@ -223,7 +223,7 @@ class Topics:
         topic = self._open.get(name)
         if topic is not None:
             return topic
-        with self._claim([name]):
+        with self._claims.of([name]):
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
@@ -232,19 +232,6 @@ class Topics:
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it meanwhile.
             return self._open.get(name) or self._open_topic(name)
-
-    @contextmanager
-    def _claim(self, names: Collection[TopicName]) -> Iterator[None]:
-        """Let no other thread open or delete these while the block runs."""
-        with self._claims_changed:
-            self._claims_changed.wait_for(lambda: self._claimed.isdisjoint(names))
-            self._claimed.update(names)
-        try:
-            yield
-        finally:
-            with self._claims_changed:
-                self._claimed.difference_update(names)
-                self._claims_changed.notify_all()
 
     def _open_topic(self, name: TopicName) -> Topic:
         topic = Topic.open(
@@ -347,7 +334,7 @@ class Topics:
             if len(place) < 3:
                 self._remove_undefined(f"{path}/{name}", place)
             elif not self._is_of_a_topic("/".join(place)):
-                self._remove_tree(f"{path}/{name}")
+                remove_tree(self._fs, f"{path}/{name}")
 
     def _is_of_a_topic(self, path: str) -> bool:
         try:
@@ -356,20 +343,6 @@ class Topics:
             # Not a name of ours, so not a directory of ours: it is left alone.
             return True
         return name.path != path or self.exists(name)
-
-    def _remove_tree(self, path: str) -> None:
-        if not self._fs.exists(path):
-            return
-        try:
-            for name in self._fs.list(path):
-                child = f"{path}/{name}"
-                if self._fs.stat(child).is_dir:
-                    self._remove_tree(child)
-                else:
-                    self._fs.remove(child)
-            self._fs.rmdir(path)
-        except OSError as error:
-            raise WriteFailed(path, error) from error
 
 
 def _parsed(name: str | TopicName) -> TopicName:

@@ -11,7 +11,8 @@ other. For one bucket, whose rows fit into the CPU's cache:
 3. A winner that is a tombstone goes once it was published at or before `tombstones_until_ms`,
    another one at or before `keys_until_ms`.
 4. The parts of a chunked message share the fate of its last chunk, which alone stands for the key:
-   the first one behind them of the same group and key. A part whose last chunk has not come stays.
+   the first one behind them of the same group and key. A part whose last chunk is not there is
+   said to be waiting.
 
 Invariant: a row that is dead stays dead, so that settings which change bring nothing back.
 """
@@ -30,10 +31,11 @@ __all__ = [
     "LIVE",
     "SUPERSEDED",
     "TOMBSTONE_DROPPED",
+    "WAITING",
     "judge_buckets",
 ]
 
-LIVE, DEAD_BEFORE, SUPERSEDED, TOMBSTONE_DROPPED, KEYLESS_DROPPED, EXPIRED = range(6)
+LIVE, DEAD_BEFORE, SUPERSEDED, TOMBSTONE_DROPPED, KEYLESS_DROPPED, EXPIRED, WAITING = range(7)
 """What becomes of a row."""
 
 _EMPTY = np.int32(-1)
@@ -150,8 +152,7 @@ def _judge_parts(high, low, flags, group, starts, bucket, table, verdicts):  # t
                 table[_find_message(table, high, low, group, row)] = row
             elif flags[row] & CHUNK_PART and verdicts[row] == LIVE:
                 last = table[_find_message(table, high, low, group, row)]
-                if last != _EMPTY:
-                    verdicts[row] = verdicts[last]
+                verdicts[row] = WAITING if last == _EMPTY else verdicts[last]
 
 
 @njit(cache=True, nogil=True)

@@ -4,10 +4,12 @@
    An index that turns out to be damaged is made again on the spot.
 2. Rows that a segment's dead set names count as dead.
 3. `survivor_kernels.judge_buckets` finds the winners.
-4. Answer for each segment with one bit a row, set for live ones, in the order of the index, and
+4. Parts that wait for the last chunk of their message stay, or go if it is given up
+   (`unfinished.py`).
+5. Answer for each segment with one bit a row, set for live ones, in the order of the index, and
    with what died by cause.
 
-Memory is that of the range: `plan_ranges` cuts the 256 buckets so that a task stays below a limit.
+What is the same for every rule that judges by key is in `lithify.compaction.by_key`.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lithify.compaction.by_key import count_dropped
+from lithify.compaction.indexes import IndexTask, read_index
+from lithify.compaction.jobs import no_check
 from lithify.compaction.report import Cause
-from lithify.errors import Corrupt, UnsupportedVersion
-from lithify.log.keyindex import BUCKETS
 from lithify.log.reader import read_dead_set
+from lithify.positions import NO_POSITION
 from lithify.topics import survivor_kernels as kernels
-from lithify.topics.indexing import IndexTask, open_index, run_index
+from lithify.topics.indexing import run_index
+from lithify.topics.row_flags import CHUNK_PART
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +37,6 @@ if TYPE_CHECKING:
 
     from lithify.compaction.budget import Budget
     from lithify.fs import FileSystem
-    from lithify.log.deadset import DeadSet
     from lithify.log.keyindex import KeyRows
     from lithify.log.manifest import SegmentRef
 
@@ -41,7 +45,6 @@ __all__ = [
     "Judging",
     "Survivors",
     "SurvivorsTask",
-    "plan_ranges",
     "read_rows",
     "run_survivors",
 ]
@@ -68,6 +71,8 @@ class Judging:
     """Tombstones published at or before this time go."""
     keys_until_ms: int = -1
     """Keys last published at or before this time go."""
+    given_up_through: int = NO_POSITION
+    """Chunks up to this position go whose last one has not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,8 @@ class Survivors:
     """A bit a row, the first one highest; set for live rows."""
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
     """(messages, bytes) that are dead since this judgement, by cause."""
-
-
-def plan_ranges(rows: int, slots: int, memory_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of buckets for tasks of which `slots` run side by side within `memory_bytes`."""
-    share = max(1, memory_bytes // max(1, slots) // ROW_BYTES)
-    tasks = min(BUCKETS, max(slots, -(-rows // share)))
-    cuts = [BUCKETS * number // tasks for number in range(tasks + 1)]
-    return list(pairwise(cuts))
+    waiting: int = 0
+    """How many of the live rows are chunks whose last one has not come."""
 
 
 def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Survivors]:
@@ -132,9 +131,12 @@ def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Surviv
         verdicts,
     )
     lengths = columns["length"]
-    return [
-        _answer(verdicts[start:stop], lengths[start:stop]) for start, stop in pairwise((0, *ends))
-    ]
+    answers = []
+    for part, (start, stop) in zip(parts, pairwise((0, *ends)), strict=True):
+        mine = verdicts[start:stop]
+        waiting = _settle_waiting(mine, part.rows, judging.given_up_through)
+        answers.append(_answer(mine, lengths[start:stop], waiting))
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +149,24 @@ class _Part:
 
 
 def _read_part(task: SurvivorsTask, segment: SegmentRef) -> _Part:
-    columns = _COLUMNS if segment.dead is None else (*_COLUMNS, "position", "slot")
-    rows, starts = read_rows(
-        IndexTask(
-            task.fs,
-            task.directory,
-            segment,
-            task.log_id,
-            int(task.judging.by_event_time),
-            task.budget,
-        ),
-        task.first,
-        task.stop,
-        columns,
+    index = IndexTask(
+        task.fs,
+        task.directory,
+        segment,
+        task.log_id,
+        int(task.judging.by_event_time),
+        task.budget,
     )
+    columns = _COLUMNS if segment.dead is None else (*_COLUMNS, "position", "slot")
+    rows, starts = read_rows(index, task.first, task.stop, columns)
+    if segment.dead is None and (rows.flags & CHUNK_PART).any():
+        # Seldom needed, so it is not worth it for all.
+        rows, starts = read_rows(index, task.first, task.stop, (*_COLUMNS, "position"))
     count = int(starts[task.stop] - starts[task.first])
     verdicts = np.full(count, kernels.LIVE, dtype=np.uint8)
     if segment.dead is not None:
         dead = read_dead_set(task.fs, task.directory, segment.dead)
-        verdicts[_is_dead(dead, rows.position, rows.slot)] = kernels.DEAD_BEFORE
+        verdicts[dead.messages(rows.position, rows.slot)] = kernels.DEAD_BEFORE
     return _Part(rows, verdicts, starts[task.first : task.stop + 1] - starts[task.first])
 
 
@@ -173,31 +174,20 @@ def read_rows(
     task: IndexTask, first: int, stop: int, columns: Sequence[str]
 ) -> tuple[KeyRows, NDArray[np.int64]]:
     """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
-    for attempt in (1, 2):
-        try:
-            with open_index(task) as index:
-                return index.read(first, stop, columns), index.starts
-        except (Corrupt, UnsupportedVersion):
-            if attempt == 2:
-                raise
-            run_index(task, lambda: None)
-    raise AssertionError
+    return read_index(task, first, stop, columns, lambda damaged: run_index(damaged, no_check))
 
 
-def _is_dead(
-    dead: DeadSet, positions: NDArray[np.int64], slots: NDArray[np.int32]
-) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = dead.entries.contains_many(positions)
-    return found | dead.parts.dead_slots(positions, slots)
+def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:
+    """Step 4: what becomes of parts that wait, in place; how many of them stay."""
+    waiting = np.flatnonzero(verdicts == kernels.WAITING)
+    if not len(waiting):
+        return 0
+    given_up = rows.position[waiting] <= given_up_through
+    verdicts[waiting] = np.where(given_up, kernels.EXPIRED, kernels.LIVE)
+    return int(np.count_nonzero(~given_up))
 
 
-def _answer(verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32]) -> Survivors:
-    counts = np.bincount(verdicts, minlength=kernels.EXPIRED + 1)
-    sizes = np.bincount(verdicts, weights=lengths, minlength=kernels.EXPIRED + 1)
-    dropped = {
-        cause: (int(counts[verdict]), int(sizes[verdict]))
-        for verdict, cause in _CAUSES.items()
-        if counts[verdict]
-    }
+def _answer(verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int) -> Survivors:
+    dropped = count_dropped(verdicts, lengths, _CAUSES)
     live = np.packbits(verdicts == kernels.LIVE)
-    return Survivors(len(verdicts), live.tobytes(), dropped)
+    return Survivors(len(verdicts), live.tobytes(), dropped, waiting)

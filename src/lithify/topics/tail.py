@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
-from lithify.positions import POSITION_MAX, unpack
-from lithify.topics.message import Message, MessageId, decode_entry
+from lithify.positions import POSITION_MAX
+from lithify.topics.message import Message, read_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,11 +112,8 @@ def read_rows(
 
 
 def _rows_of(entry: Entry, partition: int) -> Iterator[Row]:
-    try:
-        for message in decode_entry(entry, partition):
-            yield row_of(message)
-    except InvalidInput as error:
-        yield {"id": str(MessageId(*unpack(entry.position))), "error": str(error)}
+    for message in read_entry(entry, partition):
+        yield {"id": str(message.id), "error": message.error} if message.error else row_of(message)
 
 
 def row_of(message: Message) -> Row:

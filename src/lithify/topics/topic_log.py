@@ -5,6 +5,10 @@ stored exactly as the producer sent them. Of each entry the log's own frame keep
 needs without opening it: the publish time, the number of messages (the frame's tag), and in flags
 whether it is a batch and whether it is to be delivered later.
 
+A publish time is what a client's clock says. The frame's is at most `AHEAD_MS_MAX` ahead of ours:
+otherwise one wrong clock would keep what it has written, and everything behind it, young for years,
+to retention, to the time to live and to compaction's minimum lag. The message has the time as sent.
+
 Readers see what is durable as configured; compacted, what is retained up to the horizon and the log
 above it.
 
@@ -24,7 +28,7 @@ from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.dedup import Progress
 from lithify.topics.log_end import LogEnd
 from lithify.topics.lookup import Lookup
-from lithify.topics.message import Message, MessageId, decode_entry, new_entry
+from lithify.topics.message import Message, MessageId, new_entry, read_entry
 from lithify.topics.reading import Reading
 from lithify.topics.retention import BacklogExceeded
 
@@ -51,6 +55,9 @@ __all__ = ["TopicLog", "TopicTerminated"]
 
 LIBRARY_READ = 10_000
 """Retained entries that the library asks for at once."""
+
+AHEAD_MS_MAX = 60_000
+"""Clocks of clients may be so far ahead and still be believed, so that they are found by time."""
 
 LIBRARY = "library"
 """The name of the producer that `append` is."""
@@ -103,6 +110,9 @@ class TopicLog:
         """
         if self._deduplication is not None and self._deduplication.differs():
             return self._deduplication.switch
+        if self.log.sealing:
+            # By somebody else, a compaction run perhaps: this waits for its end.
+            return self.log.settle
         return self.log.roll if self.log.must_roll(size_bytes) else None
 
     def append_entries(
@@ -119,7 +129,13 @@ class TopicLog:
         With deduplication, `after` is the producer's `last_append`.
         """
         self.check_writable()
-        pending = self.log.append_many(bodies, time_ms=times, tags=counts, flags=flags, after=after)
+        latest_ms = np.uint64(self._clock.now_ms() + AHEAD_MS_MAX)
+        # As unsigned numbers, as in the protocol: the greatest must not be taken for negative ones.
+        sent = np.asarray(times, dtype=np.int64).view(np.uint64)
+        believed = np.minimum(sent, latest_ms).view(np.int64)
+        pending = self.log.append_many(
+            bodies, time_ms=believed, tags=counts, flags=flags, after=after
+        )
         self.entries_in += len(bodies)
         self.messages_in += int(np.sum(counts))
         self.bytes_in += size_of(bodies)
@@ -182,12 +198,15 @@ class TopicLog:
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, start: MessageId | None = None, *, compacted: bool = False) -> Iterator[Message]:
-        """All messages from `start` (inclusive) on, as they are now; compacted, the retained."""
+        """All messages from `start` (inclusive) on, as they are now; compacted, the retained.
+
+        An entry that cannot be opened is one message that says so in `error`.
+        """
         position = 0 if start is None else start.ledger << 32 | start.entry
         with self.log.snapshot("library reader") as snapshot:
             entries = self._retained(snapshot, position) if compacted else snapshot.read(position)
             for entry in entries:
-                for message in decode_entry(entry, self.name.partition):
+                for message in read_entry(entry, self.name.partition):
                     if start is None or message.id >= start:
                         yield message
 

@@ -7,9 +7,6 @@
 
 A batch that cannot be opened has one row, which stands for all of it. Placeholders of batches that
 lost messages the old way have none, so such a batch counts as partly live.
-
-The rows must be those that were judged: an index that was made again in between, with more or fewer
-of them, makes the run stale.
 """
 
 from __future__ import annotations
@@ -19,19 +16,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import PlanStale
+from lithify.compaction.by_key import live_rows
 from lithify.liveset import LiveSet
 from lithify.log.deadset import Parts
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.keyindex import BUCKETS
-from lithify.log.names import key_index_name
+from lithify.log.keyindex_kernels import position_order
 from lithify.topics.row_flags import OPAQUE
 from lithify.topics.survivors import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.topics.indexing import IndexTask
+    from lithify.compaction.indexes import IndexTask
     from lithify.topics.survivors import Survivors
 
 __all__ = ["Verdict", "VerdictTask", "run_verdict"]
@@ -63,19 +60,11 @@ class Verdict:
 def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
     """Carry out a task."""
     check()
-    bits = [
-        np.unpackbits(np.frombuffer(each.bits, np.uint8), count=each.rows)
-        for each in task.survivors
-    ]
-    live = np.concatenate(bits).view(np.bool_)
     columns = ("position", "slot", "slots", "length", "flags", "group")
     rows, _ = read_rows(task.index, 0, BUCKETS, columns)
-    if len(rows) != len(live):
-        path = f"{task.index.directory}/{key_index_name(task.index.segment.name)}"
-        raise PlanStale(f"{path} had {len(live)} rows when it was judged, now it has {len(rows)}")
+    live = live_rows(task.index, task.survivors, len(rows))
     row_bytes = int(rows.length.sum(dtype=np.int64))
-    order = np.flatnonzero(live)
-    order = order[np.lexsort((rows.slot[order], rows.position[order]))]
+    order = position_order(live, rows.position, rows.slot)
     if not len(order):
         return Verdict(LiveSet.empty(), Parts.empty(), 0, 0, 0, row_bytes, None)
     positions = rows.position[order]
@@ -87,13 +76,15 @@ def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
     last = int(slots[-1])
     if rows.flags[order[-1]] & OPAQUE:
         last = int(rows.group[order[-1]]) - 1
-    in_parts = np.repeat(partly, counts)
-    # Masks are as wide as they must be: the last live slot of an entry is its greatest.
-    widths = np.repeat(slots[begins + counts - 1] + 1, counts)
-    parts = Parts.of(positions[in_parts], slots[in_parts], widths[in_parts].astype(np.uint32))
+    parts = Parts.empty()
+    if partly.any():
+        in_parts = np.repeat(partly, counts)
+        # Masks are as wide as they must be: the last live slot of an entry is its greatest.
+        widths = np.repeat(slots[begins + counts - 1] + 1, counts)
+        parts = Parts.of(positions[in_parts], slots[in_parts], widths[in_parts].astype(np.uint32))
     segment = task.index.segment
     live_bytes = segment.frame_bytes
-    if len(entries) < segment.entries or partly.any():
+    if len(entries) < segment.entries or len(parts):
         # Shares of partly live batches are estimates, but every entry has at least its header.
         live_bytes = int(rows.length[order].sum(dtype=np.int64))
         live_bytes = min(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from lithify.blobs.answer import Include
+from lithify.blobs.erase import EraseProgress
 from lithify.blobs.errors import (
     BlobDeleted,
     BlobDeletedForever,
@@ -28,7 +29,8 @@ from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
 from lithify.compaction.budget import DiskGate
 from lithify.compaction.jobs import LocalJobs
-from lithify.fs import FaultyFileSystem, MemoryFileSystem
+from lithify.fs import FaultyFileSystem, MemoryFileSystem, read_file
+from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Held = tuple[range, ...]
+NOT_HELD: Held = ()
 
 DIRECTORY = "/data/blobs"
 SEGMENT_BYTES = 200_000
@@ -138,7 +143,10 @@ class Life:
         self.settings = settings or BlobSettings(deleted_retention_ms=RETENTION_MS)
         self.records: list[Record] = []
         self.dead: set[int] = set()
+        self.erased: set[int] = set()
         self.used: set[str] = {"never put"}
+        self.passed: int | None = None
+        """Up to which position all replicas have seen the records; None: there are none."""
         self._number = 0
         self.store = BlobStore.create(
             fs,
@@ -149,6 +157,7 @@ class Life:
             clock=clock,
             gate=DiskGate(fs, "/gate"),
         )
+        self.store.replicas_passed = lambda: self.passed
 
     def open(self, fs: FileSystem | None = None) -> None:
         """The next process opens the store, on what may be another disk."""
@@ -160,11 +169,13 @@ class Life:
             clock=self.clock,
             gate=DiskGate(self.fs, "/gate"),
         )
+        self.store.replicas_passed = lambda: self.passed
 
     def noted(self) -> Life:
         """The model as it is now."""
         life = copy(self)
         life.records, life.dead, life.used = deepcopy((self.records, self.dead, self.used))
+        life.erased = set(self.erased)
         return life
 
     def reborn(self, fs: FileSystem) -> Life:
@@ -224,7 +235,7 @@ class Life:
             last, now = records[-1], self.clock.now_ms()
             expiry, life = last.expiry_ms, last.life_version + 1
             late = last.time_ms < now - self.settings.deleted_retention_ms
-            if late or not any(r.kind == "put" for r in records):
+            if late or not self._puts_with_content(records):
                 wrong = BlobDeletedForever
             elif now > expiry:
                 wrong = BlobExpired
@@ -265,9 +276,11 @@ class Life:
         if refused is not None:
             return
         position = self.store._log.last_position
-        now = self.clock.now_ms()
+        time = self.clock.now_ms()
+        if kind != "put":
+            time = max(time, self.alive(blob_id)[-1].time_ms + (kind == "ttl"))
         self.records.append(
-            Record(kind, blob_id, position, now, expiry_ms, life_version, frame_bytes, content)
+            Record(kind, blob_id, position, time, expiry_ms, life_version, frame_bytes, content)
         )
 
     def roll(self) -> None:
@@ -281,8 +294,11 @@ class Life:
     # --- compaction -----------------------------------------------------------------------------
 
     def compact(self, policy: str) -> Report:
+        held = self.held()
         report = self.store.compaction.run(policy=policy, jobs=Pickling())
-        self.judged(report.started_ms, self.store._log.manifest.horizon)
+        if report.declined is not None:
+            return report
+        self.judged(report.started_ms, self.store._log.manifest.horizon, held)
         if policy == "all":
             live = sum(r.frame_bytes for r in self.records if r.position not in self.dead)
             files = len(self.store._log.manifest.segments)
@@ -295,16 +311,16 @@ class Life:
         sealed = [s for s in self.store._log.manifest.segments if s.sealed]
         now, horizon = self.clock.now_ms(), sealed[-1].last_position if sealed else -1
 
-        doomed = self.doomed(now, horizon)
+        doomed = self.doomed(now, horizon, self.held())
         report = self.store.compaction.run(policy=policy, jobs=Meddling(act))
-        self.dead |= doomed
+        self.dead |= doomed if report.declined is None else set()
         return report
 
-    def judged(self, as_of_ms: int, horizon: int) -> None:
+    def judged(self, as_of_ms: int, horizon: int, held: Held = NOT_HELD) -> None:
         """A run that began at this time was published."""
-        self.dead |= self.doomed(as_of_ms, horizon)
+        self.dead |= self.doomed(as_of_ms, horizon, held)
 
-    def doomed(self, as_of_ms: int, horizon: int) -> set[int]:
+    def doomed(self, as_of_ms: int, horizon: int, held: Held = NOT_HELD) -> set[int]:
         """What a run that begins at this time drops, up to its horizon."""
         doomed: set[int] = set()
         for blob_id in self.used:
@@ -318,11 +334,70 @@ class Life:
             if newest.kind == "delete":
                 gone = newest.time_ms < as_of_ms - self.settings.deleted_retention_ms
                 if expired or gone:
-                    kept = {newest.position} if puts else set()
+                    stays = puts or any(newest.position in span for span in held)
+                    kept = {newest.position} if stays else set()
             elif expired or not puts:
                 kept = set()
             doomed |= {r.position for r in records} - kept
         return {position for position in doomed if position <= horizon}
+
+    def held(self) -> Held:
+        """The positions whose deletes a replica may not have seen, told by segment."""
+        sealed = [s for s in self.store._log.manifest.segments if s.sealed]
+        passed = POSITION_MAX if self.passed is None else self.passed
+        unseen = [s for s in sealed if s.last_position > passed]
+        return tuple(range(s.first_position, s.last_position + 1) for s in unseen)
+
+    # --- erasing ------------------------------------------------------------------------------
+
+    def erase(self, bytes_max: int = 10**9) -> EraseProgress:
+        """Take steps until there is nothing to do, then look at the files; the sum of the steps."""
+        total = EraseProgress(0, 0, idle=False)
+        doomed = self.to_be_erased()
+        if self.store.erase._began_ms is not None:
+            # Rounds are not begun one right after the other.
+            self.store.erase._began_ms -= 10**6
+        while not total.idle:
+            step = self.store.erase.step(bytes_max)
+            total = EraseProgress(total.blobs + step.blobs, total.bytes + step.bytes, step.idle)
+        self.erased |= doomed
+        self.check_erased()
+        return total
+
+    def see_erased(self) -> None:
+        """Take what is answered for what a round that is not over, or was cut off, has erased."""
+        for record in self.records:
+            doubtful = record.position in self.to_be_erased() - self.erased
+            if doubtful and self.answer(record.blob_id, Include.ALL) is BlobDeleted:
+                self.erased.add(record.position)
+
+    def to_be_erased(self) -> set[int]:
+        """The puts that a round finds which begins now."""
+        sealed = [s.last_position for s in self.store._log.manifest.segments if s.sealed]
+        limit, late_ms = max(sealed, default=-1), self.settings.deleted_retention_ms
+        found = set()
+        for blob_id in self.used:
+            records = self.alive(blob_id)
+            newest = records[-1] if records else None
+            if newest is None or newest.kind != "delete":
+                continue
+            if newest.time_ms < self.clock.now_ms() - late_ms:
+                found |= {r.position for r in records if r.kind == "put" and r.position <= limit}
+        return found
+
+    def _puts_with_content(self, records: Sequence[Record]) -> list[Record]:
+        return [r for r in records if r.kind == "put" and r.position not in self.erased]
+
+    def check_erased(self) -> None:
+        """No file of the store has anything left of what was erased."""
+        files = [
+            read_file(self.fs, f"{DIRECTORY}/{name}")
+            for name in self.fs.list(DIRECTORY)
+            if name.endswith(".seg")
+        ]
+        for record in self.records:
+            if record.position in self.erased and len(record.content) >= 8:
+                assert not any(record.content[:8] in file for file in files), record.blob_id
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -333,6 +408,7 @@ class Life:
         newest = records[-1]
         puts = [r for r in records if r.kind == "put"]
         if newest.kind == "delete":
+            puts = self._puts_with_content(records)
             seen = puts and include in (Include.DELETED, Include.ALL)
             return puts[0].content if seen else BlobDeleted
         if not puts:

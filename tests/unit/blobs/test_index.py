@@ -6,24 +6,25 @@ import numpy as np
 
 from lithify.blobs.index import Bloom, Recent
 from lithify.blobs.indexing import open_index, put_index, run_index
-from lithify.blobs.records import Kind
+from lithify.blobs.records import Kind, hash_id
 from lithify.blobs.rows import Row, rows_of
 from lithify.clock import ManualClock
 from lithify.compaction.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.keyindex import COLUMNS
 from lithify.log.names import key_index_name
+from lithify.positions import POSITION_MAX
 from tests.unit.blobs.life import DIRECTORY, Life
 
 
 def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
     rng = np.random.default_rng(1)
     hashes = rng.integers(0, 2**64, 20_000, np.uint64)
-    bloom = Bloom(hashes[:10_000])
+    bloom = Bloom.of(hashes[:10_000])
     assert all(bloom.may_have(int(value)) for value in hashes[:10_000])
     wrong = sum(bloom.may_have(int(value)) for value in hashes[10_000:])
     assert wrong < 300
-    assert not Bloom(hashes[:0]).may_have(5)
+    assert not Bloom.of(hashes[:0]).may_have(5)
 
 
 def test_rows_go_through_columns_and_a_pickle() -> None:
@@ -69,3 +70,30 @@ def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
     life.store._index._buckets._rows_max = 20
     life.check()
     assert life.store._index._buckets._rows <= 20
+
+
+def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:
+    fs = MemoryFileSystem()
+    life = Life(fs, ManualClock())
+    names = [f"blob {number}" for number in range(40)]
+    for name in names:
+        life.put(name, 10)
+    for name in names:
+        life.delete(name)
+        life.undelete(name)
+    life.roll()
+    life.put("recent", 10)
+    index, log = life.store._index, life.store._log
+    opened = index.opened(log)
+    assert index.opened(log) is opened, "it is made once a generation"
+    for name in names:
+        found = index.find(opened, hash_id(name, log.manifest.log_id), POSITION_MAX)
+        assert found is not None
+        assert found.put is not None
+        assert (found.newest.kind, found.newest.life_version) == (Kind.UNDELETE, 1)
+        assert found.put.kind is Kind.PUT
+        earlier = index.find(opened, hash_id(name, log.manifest.log_id), found.newest.position)
+        assert earlier is not None
+        assert earlier.newest.kind is Kind.DELETE
+    life.roll()
+    assert index.opened(log) is not opened

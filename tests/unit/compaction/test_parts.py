@@ -33,6 +33,8 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -87,6 +89,7 @@ class Shrinking:
     """Takes dead bytes out of bodies."""
 
     finished: list[tuple[list[str], str]] = field(default_factory=list)
+    edited_bytes: list[int] = field(default_factory=list)
 
     def edit(self, frames: Frames, parts: Parts) -> Frames:
         data = b""
@@ -104,9 +107,15 @@ class Shrinking:
         return Frames(buffer, np.array(offsets), frames.positions, 0)
 
     def finish(
-        self, fs: FileSystem, directory: str, sources: Sequence[SegmentRef], target: SegmentRef
+        self,
+        fs: FileSystem,
+        directory: str,
+        sources: Sequence[SegmentRef],
+        target: SegmentRef,
+        edited_bytes: NDArray[np.int64],
     ) -> None:
         assert fs.exists(f"{directory}/{target.name}")
+        self.edited_bytes += edited_bytes.tolist()
         self.finished.append(([source.name for source in sources], target.name))
 
 
@@ -195,6 +204,7 @@ def test_a_rewrite_takes_dead_slots_out_and_copies_the_rest_byte_for_byte() -> N
     assert compactor.run().result == "done"
     (target,) = sealed(log)
     assert rewriting.finished == [([first.name, second.name], target.name)]
+    assert rewriting.edited_bytes == [32 + 3, 32 + 2]
     assert (target.entries, target.dead) == (7, None)
     assert target.frame_bytes == 7 * 32 + 3 + 2 + 5 * SLOTS
     assert messages(log) == LEFT | dict.fromkeys(range(4, 8), BODY)

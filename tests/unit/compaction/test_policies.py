@@ -13,12 +13,12 @@ from textwrap import dedent
 import pytest
 
 from lithify.compaction.plan import Plan, SegmentStats, apply_plan
+from lithify.compaction.plugins import plan_by_name
 from lithify.compaction.policies import (
     LOG_BYTES_MAX,
     POLICIES,
     Limits,
     plan_all,
-    plan_by_name,
     plan_hybrid,
     plan_sparse_neighbours,
     plan_stats_based,

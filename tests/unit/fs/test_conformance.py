@@ -99,6 +99,21 @@ def test_a_reader_sees_the_file_grow(fs: FileSystem, root: str) -> None:
         assert reader.pread(9, 0) == b"abc"
 
 
+def test_overwrite_replaces_bytes_and_moves_no_end(fs: FileSystem, root: str) -> None:
+    put(fs, f"{root}/log", b"abcdefgh")
+    with fs.open_append(f"{root}/log") as file, fs.open_read(f"{root}/log") as reader:
+        file.overwrite(b"XY", 2)
+        file.overwrite(memoryview(b"-Z-")[1:2], 7)
+        file.overwrite(b"", 8)
+        assert reader.pread(8, 0) == b"abXYefgZ"
+        for data, offset in ((b"12", 7), (b"1", 8)):
+            with refused(errno.EINVAL):
+                file.overwrite(data, offset)
+        file.write(b"!")
+        file.fsync()
+    assert read_file(fs, f"{root}/log") == b"abXYefgZ!"
+
+
 def test_truncate_moves_the_end_at_which_writes_land(fs: FileSystem, root: str) -> None:
     with fs.open_append(f"{root}/log") as file:
         file.write(b"abcdef")

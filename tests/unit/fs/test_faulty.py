@@ -241,6 +241,7 @@ def every_operation(fs: FileSystem) -> None:
     file = fs.open_append("a")
     file.write(b"abc")
     file.writev([b"def"])
+    file.overwrite(b"x", 0)
     file.truncate(5)
     file.fsync()
     file.fdatasync()
@@ -272,6 +273,7 @@ mkdir d
 open_append a
 write a
 writev a
+overwrite a
 truncate a
 fsync a
 fdatasync a

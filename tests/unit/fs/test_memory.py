@@ -74,6 +74,13 @@ def test_writes_come_back_out_of_order_with_zeros_in_the_hole(fs: MemoryFileSyst
     assert outcomes(fs, content("log")) == {b"", b"a", b"ab", b"\0b"}
 
 
+def test_an_overwrite_stays_vanishes_or_is_torn(fs: MemoryFileSystem) -> None:
+    put(fs, "log", b"abcd", durable=True)
+    with fs.open_append("log") as file:
+        file.overwrite(b"XY", 1)
+    assert outcomes(fs, content("log")) == {b"abcd", b"aXcd", b"aXYd"}
+
+
 def test_a_truncation_may_not_have_happened(fs: MemoryFileSystem) -> None:
     put(fs, "log", b"old", durable=True)
     with fs.open_append("log") as file:

@@ -272,6 +272,16 @@ def test_union_difference_intersection() -> None:
     assert list((left & right).ranges()) == [(5, 10), (25, 26)]
 
 
+def test_a_subset_is_inside_range_by_range() -> None:
+    some = ranges((0, 10), (20, 30), (MAX, 2**63))
+    for inside in (live(), live(0), some, ranges((5, 10), (20, 21)), live(MAX)):
+        assert inside.is_subset(some)
+    for outside in (live(10), ranges((5, 11)), ranges((9, 20)), live(9, 15), ranges((25, 31))):
+        assert not outside.is_subset(some)
+    assert not ranges((1, 3)).is_subset(ranges((2, 9)))
+    assert not live(1).is_subset(live())
+
+
 def test_windows_of_a_large_set_leave_no_seams() -> None:
     left, right = scattered(200_000, seed=1), scattered(150_000, seed=2)
     a, b = LiveSet.from_array(left), LiveSet.from_array(right)

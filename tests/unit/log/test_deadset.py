@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.liveset import LiveSet
 from lithify.log.deadset import DeadSet, Parts
+
+if TYPE_CHECKING:
+    import random
 
 Masks = dict[int, tuple[int, int]]
 """(mask of live slots, slots that it covers) by position."""
@@ -67,6 +71,24 @@ def test_a_slot_is_dead_if_its_entry_is_here_and_its_bit_is_not(masks: Masks) ->
     positions = np.array([at for at, _ in asked], np.int64)
     slots = np.array([slot for _, slot in asked], np.int32)
     assert parts_of(masks).dead_slots(positions, slots).tolist() == expected
+
+
+@given(masks_values(), st.sets(st.integers(0, 2**62)), st.randoms())
+def test_a_message_is_dead_with_its_entry_or_in_it(
+    masks: Masks, gone: set[int], order: random.Random
+) -> None:
+    gone -= masks.keys()
+    asked = [(at, slot) for at, (_, slots) in masks.items() for slot in range(-1, slots + 70)]
+    asked += [(at + more, slot) for at in gone for more in (0, 1) for slot in (-1, 0, 3)]
+    order.shuffle(asked)
+    expected = [
+        at in gone or (at in masks and slot >= 0 and not masks[at][0] >> slot & 1)
+        for at, slot in asked
+    ]
+    dead = DeadSet(LiveSet.from_iterable(sorted(gone)), parts_of(masks))
+    positions = np.array([at for at, _ in asked], np.int64)
+    slots = np.array([slot for _, slot in asked], np.int32)
+    assert dead.messages(positions, slots).tolist() == expected
 
 
 def test_masks_are_given_for_many_positions_at_once() -> None:

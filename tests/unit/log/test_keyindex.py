@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lithify.errors import Corrupt, DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem
@@ -20,6 +22,7 @@ from lithify.log.keyindex import (
     encode,
     write_key_index,
 )
+from lithify.log.keyindex_kernels import position_order
 
 LOG_ID = bytes(range(12))
 PATH = "/log/000000000003.keys"
@@ -183,3 +186,17 @@ def test_version_1_is_to_be_made_again() -> None:
 
 def test_version_2_stays_as_it_is() -> None:
     assert encoded(make_rows(20)) == (GOLDEN / "key_index_v2.bin").read_bytes()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1) | st.integers(0, 3), st.integers(-1, 9))))
+def test_rows_are_sorted_by_position_and_slot_and_equal_ones_stay(
+    found: list[tuple[int, int]],
+) -> None:
+    position = np.array([each for each, _ in found], np.int64)
+    slot = np.array([each for _, each in found], np.int32)
+    rows = np.arange(len(found))
+    assert np.array_equal(position_order(rows, position, slot), np.lexsort((slot, position)))
+    some = rows[::2]
+    assert position_order(some, position, slot).tolist() == sorted(
+        some.tolist(), key=lambda row: found[row]
+    )

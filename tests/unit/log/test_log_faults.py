@@ -242,3 +242,22 @@ def test_opening_fails_as_a_whole_and_gives_the_lock_back() -> None:
         assert list(contents(log)) == list(range(9))
         assert log.append(b"x").result() == 9
         log.close()
+
+
+# Appends that must stand behind each other
+
+
+def test_an_append_behind_one_that_failed_is_not_made() -> None:
+    fs, disk = faulty("fdatasync * nth=1 EIO")
+    log = open_log(fs)
+    first = log.append(b"first")
+    with pytest.raises(WriteFailed):
+        first.result()
+    with pytest.raises(WriteFailed):
+        log.append(b"second", after=first)
+    assert contents(log) == {}
+    again = log.append(b"again")
+    behind = log.append(b"in two ", more=b"pieces", after=again)
+    position = behind.result()
+    assert contents(log) == {position - 1: b"again", position: b"in two pieces"}
+    check_after_crashes(disk, contents(log))

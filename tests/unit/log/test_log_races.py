@@ -12,6 +12,7 @@ import pytest
 
 from lithify.errors import PositionOutOfRange, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.positions import DENSE, PACKED, pack
 from tests.unit.log.helpers import (
     DIRECTORY,
     PATIENCE_S,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
     from lithify.log.reader import Snapshot
+    from lithify.positions import PositionRule
 
 
 @pytest.fixture
@@ -150,16 +152,118 @@ def test_a_roll_that_waited_repairs_before_it_seals(pool: ThreadPoolExecutor) ->
     lost = log.append(bytes(100))
     syncing = pool.submit(lost.result)
     gate.wait_until_reached()
-    rolling = pool.submit(log.roll)
+    rolling = pool.submit(lambda: log.append(bytes(1000)).result())
     assert rolls.waited.acquire(timeout=PATIENCE_S)
     gate.open()
     with pytest.raises(WriteFailed):
         syncing.result(PATIENCE_S)
-    rolling.result(PATIENCE_S)
-    assert contents(log) == {0: b"kept"}
+    assert rolling.result(PATIENCE_S) == 2
+    assert contents(log) == {0: b"kept", 2: bytes(1000)}
     log.close()
     with open_log(fs) as log:
-        assert contents(log) == {0: b"kept"}
+        assert contents(log) == {0: b"kept", 2: bytes(1000)}
+
+
+@pytest.mark.parametrize(
+    ("slow", "rule"),
+    [("fdatasync *1.seg", DENSE), ("fsync *2.seg", DENSE), ("fsync *2.seg", PACKED)],
+)
+def test_appends_go_on_while_a_roll_is_being_prepared(
+    pool: ThreadPoolExecutor, slow: str, rule: PositionRule
+) -> None:
+    """What was written is fsynced, and the next segment's file made, without the write lock."""
+    gate = Gate()
+    fs = hooked(slow, gate.stop)
+    log = open_log(fs, rule=rule)
+    before = log.append(b"before")
+    rolling = pool.submit(log.roll)
+    gate.wait_until_reached()
+    meanwhile = pool.submit(log.append, b"meanwhile").result(PATIENCE_S)
+    assert not rolling.done()
+    assert not log.sealing
+    gate.open()
+    rolling.result(PATIENCE_S)
+    assert [segment.entries for segment in log.manifest.segments] == [2, 0]
+    assert meanwhile.done(), "the roll has made it durable"
+    behind = log.append(b"behind")
+    behind.result()
+    expected = {before.position: b"before", meanwhile.position: b"meanwhile"}
+    expected[behind.position] = b"behind"
+    assert contents(log) == expected
+    log.close()
+    with open_log(fs, rule=rule) as log:
+        assert contents(log) == expected
+
+
+@pytest.mark.parametrize("slow", ["fsync *1.seg", "fsync *MANIFEST.tmp", "sync_dir *"])
+def test_an_append_can_tell_that_it_would_wait_for_a_roll(
+    pool: ThreadPoolExecutor, slow: str
+) -> None:
+    """For the footer and for the manifest; a broker does so in a thread."""
+    gate = Gate()
+    fs = FaultyFileSystem(MemoryFileSystem(), [], Hook(gate.stop))
+    log = open_log(fs, rule=PACKED)
+    fill(log, 1)
+    fs.add(Fault.parse(f"{slow} SLOW"))
+    rolling = pool.submit(log.roll)
+    gate.wait_until_reached()
+    sealing = log.sealing
+    settling = pool.submit(log.settle)
+    gate.open()
+    settling.result(PATIENCE_S)
+    rolling.result(PATIENCE_S)
+    assert (sealing, log.sealing) == (True, False)
+    assert log.append(b"next").result() == pack(2, 0)
+
+
+def test_an_append_that_has_to_roll_takes_the_roll_that_is_under_way(
+    pool: ThreadPoolExecutor,
+) -> None:
+    gate = Gate()
+    log = open_log(hooked("fsync *2.seg", gate.stop), rule=PACKED)
+    fill(log, 4)
+    rolls = watch_rolls(log)
+    rolling = pool.submit(log.roll)
+    gate.wait_until_reached()
+    late = pool.submit(lambda: log.append(bytes(700)).result())
+    assert rolls.waited.acquire(timeout=PATIENCE_S)
+    gate.open()
+    rolling.result(PATIENCE_S)
+    assert late.result(PATIENCE_S) == pack(2, 0)
+    assert [segment.entries for segment in log.manifest.segments] == [4, 0]
+
+
+def test_closing_waits_for_the_file_that_a_roll_is_making(pool: ThreadPoolExecutor) -> None:
+    """Else it would be made in a log that somebody else has opened, over a segment of theirs."""
+    gate = Gate()
+    fs = hooked("fsync *2.seg", gate.stop)
+    log = open_log(fs)
+    fill(log, 1)
+    rolling = pool.submit(log.roll)
+    gate.wait_until_reached()
+    closings = watch_rolls(log)
+    closing = pool.submit(log.close)
+    assert closings.waited.acquire(timeout=PATIENCE_S)
+    gate.open()
+    rolling.result(PATIENCE_S)
+    closing.result(PATIENCE_S)
+    with open_log(fs) as log:
+        fill(log, 1)
+        assert list(contents(log)) == [0, 1]
+
+
+@pytest.mark.parametrize("operation", ["open_append", "write", "fsync"])
+def test_a_roll_that_cannot_make_the_next_file_leaves_the_log_as_it_was(operation: str) -> None:
+    fs = FaultyFileSystem(MemoryFileSystem(), [Fault(operation, "*2.seg", kind="ENOSPC")])
+    log = open_log(fs)
+    fill(log, 2)
+    with pytest.raises(WriteFailed, match=r"2\.seg"):
+        log.roll()
+    fill(log, 1)
+    log.roll()
+    fill(log, 1)
+    assert [segment.entries for segment in log.manifest.segments] == [3, 0]
+    assert list(contents(log)) == [0, 1, 2, 3]
 
 
 def test_two_that_drop_the_head_do_not_drop_twice(monkeypatch: pytest.MonkeyPatch) -> None:

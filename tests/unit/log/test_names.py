@@ -26,6 +26,7 @@ from lithify.log.names import (
         ("MANIFEST", FileKind.MANIFEST, -1, ""),
         ("JOURNAL", FileKind.JOURNAL, -1, ""),
         ("HISTORY", FileKind.HISTORY, -1, ""),
+        ("ERASE", FileKind.ERASE, -1, ""),
         ("MANIFEST.tmp", FileKind.TEMPORARY, -1, ""),
     ],
 )

@@ -106,7 +106,7 @@ def test_http_is_answered_in_the_same_loop_by_an_application_that_knows_the_brok
 ) -> None:
     urls = []
 
-    def make_app(broker: Any) -> Any:
+    def make_app(broker: Any, _: Any) -> Any:
         urls.append(broker.service_url)
         return hello
 
@@ -132,7 +132,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path, setting:
                 str(tmp_path / "data"), **{"pulsar_port": 0, "http_port": 0, setting: port}
             )
             with Node(settings) as node, pytest.raises(CannotListen) as caught:
-                async with serving(node, lambda _: hello):
+                async with serving(node, lambda *_: hello):
                     raise AssertionError("it is serving")
         text = f"cannot listen at 127.0.0.1:{port} ({setting}): "
         assert str(caught.value) == text + "Address already in use"
@@ -183,7 +183,7 @@ def test_with_a_certificate_both_ports_speak_tls(tmp_path: Path) -> None:
     async def story() -> None:
         node = open_node(tmp_path, tls_certificate_file=certificate, tls_key_file=key)
         with node:
-            async with serving(node, lambda _: hello) as addresses:
+            async with serving(node, lambda *_: hello) as addresses:
                 assert addresses.pulsar.startswith("pulsar+ssl://127.0.0.1:")
                 assert addresses.http is not None
                 assert addresses.http.startswith("https://127.0.0.1:")

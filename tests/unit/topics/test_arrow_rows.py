@@ -15,7 +15,7 @@ from lithify.log.manifest import Manifest
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
 from lithify.topics import arrow_rows
 from lithify.topics.arrow_rows import ArrowRows
-from lithify.topics.message import FLAG_SHRUNK, decode_entry
+from lithify.topics.message import FLAG_SHRUNK, PLAIN_BYTES_MAX, decode_entry
 from lithify.topics.message_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, EncryptionKeys, KeyValue
 from tests.unit.topics.segments import DIRECTORY, LOG_ID, batch, compress, message, sealed, single
 
@@ -217,6 +217,14 @@ def test_what_is_no_message_is_named() -> None:
     cut = batch(message("a"), num_messages_in_batch=2)
     with pytest.raises(InvalidInput, match="entry 1:0 is not a message as it says"):
         rows(cut)
+
+
+@pytest.mark.parametrize("size", [PLAIN_BYTES_MAX + 1, 2**31 - 1])
+def test_a_few_bytes_cannot_take_all_memory(size: int) -> None:
+    """No more is set aside than for any other reader of the topic."""
+    bomb = single("k", b"few", compression=LZ4, uncompressed_size=size)
+    with pytest.raises(InvalidInput, match=f"entry 1:0 is said to have {size} bytes when opened"):
+        rows(bomb)
 
 
 def test_many_messages_are_joined_and_large_batches_find_room(

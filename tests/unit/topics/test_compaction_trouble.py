@@ -5,21 +5,23 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
 from lithify.compaction.jobs import LocalJobs
+from lithify.compaction.record import CompactionState
 from lithify.compaction.report import Cause
 from lithify.errors import PlanStale
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import pack
 from lithify.topics import message_pb2 as pb
 from lithify.topics import topic_log
-from lithify.topics.compaction_record import CompactionState
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.indexing import index_rows, run_index
 from lithify.topics.message import encode_entry
 from lithify.topics.policies import Policies
+from lithify.topics.rule import UNFINISHED
 from lithify.topics.topic import FLAG_BATCH
 from tests.unit.topics import segments
 from tests.unit.topics.test_compacted import Compacted
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.jobs import Jobs
 
+DAY_S = 24 * 3600
 GONE = segments.message(None, b"", compacted_out=True)
 """In a batch of a broker that came before: what is left of a message that was compacted."""
 
@@ -312,6 +315,74 @@ def test_chunks_that_were_sent_again_and_those_of_an_earlier_message_with_the_sa
     assert found.value == b"newnewnew"
     bench.run()
     assert bench.topic.get("a") == found
+
+
+def retained(bench: Troubled) -> list[bytes | None]:
+    return [each.value for each in bench.topic.read(compacted=True)]
+
+
+def test_what_a_producer_left_unfinished_goes_after_a_day() -> None:
+    """The first run that meets it takes the time; no client's clock has a say."""
+    bench = Troubled()
+    bench.send(chunk(0, b"one"), chunk(1, b"two"))
+    bench.put("b")
+    bench.run()
+    bench.clock.advance(DAY_S - 1)
+    bench.run()
+    assert retained(bench) == [b"one", b"two", b"x"]
+    assert not bench.topic.compaction.is_new()
+    bench.clock.advance(1)
+    assert bench.topic.compaction.is_new(), "an idle topic is done with it, too"
+    bench.run()
+    assert retained(bench) == [b"x"]
+    assert bench.topic.log.manifest.state[UNFINISHED] == []
+    [report] = bench.topic.compaction.history.newest(1)
+    assert report.dropped == {Cause.EXPIRED: (2, ANY)}
+
+
+def test_what_is_finished_on_the_next_day_stays() -> None:
+    bench = Troubled()
+    bench.send(chunk(0, b"one"), chunk(1, b"two"))
+    bench.run()
+    bench.clock.advance(DAY_S - 1)
+    bench.send(chunk(2, b"six"))
+    bench.clock.advance(1)
+    bench.run()
+    found = bench.topic.get("a")
+    assert found is not None
+    assert found.value == b"onetwosix"
+
+
+def test_a_last_chunk_that_no_run_may_judge_yet_keeps_the_others() -> None:
+    """The horizon stays behind for days, and the message is finished above it."""
+    bench = Troubled(compaction_lag_min_ms=3 * DAY_S * 1000)
+    bench.send(chunk(0, b"one"), chunk(1, b"two"))
+    # By the clock of its producer they are old enough to be judged, and the last one is not.
+    bench.run()
+    now_ms = bench.clock.now_ms()
+    bench.topic.append_entries([chunk(2, b"six")], times=[now_ms], counts=[1]).result()
+    for _ in range(2):
+        bench.clock.advance(DAY_S)
+        bench.run()
+    assert bench.topic.compaction.horizon < bench.topic.log.last_position
+    assert retained(bench) == [b"one", b"two", b"six"]
+    bench.clock.advance(DAY_S + 1)
+    bench.run()
+    assert bench.topic.compaction.horizon == bench.topic.log.last_position
+    found = bench.topic.get("a")
+    assert found is not None
+    assert found.value == b"onetwosix"
+
+
+def test_deleting_the_view_forgets_since_when_something_is_unfinished() -> None:
+    bench = Troubled()
+    bench.send(chunk(0, b"one"))
+    bench.run()
+    bench.topic.compaction.delete_view()
+    assert UNFINISHED not in bench.topic.log.manifest.state
+    bench.clock.advance(DAY_S)
+    bench.run()
+    assert retained(bench) == [b"one"]
 
 
 # --- limits ---------------------------------------------------------------------------------

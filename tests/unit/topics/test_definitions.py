@@ -116,8 +116,8 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
 def test_a_newer_version_is_refused_and_left_alone() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("/node")
-    newer = encode_line('{"version":2,"tenants":{},"namespaces":{},"topics":{}}')
+    newer = encode_line('{"version":3,"tenants":{},"namespaces":{},"topics":{}}')
     write_atomic(fs, "/node/definitions", newer)
-    with pytest.raises(UnsupportedVersion, match="version 2, this build reads up to 1"):
+    with pytest.raises(UnsupportedVersion, match="version 3, this build reads up to 2"):
         DefinitionsFile(fs, "/node/definitions")
     assert read_file(fs, "/node/definitions") == newer

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from lithify.compaction.by_key import plan_ranges
 from lithify.topics import survivor_kernels as kernels
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 from lithify.topics.survivor_kernels import (
@@ -17,8 +18,8 @@ from lithify.topics.survivor_kernels import (
     LIVE,
     SUPERSEDED,
     TOMBSTONE_DROPPED,
+    WAITING,
 )
-from lithify.topics.survivors import plan_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ def test_chunks_of_a_deleted_message_go_with_it() -> None:
     assert judge(rows) == [SUPERSEDED, SUPERSEDED, TOMBSTONE_DROPPED]
 
 
-def test_chunks_whose_message_is_not_whole_yet_stay() -> None:
-    assert judge([Row(1, CHUNK_PART, group=7)], [Row(1)]) == [LIVE, LIVE]
+def test_chunks_whose_message_is_not_whole_yet_wait() -> None:
+    assert judge([Row(1, CHUNK_PART, group=7)], [Row(1)]) == [WAITING, LIVE]
 
 
 def test_a_uuid_that_is_used_again_belongs_to_the_next_last_chunk() -> None:
@@ -117,8 +118,8 @@ def test_a_uuid_that_is_used_again_belongs_to_the_next_last_chunk() -> None:
 
 
 def test_ranges_of_buckets_keep_to_the_memory() -> None:
-    assert plan_ranges(1000, 2, 2**28) == [(0, 128), (128, 256)]
-    many = plan_ranges(50_000_000, 2, 2**28)
+    assert plan_ranges(1000, 2, 2**28, 80) == [(0, 128), (128, 256)]
+    many = plan_ranges(50_000_000, 2, 2**28, 80)
     assert len(many) > 20
     assert many[0][0] == 0
     assert many[-1][1] == 256

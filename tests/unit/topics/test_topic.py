@@ -13,20 +13,23 @@ from lithify.fs import MemoryFileSystem
 from lithify.fs.faulty import Fault, FaultyFileSystem
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
+from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.cursor_changes import Acked, AckedUpTo
 from lithify.topics.message import MessageId, encode_entry
-from lithify.topics.message_pb2 import MessageMetadata
+from lithify.topics.message_pb2 import LZ4, ZSTD, MessageMetadata
 from lithify.topics.names import TopicName
 from lithify.topics.policies import Policies
 from lithify.topics.retention import BacklogExceeded
 from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
+from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.fs import FileSystem
 
+NOW_MS = ManualClock().now_ms()
 SHARED = SubscriptionType.SHARED
 EXCLUSIVE = SubscriptionType.EXCLUSIVE
 
@@ -95,6 +98,32 @@ def test_what_is_appended_is_read_back_and_dispatched() -> None:
     bench.append(1)
     assert bench.received(subscription) == [3]
     assert len(list(bench.topic.read(MessageId(1, 2)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"anything", "message metadata of"),
+        (batch(message("a"), num_messages_in_batch=2), "message 1 of a batch"),
+        (batch(message("a"), codec=ZSTD, uncompressed_size=7), "is not 7 bytes"),
+        (batch(message("a"), codec=LZ4, uncompressed_size=2**30), "the limit is"),
+    ],
+)
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_library_reads_past_what_nobody_can_open(
+    body: bytes, why: str, *, compacted: bool
+) -> None:
+    bench = Bench()
+    bench.topic.append(key="a", value=b"before")
+    bench.topic.append_entries([body], times=[1], counts=[2], flags=FLAG_BATCH).result()
+    bench.topic.append(key="b", value=b"behind")
+    if compacted:
+        bench.topic.compact()
+    before, opaque, behind = bench.topic.read(compacted=compacted)
+    assert (before.value, before.error) == (b"before", "")
+    assert (opaque.id, opaque.key, opaque.value) == (MessageId(1, 1), None, body)
+    assert why in opaque.error
+    assert (behind.value, behind.error) == (b"behind", "")
 
 
 def test_a_consumer_with_one_permit_reads_the_disk_once() -> None:
@@ -281,6 +310,34 @@ def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
     assert not bench.topic.log.manifest.retired
     bench.reopen()
     assert next(bench.topic.read()).id.ledger == third.id
+
+
+@pytest.mark.parametrize("sent_ms", [NOW_MS + 90_000, NOW_MS + 10**12, 2**63 - 1, -1])
+def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
+    """One of 2^64 - 1, which is -1 here, is the latest of all."""
+    bench = Bench()
+    body = encode_entry(
+        MessageMetadata(producer_name="p", sequence_id=0, publish_time=sent_ms % 2**64), b"x"
+    )
+    bench.topic.append_entries([body], times=[sent_ms], counts=[1]).result()
+    lag = CompactionSettings(compaction_lag_min_ms=60_000)
+    bench.topic.compaction.settings = lambda: lag
+    bench.clock.advance(121)
+    assert bench.topic.find_time(bench.clock.now_ms()) == pack(1, 1)
+    bench.topic.compact()
+    assert bench.topic.compaction.horizon == pack(1, 0), "it is older than the minimum lag"
+    assert [each.publish_time_ms for each in bench.topic.read()] == [sent_ms % 2**64], "as sent"
+    bench.topic.policies = lambda: Policies(retention_ms=60_000, retention_bytes=0)
+    bench.maintain()
+    assert list(bench.topic.read()) == []
+
+
+def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
+    bench = Bench()
+    now_ms = bench.clock.now_ms()
+    for ahead_ms in (0, 5_000):
+        bench.topic.append_entries([single()], times=[now_ms + ahead_ms], counts=[1]).result()
+    assert bench.topic.find_time(now_ms + 5_000) == pack(1, 1)
 
 
 def test_messages_older_than_their_time_to_live_count_as_acknowledged() -> None:

@@ -1,4 +1,4 @@
-"""What the runs of a topic have done so far, and how the last one stands.
+"""What the runs of a log have done so far, and how the last one stands.
 
 A record is folded from the reports of the history, oldest first, and goes on with each run that
 ends; so it survives restarts as far as the history reaches back. Runs that found nothing to do are
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from lithify.compaction.report import Report
 
-__all__ = ["CompactionRecord", "CompactionState", "CompactionStatus", "report_row"]
+__all__ = ["WAITING", "CompactionRecord", "CompactionState", "CompactionStatus", "report_row"]
+
+WAITING = "WAITING"
+"""The phase of a run whose turn has not come."""
 
 
 class CompactionState(StrEnum):

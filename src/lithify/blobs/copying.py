@@ -1,0 +1,292 @@
+"""Make a store again with another capacity or segment size, by copying what is valid.
+
+1. The source is read as it is (`readonly.py`); what is valid is judged once, by the time at which
+   the copy begins (`validity.py`): puts that are neither expired nor gone, the newest record of
+   each such blob, deletes without a put while their retention is not over.
+2. Before anything is written: each record must fit into a segment of the target, and all of them
+   into its capacity, packed as the target would pack them.
+3. Records are written in the order they had, into the directory `TARGET.copying`. Ids, times, life
+   versions, expiries and contents are the source's; positions and the log's id are new, and so are
+   the hashes of the ids. Every CRC is checked on the way, that of the whole content too.
+4. When all is durable the target gets its shape and then its name, by one rename.
+
+A crash before the rename leaves `TARGET.copying`, which nobody takes for a store; the next copy to
+the same target removes it and begins again. Memory: as for reading the source, and 1 MiB.
+
+Any process may call it, also while another one has the source open.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.blobs.answer import info_of
+from lithify.blobs.errors import BlobDeleted, BlobStoreExists, BlobTooLarge, TargetTooSmall
+from lithify.blobs.index import BlobIndex
+from lithify.blobs.reading import Blob, read_head
+from lithify.blobs.readonly import open_stored
+from lithify.blobs.records import Kind, decode_id, encode_change, encode_put, hash_id
+from lithify.blobs.rows import values_of
+from lithify.blobs.settings import BlobSettings, Shape
+from lithify.blobs.spool import Spool
+from lithify.blobs.store import KIND
+from lithify.blobs.validity import Fate, Operation, Terms, judge_history
+from lithify.blobs.writer import BlobWriter, read_recent, used_bytes
+from lithify.clock import SystemClock
+from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
+from lithify.fs.trees import remove_tree
+from lithify.log.blocks import ROW_BYTES
+from lithify.log.frame import decode_frame
+from lithify.log.log import Log
+from lithify.log.names import LOCK
+from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from lithify.settings import Durability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.blobs.index import Found
+    from lithify.blobs.readonly import StoredBlobs
+    from lithify.blobs.rows import Row
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import SegmentRef
+
+__all__ = ["CopyReport", "copy_store"]
+
+COPYING = ".copying"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What was copied."""
+
+    source: str
+    target: str
+    blobs: int
+    """Puts."""
+    records: int
+    """All of them."""
+    content_bytes: int
+    left_out: int
+    """Records of the source that were not valid any more."""
+    used_bytes: int
+    """Of the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Valid:
+    """A record that is to be copied."""
+
+    row: Row
+    ref: SegmentRef
+    found: Found
+
+
+def copy_store(
+    fs: FileSystem,
+    source: str,
+    target: str,
+    *,
+    capacity_bytes: int,
+    segment_bytes: int,
+    settings: BlobSettings | None = None,
+    clock: Clock | None = None,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    progress: Callable[[int], None] = lambda _: None,
+) -> CopyReport:
+    """Make `target`, which must not exist; `progress` is called with the bytes of each record.
+
+    Of the settings the retention counts: it must be the one that the source is used with.
+    """
+    settings, clock = settings or BlobSettings(), clock or SystemClock()
+    shape = Shape(capacity_bytes, segment_bytes)
+    if fs.exists(target):
+        raise BlobStoreExists(f"{target} exists already")
+    as_of_ms = clock.now_ms()
+    terms = Terms(as_of_ms, as_of_ms - settings.deleted_retention_ms)
+    token = random_bytes(8).hex()
+    with open_stored(fs, source, owner=f"copy to {target}", clock=clock, token=token) as stored:
+        _check_fits(stored, terms, shape, target)
+        making = target + COPYING
+        _remove_leftover(fs, making)
+        try:
+            copy = _Copy(fs, making, shape, settings, clock, random_bytes)
+            with copy.log:
+                for valid in _valid(stored, terms):
+                    copy.add(stored, valid)
+                    progress(valid.row.length)
+                # A crash before this leaves a log without a shape.
+                copy.log.publish(lambda m: replace(m, state=shape.to_state()), "blob store copied")
+                used = used_bytes(copy.log.manifest) + copy.log.active_bytes
+            fs.rename(making, target)
+            fs.sync_dir(target.rpartition("/")[0] or ".")
+        except BaseException as error:
+            with suppress(LithifyError):
+                remove_tree(fs, making)
+            if isinstance(error, OSError):
+                raise WriteFailed(making, error) from error
+            raise
+        rows = sum(len(stored.live_rows(ref)) for ref in stored.opened.manifest.segments)
+    left_out = rows - copy.records
+    return CopyReport(source, target, copy.blobs, copy.records, copy.bytes, left_out, used)
+
+
+def _remove_leftover(fs: FileSystem, making: str) -> None:
+    if not fs.exists(making):
+        return
+    lock = fs.lock(f"{making}/{LOCK}", "a copy")
+    if lock is None:
+        raise LogLocked(making, "another copy")
+    lock.release()
+    remove_tree(fs, making)
+
+
+def _valid(stored: StoredBlobs, terms: Terms) -> Iterator[_Valid]:
+    """What is to be copied, in the order of positions."""
+    below = stored.snapshot.last_position + 1
+    for ref in stored.opened.manifest.segments:
+        rows = stored.live_rows(ref)
+        for id_hash, row in values_of(rows, np.argsort(rows.position)):
+            found = stored.index.find(stored.opened, id_hash, below)
+            assert found is not None
+            if _is_valid(row, found, terms):
+                yield _Valid(row, ref, found)
+
+
+def _is_valid(row: Row, found: Found, terms: Terms) -> bool:
+    history = [found.newest]
+    if found.put is not None and found.put != found.newest:
+        history.insert(0, found.put)
+    # As two runs would judge: a delete outlives its put by one, and here the put is not copied.
+    for _ in range(2):
+        operations = [Operation(each.kind, each.time_ms, each.expiry_ms) for each in history]
+        fates = judge_history(operations, terms)
+        history = [each for each, fate in zip(history, fates, strict=True) if fate is Fate.LIVE]
+    return row in history
+
+
+def _check_fits(stored: StoredBlobs, terms: Terms, shape: Shape, target: str) -> None:
+    """Step 2. What sealing adds is taken for the least it can be: what is refused cannot fit."""
+    used, active = 0, SEGMENT_HEADER_BYTES
+    for valid in _valid(stored, terms):
+        size = valid.row.length
+        if size > shape.record_bytes_max:
+            raise BlobTooLarge(size, shape.record_bytes_max, _id_of(stored, valid))
+        if active + size > shape.segment_bytes - shape.closing_bytes:
+            used += active + FOOTER_BYTES + ROW_BYTES
+            active = SEGMENT_HEADER_BYTES
+            if used + shape.segment_bytes > shape.capacity_bytes:
+                raise TargetTooSmall(target, used + size, shape.capacity_bytes)
+        active += size
+
+
+def _id_of(stored: StoredBlobs, valid: _Valid) -> str:
+    row = valid.row
+    path = f"{stored.directory}/{valid.ref.name}"
+    with stored.fs.open_read(path) as file:
+        if row.kind is Kind.PUT:
+            return read_head(file, row).put.blob_id
+        entry = decode_frame(file.pread(row.length, row.offset), 0, path)
+    return decode_id(entry.body)
+
+
+class _Copy:
+    """The store that is being made."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        shape: Shape,
+        settings: BlobSettings,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._limit = shape.record_bytes_max
+        self._random_bytes = random_bytes
+        # Nothing is promised to anybody before the end: closing makes all of it durable.
+        unsynced = replace(settings, durability=Durability.NONE)
+        self.log = Log.open(
+            fs,
+            directory,
+            kind=KIND,
+            settings=shape.log_settings(unsynced),
+            clock=clock,
+            random_bytes=random_bytes,
+        )
+        log_id = self.log.manifest.log_id
+        index = BlobIndex(fs, directory, log_id, settings.index_rows_max, read_recent(self.log))
+        self._writer = BlobWriter(self.log, index, shape)
+        self.blobs = self.records = self.bytes = 0
+
+    def add(self, stored: StoredBlobs, valid: _Valid) -> None:
+        """Write a record as it was."""
+        if valid.row.kind is Kind.PUT:
+            self._add_put(stored, valid)
+            return
+        row, blob_id = valid.row, _id_of(stored, valid)
+        id_hash = hash_id(blob_id, self.log.manifest.log_id)
+        body = encode_change(row.kind, blob_id, row.life_version, row.expiry_ms, id_hash)
+        self._append(row, id_hash, body, None)
+
+    def _add_put(self, stored: StoredBlobs, valid: _Valid) -> None:
+        row, path = valid.row, f"{stored.directory}/{valid.ref.name}"
+        with stored.fs.open_read(path) as file:
+            try:
+                head = read_head(file, row)
+            except BlobDeleted:
+                # Erased, and a clock that was set back calls it valid: its delete is enough.
+                return
+            put, info = head.put, info_of(head.put, row, valid.found)
+            content = _Pieces(Blob(info, head, file, _nothing, _as_it_is, None))
+            id_hash = hash_id(put.blob_id, self.log.manifest.log_id)
+            directory, random_bytes = self._directory, self._random_bytes
+            with Spool(content, self._limit, self._fs, directory, random_bytes) as spool:
+                if (spool.size, spool.crc) != (put.size, put.content_crc):
+                    raise DamagedFrame(path, row.offset, f"blob {put.blob_id!r} has other content")
+                self._append(row, id_hash, encode_put(put, id_hash), spool)
+        self.blobs += 1
+        self.bytes += put.size
+
+    def _append(self, row: Row, id_hash: bytes, body: bytes, spool: Spool | None) -> None:
+        with self._writer.lock:
+            self._writer.append(
+                row.kind,
+                id_hash,
+                body,
+                life_version=row.life_version,
+                expiry_ms=row.expiry_ms,
+                now_ms=row.time_ms,
+                spool=spool,
+            )
+        self.records += 1
+
+
+class _Pieces:
+    """A blob as something that can be read."""
+
+    def __init__(self, blob: Blob) -> None:
+        self._pieces = iter(blob)
+        self._held = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Some bytes, `size` at most; none at the end."""
+        data = self._held or next(self._pieces, b"")
+        self._held = data[size:]
+        return data[:size]
+
+
+def _nothing() -> None:
+    return
+
+
+def _as_it_is(damage: DamagedFrame, _: str) -> LithifyError:
+    return damage

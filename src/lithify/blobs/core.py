@@ -1,0 +1,79 @@
+"""What the sides of an open blob store share: its log, its index, its writer, its clock.
+
+`open_core` makes it when a store is opened: the rows of the active segment are read from the log,
+and the key indexes of the sealed ones are opened or made.
+
+Called by the store, which hands it to its sides (`looks.py`, `operations.py`, replication).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.blobs.floor import FloorClock
+from lithify.blobs.index import BlobIndex
+from lithify.blobs.spool import Spool
+from lithify.blobs.writer import BlobWriter, read_recent
+from lithify.log.reader import OpenSegments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.blobs.settings import BlobSettings, Shape
+    from lithify.blobs.spool import Content
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+
+__all__ = ["Core", "open_core"]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """See the module."""
+
+    fs: FileSystem
+    log: Log
+    index: BlobIndex
+    segments: OpenSegments
+    writer: BlobWriter
+    clock: FloorClock
+    shape: Shape
+    settings: BlobSettings
+    random_bytes: Callable[[int], bytes]
+
+    def spool(self, content: Content) -> Spool:
+        """Take a content in, which may be as large as a segment."""
+        limit = self.shape.record_bytes_max
+        return Spool(content, limit, self.fs, self.log.directory, self.random_bytes)
+
+    def deleted_before_ms(self, now_ms: int) -> int:
+        """What was deleted before this time is gone."""
+        return now_ms - self.settings.deleted_retention_ms
+
+
+def open_core(
+    fs: FileSystem,
+    log: Log,
+    shape: Shape,
+    settings: BlobSettings,
+    clock: Clock,
+    random_bytes: Callable[[int], bytes],
+) -> Core:
+    """Of a log that is open."""
+    manifest = log.manifest
+    rows_max = settings.index_rows_max
+    index = BlobIndex(fs, log.directory, manifest.log_id, rows_max, read_recent(log))
+    index.load(manifest)
+    return Core(
+        fs,
+        log,
+        index,
+        OpenSegments(fs, log.directory, settings.open_files_max),
+        BlobWriter(log, index, shape),
+        FloorClock(clock),
+        shape,
+        settings,
+        random_bytes,
+    )

@@ -1,0 +1,119 @@
+"""What is known of a blob store before it is opened: its definition, as a value.
+
+    {"namespace":"public/default","capacity_bytes":…,"segment_bytes":…,"created_ms":…,
+     "settings":{"policy":"stats","budget":{"write_bytes_per_s":1000000}}}
+
+The namespace is that of topics: what somebody may do there with topics they may do with its stores.
+The settings are those of `BlobSettings` that the store has for itself, by their names; all others
+are the node's.
+
+A name has letters, digits, `-`, `_` and `.` and begins with a letter or digit, so that it can stand
+in a path as it is, and in a URL. Pure; `StoreDefinitions` is who keeps definitions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lithify.blobs.settings import Shape
+from lithify.errors import InvalidInput, InvalidSetting
+
+if TYPE_CHECKING:
+    from lithify.blobs.settings import BlobSettings
+
+__all__ = [
+    "NAMESPACE_DEFAULT",
+    "NAME_CHARACTERS_MAX",
+    "StoreDefinition",
+    "StoreDefinitions",
+    "check_store_name",
+    "with_settings",
+]
+
+NAME_CHARACTERS_MAX = 128
+NAMESPACE_DEFAULT = "public/default"
+
+_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
+
+
+class StoreDefinitions(Protocol):
+    """Who keeps the definitions; any thread may call."""
+
+    def stores(self) -> Mapping[str, dict[str, Any]]:
+        """Those of all stores, by name."""
+
+    def add_store(self, name: str, row: dict[str, Any]) -> None:
+        """Keep one more; durable when it returns."""
+
+    def remove_store(self, name: str) -> None:
+        """Forget one; durable when it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDefinition:
+    """One store."""
+
+    namespace: str
+    capacity_bytes: int
+    segment_bytes: int
+    created_ms: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        """What is decided at creation, checked."""
+        return Shape(self.capacity_bytes, self.segment_bytes)
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def check_store_name(name: str) -> None:
+    """Raise unless a store may have the name."""
+    if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"name of a blob store {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
+            "or -_. and begin with a letter or digit"
+        )
+
+
+def with_settings(settings: BlobSettings, values: Mapping[str, Any]) -> BlobSettings:
+    """The settings with other values, which come from JSON; raises `InvalidSetting`."""
+    found: BlobSettings = _replaced(settings, values, "")
+    return found
+
+
+def _replaced(settings: Any, values: Mapping[str, Any], above: str) -> Any:
+    known = [each.name for each in fields(settings)]
+    changed = {}
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidSetting(above + name, value, f"one of {', '.join(known)}")
+        changed[name] = _typed(getattr(settings, name), value, above + name)
+    return replace(settings, **changed)
+
+
+def _typed(default: object, value: object, name: str) -> object:
+    """The value, if it is of the kind that the default is of."""
+    if is_dataclass(default) and isinstance(value, Mapping):
+        return _replaced(default, value, f"{name}.")
+    if isinstance(default, Enum) and isinstance(value, str):
+        choices = [each.value for each in type(default)]
+        if value not in choices:
+            raise InvalidSetting(name, value, f"one of {', '.join(choices)}")
+        return type(default)(value)
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        return tuple(value)
+    numbers = (int, float) if isinstance(default, float) else (int,)
+    wanted = numbers if default is None or isinstance(default, int | float) else (type(default),)
+    if isinstance(default, bool):
+        wanted = (bool,)
+    fits = isinstance(value, wanted) and isinstance(value, bool) == isinstance(default, bool)
+    if not fits and not (default is None and value is None):
+        raise InvalidSetting(name, value, f"of the kind of {default!r}")
+    return value

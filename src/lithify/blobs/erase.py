@@ -1,0 +1,361 @@
+"""Erase: the content of blobs that are deleted for good becomes zeros, before any compaction.
+
+    progress = store.erase.step(bytes_max=2**20)     # from time to time; a bounded piece of work
+    with store.erase.paused(): ...                   # nobody writes over a sealed segment meanwhile
+
+1. A **round** goes through all sealed segments and finds the puts that are to be erased
+   (`erase_finding.py`), by ranges of buckets, and within a range by position.
+2. Of each put its content, user metadata and content CRC become zeros, then its parts: first the
+   put, so that from its first batch on a blob is erased for everybody who asks. Frames stay where
+   they are (`log/erasing.py`).
+3. Frames are written over in batches. The file `ERASE` names those of a batch before it is begun
+   (`erase_journal.py`), and whoever opens the store finishes it first.
+4. The next round begins when a delete has become old enough, or segments were sealed or replaced;
+   8 to 256 times in a retention, every 10 seconds at most. What the round before went through is
+   not looked at again.
+
+Only sealed segments are written over. If the active one has been waiting with something to erase
+for an hour, it is rolled, as far as the capacity allows.
+
+A batch that fails is finished by the next step; until then, and while a round goes on, time does
+not go back behind the round's beginning, so that nothing can be undeleted that is to be erased.
+`pause` waits for the batch that is being written. After a pause, also one for a compaction that
+failed, a round goes on only if all its segments are still there; else it begins again.
+
+A reader that comes upon an erased frame gets `BlobDeleted`, also in the middle of a content. One
+that reads a frame while it is written over sees a wrong CRC: `explain` tells that from damage.
+
+A damaged frame is left as it is and counted: its put cannot be erased, compaction will drop it.
+
+Any thread may call; one step at a time works. Called by the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lithify.blobs.erase_finding import Puts, find_puts, range_from
+from lithify.blobs.erase_frames import Frames
+from lithify.blobs.erase_journal import EraseState, Round, keys_of, load_erase, write_erase
+from lithify.blobs.errors import BlobDeleted
+from lithify.blobs.settings import RECORD_BODY_BYTES_MAX
+from lithify.errors import Corrupt, WriteFailed
+from lithify.log.erasing import erase
+from lithify.log.frame import HEADER_BYTES, decode_frame, is_erased
+from lithify.log.keyindex import BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.blobs.floor import FloorClock
+    from lithify.blobs.index import BlobIndex
+    from lithify.blobs.writer import BlobWriter
+    from lithify.errors import DamagedFrame, LithifyError
+    from lithify.fs import FileSystem
+    from lithify.log.erasing import Erasure
+    from lithify.log.log import Log
+
+__all__ = ["Erase", "EraseProgress", "EraseStatus", "finish_erase"]
+
+BATCH_BYTES = 4 * 2**20
+BATCH_FRAMES = 1024
+"""About 150 bytes each in the file `ERASE`."""
+ROUNDS_MIN, ROUNDS_MAX = 8, 256
+"""In a retention."""
+ROUND_MS_MIN = 10_000
+"""Between the beginnings of two rounds: each reads the key indexes once."""
+ROLL_AGE_MS = 3600 * 1000
+ROW_BYTES = 62
+"""Of a key index."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseProgress:
+    """What one step did."""
+
+    blobs: int
+    """Whose puts are erased to the end."""
+    bytes: int
+    """That became zeros."""
+    idle: bool
+    """There is nothing to do now."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseStatus:
+    """How erasing stands; the counts are of this process."""
+
+    paused: bool
+    working: bool
+    """A round is on its way."""
+    blobs: int
+    bytes: int
+    damaged: int
+    """Frames that could not be erased."""
+    first_damage: str | None
+    as_of_ms: int | None
+    """What was old enough at this time is erased, but for the active segment; None: unknown."""
+
+
+def finish_erase(fs: FileSystem, directory: str) -> None:
+    """Write over again what a crash may have torn; before anybody reads the store's segments."""
+    erase(fs, directory, load_erase(fs, directory).frames)
+
+
+class Erase:
+    """See the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        log: Log,
+        index: BlobIndex,
+        writer: BlobWriter,
+        clock: FloorClock,
+        *,
+        deleted_retention_ms: Callable[[], int],
+        floor_ms: Callable[[], int],
+    ) -> None:
+        """`floor_ms` says behind what time does not go back for others; see `floor.py`."""
+        self._fs = fs
+        self._log = log
+        self._index = index
+        self._writer = writer
+        self._clock = clock
+        self._deleted_retention_ms = deleted_retention_ms
+        self._floor_ms = floor_ms
+        self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._pauses = 0
+        self._frames: Frames | None = None
+        self._torn: frozenset[tuple[str, int]] = frozenset()
+        self._state = replace(load_erase(fs, log.directory), frames=())
+        self._saved = self._state
+        self._began_ms: int | None = None
+        self._due_ms = 0
+        self._oldest_ms = 0
+        self._active = False
+        self._blobs = self._bytes = self._damaged = 0
+        self._first_damage: str | None = None
+
+    # --- what users call --------------------------------------------------------------------
+
+    def step(self, bytes_max: int) -> EraseProgress:
+        """Look at or write over about so many bytes, at least a batch or a range of rows.
+
+        A step ends with the round, if it comes that far.
+        """
+        blobs, size, left, idle = self._blobs, self._bytes, bytes_max, False
+        with self._lock:
+            if self._wanted_elsewhere():
+                return EraseProgress(0, 0, idle=True)
+            with self._log.pin("blob erase"):
+                self._settle()
+                self._revalidate()
+                while left > 0 and not self._wanted_elsewhere():
+                    if self._frames is None:
+                        looked = self._look()
+                        idle = looked is None
+                        left -= looked or 0
+                    else:
+                        left -= self._go_on(self._frames, min(left, BATCH_BYTES))
+                    if self._state.now is None:
+                        break
+                self._save()
+        return EraseProgress(self._blobs - blobs, self._bytes - size, idle)
+
+    def _wanted_elsewhere(self) -> bool:
+        """Whether somebody waits in `pause`."""
+        return self._pauses > 0
+
+    def pause(self) -> None:
+        """Let nothing be written over until `resume`; as many of these are needed as of those."""
+        with self._counting:
+            self._pauses += 1
+        try:
+            with self._lock:
+                self._settle()
+                self._forget()
+        except BaseException:
+            self.resume()
+            raise
+
+    def resume(self) -> None:
+        """Go on; the next step looks whether its place is still there."""
+        with self._counting:
+            self._pauses -= 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """`pause` and, whatever happens, `resume`."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def status(self) -> EraseStatus:
+        """How it stands."""
+        done = self._state.done
+        return EraseStatus(
+            self._pauses > 0,
+            self._state.now is not None,
+            self._blobs,
+            self._bytes,
+            self._damaged,
+            self._first_damage,
+            None if done is None else done.as_of_ms,
+        )
+
+    def explain(self, damage: DamagedFrame, blob_id: str) -> LithifyError:
+        """What a reader is to be told who came upon a bad frame: the frame may be no damage.
+
+        It is being written over, or was since: then reading it again finds it erased.
+        """
+        if (damage.path, damage.offset) in self._torn:
+            return BlobDeleted(blob_id)
+        try:
+            with self._fs.open_read(damage.path) as file:
+                data = file.pread(HEADER_BYTES + RECORD_BODY_BYTES_MAX, damage.offset)
+            decode_frame(data, 0, damage.path)
+        except (Corrupt, OSError):
+            return damage
+        return BlobDeleted(blob_id) if is_erased(data, 0) else damage
+
+    # --- rounds -----------------------------------------------------------------------------
+
+    def _revalidate(self) -> None:
+        """Give a round up whose segments are not all there any more."""
+        now = self._state.now
+        if now is not None and not set(now.segments) <= set(keys_of(self._log.manifest)):
+            self._forget()
+            self._state = replace(self._state, now=None)
+            self._began_ms = None
+
+    def _look(self) -> int | None:
+        """Find what is to be erased in the next range; bytes read, None if nothing is to do."""
+        now = self._state.now or self._next_round()
+        if now is None:
+            return None
+        sealed = [s for s in self._log.manifest.segments if s.sealed]
+        indexes = [self._index.task(segment) for segment in sealed]
+        with self._writer.lock:
+            self._writer.ready()
+            # What the round finds gone takes no record any more, whatever the clock does.
+            self._clock.floor_ms = max(self._clock.floor_ms, now.as_of_ms)
+            recent = self._index.recent.rows()
+        try:
+            if not now.stop:
+                now = replace(now, stop=range_from(indexes, now.first))
+            found = find_puts(indexes, recent, now, self._state.done)
+        except OSError as error:
+            # An index that is missing could not be written.
+            raise WriteFailed(self._log.directory, error) from error
+        self._note(found)
+        self._state = replace(self._state, now=now)
+        self._frames = Frames(self._fs, self._log.directory, found.puts, now.after)
+        return found.rows * ROW_BYTES
+
+    def _next_round(self) -> Round | None:
+        """The round that is to begin now, if one is."""
+        now_ms, retention_ms = self._clock.now_ms(), self._deleted_retention_ms()
+        keys = keys_of(self._log.manifest)
+        if self._began_ms is not None:
+            waited_ms = now_ms - self._began_ms
+            known = self._state.done is not None and self._state.done.segments == keys
+            pace_ms = max(ROUND_MS_MIN, retention_ms // ROUNDS_MAX)
+            if 0 <= waited_ms < pace_ms or (known and now_ms < self._due_ms):
+                return None
+        self._began_ms, self._oldest_ms, self._active = now_ms, now_ms, False
+        return Round(now_ms, now_ms - retention_ms, self._log.last_position, keys)
+
+    def _note(self, found: Puts) -> None:
+        self._oldest_ms = min(self._oldest_ms, found.oldest_delete_ms)
+        self._active = self._active or found.active
+
+    def _end_range(self, now: Round) -> None:
+        """Go on to the next range, or end the round."""
+        self._frames = None
+        if now.stop < BUCKETS:
+            following = Round(
+                now.as_of_ms, now.deleted_before_ms, now.last_position, now.segments, now.stop
+            )
+            self._state = replace(self._state, now=following)
+            return
+        self._state = EraseState(done=replace(now, first=0, stop=0, after=-1))
+        # Deletes that came since are no older than the round's beginning, but for those of other
+        # replicas.
+        retention_ms = self._deleted_retention_ms()
+        latest_ms = now.as_of_ms + max(1, retention_ms // ROUNDS_MIN)
+        self._due_ms = min(self._oldest_ms + retention_ms + 1, latest_ms)
+        self._let_time_go()
+        times = self._log.active_times_ms
+        if self._active and times is not None and now.as_of_ms - times[0] >= ROLL_AGE_MS:
+            self._writer.seal()
+
+    def _forget(self) -> None:
+        """What was found may not hold any more; look again."""
+        self._frames = None
+        self._let_time_go()
+
+    def _let_time_go(self) -> None:
+        with self._writer.lock:
+            self._clock.floor_ms = self._floor_ms()
+
+    # --- batches ----------------------------------------------------------------------------
+
+    def _go_on(self, frames: Frames, bytes_max: int) -> int:
+        """Write the next batch over; the bytes that were looked at."""
+        now = self._state.now
+        assert now is not None
+        try:
+            batch = frames.take(bytes_max, BATCH_FRAMES)
+            if batch.damage is not None:
+                self._damaged += batch.damaged
+                self._first_damage = self._first_damage or str(batch.damage)
+            if batch.erasures:
+                self._write_over(replace(self._state, frames=batch.erasures))
+        except BaseException:
+            self._frames = None
+            raise
+        self._blobs += batch.blobs
+        now = replace(now, after=frames.after)
+        self._state = replace(self._state, now=now)
+        if frames.ended:
+            self._end_range(now)
+        return batch.bytes_read
+
+    def _write_over(self, state: EraseState) -> None:
+        """Steps 2 and 3 of `log/erasing.py`.
+
+        From here on the batch has to come to its end: a crash leaves the file `ERASE` without it,
+        or with it, and then any of its frames may be torn.
+        """
+        self._state = state
+        write_erase(self._fs, self._log.directory, state)
+        self._saved = state
+        self._torn = frozenset(
+            (f"{self._log.directory}/{f.segment}", f.offset) for f in state.frames
+        )
+        erase(self._fs, self._log.directory, state.frames)
+        self._bytes += _zero_bytes(state.frames)
+        self._torn = frozenset()
+        self._state = replace(state, frames=())
+
+    def _settle(self) -> None:
+        """Finish a batch that failed."""
+        if self._state.frames:
+            self._write_over(self._state)
+
+    def _save(self) -> None:
+        """Make progress durable, without a batch that is done."""
+        if self._state != self._saved:
+            write_erase(self._fs, self._log.directory, self._state)
+            self._saved = self._state
+
+
+def _zero_bytes(frames: tuple[Erasure, ...]) -> int:
+    return sum(frame.zero_bytes for frame in frames)

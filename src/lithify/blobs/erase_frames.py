@@ -1,0 +1,153 @@
+"""The frames of puts that are to be erased, read in batches.
+
+1. A put's frame comes first, then its parts, ascending. A part belongs to its put by its place: all
+   but the last have 64 KiB.
+2. A frame that is erased already is passed over. Any other is read whole and its CRC checked; one
+   that is damaged is counted and left.
+3. A batch ends after so many bytes or frames, also within a put: the next one goes on there.
+   `after` is the last put that is over to its last part: one that was interrupted comes again.
+
+Called by `erase.py`, by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from lithify.blobs.records import PART_BYTES, Kind, decode_put, erasable
+from lithify.errors import DamagedFrame, MissingFile, ReadFailed
+from lithify.log.erasing import plan_erasure
+from lithify.log.frame import HEADER, HEADER_BYTES, decode_frame, is_erased
+from lithify.log.names import MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lithify.blobs.rows import Row
+    from lithify.fs import File, FileSystem
+    from lithify.log.erasing import Erasure
+
+__all__ = ["Batch", "Frames"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frames to be written over together."""
+
+    erasures: tuple[Erasure, ...]
+    bytes_read: int
+    blobs: int
+    """That are over with this batch, and were not erased to the end before."""
+    damaged: int
+    damage: DamagedFrame | None
+    """The first one."""
+
+
+class Frames:
+    """See the module."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, puts: Sequence[tuple[str, Row]], after: int
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._steps = self._walk(puts)
+        self.after = after
+        self.ended = False
+
+    def take(self, bytes_max: int, frames_max: int) -> Batch:
+        """The next batch; `ended` says whether it is the last."""
+        erasures: list[Erasure] = []
+        size = blobs = damaged = 0
+        damage: DamagedFrame | None = None
+        while size < bytes_max and len(erasures) < frames_max:
+            step = next(self._steps, None)
+            if step is None:
+                self.ended = True
+                break
+            read_bytes, found = step
+            size += read_bytes
+            if isinstance(found, DamagedFrame):
+                damaged += 1
+                damage = damage or found
+            elif isinstance(found, bool):
+                blobs += found
+            elif found is not None:
+                erasures.append(found)
+        return Batch(tuple(erasures), size, blobs, damaged, damage)
+
+    def _walk(
+        self, puts: Sequence[tuple[str, Row]]
+    ) -> Iterator[tuple[int, Erasure | DamagedFrame | bool | None]]:
+        """(bytes read, what was found); after each put whether it had anything to erase."""
+        for name, those in groupby(puts, itemgetter(0)):
+            with self._open(name) as file:
+                for _, row in those:
+                    changed = False
+                    for read_bytes, found in _frames_of(file, name, row):
+                        changed = changed or (found is not None)
+                        yield read_bytes, found
+                    self.after = row.position
+                    yield 0, changed
+
+    def _open(self, name: str) -> File:
+        path = f"{self._directory}/{name}"
+        try:
+            return self._fs.open_read(path)
+        except FileNotFoundError:
+            raise MissingFile(path, f"{self._directory}/{MANIFEST}") from None
+
+
+def _frames_of(
+    file: File, name: str, row: Row
+) -> Iterator[tuple[int, Erasure | DamagedFrame | None]]:
+    """The put, then its parts."""
+    data = _read_put(file, row)
+    try:
+        entry = decode_frame(data, 0, file.path)
+        erased = is_erased(data, 0)
+        put, _ = decode_put(entry.body, file.path, 0, erased=erased)
+    except DamagedFrame as damage:
+        # Without it nobody knows where its parts are.
+        yield len(data), DamagedFrame(file.path, row.offset, damage.what)
+        return
+    yield len(data), None if erased else _erasure(name, row.offset, data, Kind.PUT)
+    first = row.offset - put.size - HEADER_BYTES * put.parts
+    for number in range(put.parts):
+        offset = first + number * (HEADER_BYTES + PART_BYTES)
+        size = HEADER_BYTES + min(PART_BYTES, put.size - number * PART_BYTES)
+        header = _pread(file, HEADER_BYTES, offset)
+        if len(header) == HEADER_BYTES and is_erased(header, 0):
+            # Looked at no further: else a large put would never end if each step were the last
+            # one of its process.
+            yield HEADER_BYTES, None
+            continue
+        data = _pread(file, size, offset)
+        try:
+            decode_frame(data, 0, file.path)
+            yield size, _erasure(name, offset, data, Kind.PART)
+        except DamagedFrame as damage:
+            yield size, DamagedFrame(file.path, offset, damage.what)
+
+
+def _erasure(name: str, offset: int, frame: bytes, kind: Kind) -> Erasure:
+    body = memoryview(frame)[HEADER_BYTES:]
+    return plan_erasure(name, offset, frame, erasable(kind, body))
+
+
+def _read_put(file: File, row: Row) -> bytes:
+    if row.entries == 1:
+        return _pread(file, row.length, row.offset)
+    header = _pread(file, HEADER_BYTES, row.offset)
+    size = HEADER.unpack(header)[1] if len(header) == HEADER_BYTES else 0
+    return _pread(file, min(HEADER_BYTES + size, row.length), row.offset)
+
+
+def _pread(file: File, length: int, offset: int) -> bytes:
+    try:
+        return file.pread(length, offset)
+    except OSError as error:
+        raise ReadFailed(file.path, offset, error) from error

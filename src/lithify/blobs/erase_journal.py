@@ -1,0 +1,141 @@
+"""The file `ERASE` of a blob store: how far erasing has come, and what it is writing over.
+
+One checked line (`compaction/lines.py`), replaced whole by one rename:
+
+    {"version":1,
+     "done":{"as_of_ms":…,"deleted_before_ms":…,"last_position":…,
+             "segments":[["….seg","….dead"],…]},
+     "now":{…the same…,"first":0,"stop":256,"after":4711},
+     "frames":[["….seg",4096,"<header>",[[48,52],[90,5000]]],…]}
+
+done
+    The last round that came to its end: by what it judged, up to which position it saw records,
+    and the segments, each with its dead set, whose puts it went through. Null before the first.
+now
+    The round that is on its way: also the range of buckets, and the put up to which it has come in
+    it. Null between two rounds.
+frames
+    What is being written over (`log/erasing.py`): any of these frames may be torn. Whoever opens
+    the store writes them over again before anybody reads.
+
+A file that is damaged counts as none: erasing then begins with a new round. If it was damaged while
+frames were being written over, these show as damage wherever they are read.
+
+Called by `erase.py`, and by `verify.py` to read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.compaction.lines import encode_line, read_lines
+from lithify.errors import Corrupt, DamagedFile, UnsupportedVersion, WriteFailed
+from lithify.fs import write_atomic
+from lithify.log.erasing import Erasure
+from lithify.log.names import ERASE
+from lithify.positions import NO_POSITION
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import Manifest
+
+__all__ = [
+    "ERASE_VERSION",
+    "EraseState",
+    "Round",
+    "SegmentKey",
+    "keys_of",
+    "load_erase",
+    "read_erase",
+    "write_erase",
+]
+
+ERASE_VERSION = 1
+
+SegmentKey = tuple[str, str]
+"""(segment, dead set or nothing): by these a round knows what it went through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One way through all sealed segments."""
+
+    as_of_ms: int
+    deleted_before_ms: int
+    """Blobs with a delete from before this time are erased."""
+    last_position: int
+    """Of the log when the round began."""
+    segments: tuple[SegmentKey, ...]
+    first: int = 0
+    """The range of buckets that it is at."""
+    stop: int = 0
+    after: int = NO_POSITION
+    """The puts of the range up to this position are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseState:
+    """What the file says."""
+
+    done: Round | None = None
+    now: Round | None = None
+    frames: tuple[Erasure, ...] = ()
+
+
+def keys_of(manifest: Manifest) -> tuple[SegmentKey, ...]:
+    """The sealed segments of a generation."""
+    return tuple(
+        (segment.name, segment.dead.name if segment.dead else "")
+        for segment in manifest.segments
+        if segment.sealed
+    )
+
+
+def write_erase(fs: FileSystem, directory: str, state: EraseState) -> None:
+    """Replace the file; durable when it returns."""
+    value = {
+        "version": ERASE_VERSION,
+        "done": None if state.done is None else asdict(state.done),
+        "now": None if state.now is None else asdict(state.now),
+        "frames": [(f.segment, f.offset, f.header.hex(), f.zeros) for f in state.frames],
+    }
+    path = f"{directory}/{ERASE}"
+    try:
+        write_atomic(fs, path, encode_line(json.dumps(value, separators=(",", ":"))))
+    except OSError as error:
+        raise WriteFailed(path, error) from error
+
+
+def read_erase(fs: FileSystem, directory: str) -> EraseState:
+    """What the file says; damage and unknown versions raise."""
+    path = f"{directory}/{ERASE}"
+    if not fs.exists(path):
+        return EraseState()
+    lines, _ = read_lines(fs, path)
+    if len(lines) != 1:
+        raise DamagedFile(path, 0, f"has {len(lines)} whole lines, must have one")
+    value = json.loads(lines[0][1])
+    if value["version"] != ERASE_VERSION:
+        raise UnsupportedVersion(path, value["version"], ERASE_VERSION)
+    frames = tuple(
+        Erasure(segment, offset, bytes.fromhex(header), tuple((a, b) for a, b in zeros))
+        for segment, offset, header, zeros in value["frames"]
+    )
+    return EraseState(_round(value["done"]), _round(value["now"]), frames)
+
+
+def load_erase(fs: FileSystem, directory: str) -> EraseState:
+    """What the file says; nothing if it is damaged."""
+    try:
+        return read_erase(fs, directory)
+    except (Corrupt, UnsupportedVersion):
+        return EraseState()
+
+
+def _round(value: dict[str, Any] | None) -> Round | None:
+    if value is None:
+        return None
+    keys = tuple((segment, dead) for segment, dead in value.pop("segments"))
+    return Round(segments=keys, **value)

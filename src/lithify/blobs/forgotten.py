@@ -1,0 +1,56 @@
+"""What a store has forgotten: the deletes that compaction has dropped, as two bounds.
+
+A delete that is dropped leaves nothing behind. Whoever still has the blob could bring it back, so
+a store remembers how far its forgetting goes:
+
+    position   every delete that was dropped stood at or below it
+    time_ms    none of them was younger
+
+It stands in the manifest's `state` and becomes true with the generation that drops them:
+
+    "forgotten": [position, time_ms]
+
+A replica that has passed `position` knows all that was forgotten. Of one that has not, blobs made
+after `time_ms` are beyond doubt: a delete is never older than its blob.
+
+Pure. Called by the rule, which adds to it, and by replication, which asks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["NOTHING", "Forgotten"]
+
+_STATE = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """See the module."""
+
+    position: int
+    time_ms: int
+
+    def and_also(self, other: Forgotten) -> Forgotten:
+        """Both together."""
+        return Forgotten(
+            max(self.position, other.position),
+            max(self.time_ms, other.time_ms),
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """As it stands in the manifest; nothing where nothing was forgotten."""
+        return {} if self == NOTHING else {_STATE: [self.position, self.time_ms]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Forgotten:
+        """Read back."""
+        return cls(*state.get(_STATE, (-1, -1)))
+
+
+NOTHING = Forgotten(-1, -1)

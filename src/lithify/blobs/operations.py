@@ -1,0 +1,167 @@
+"""The writing side of a blob store: what each operation asks, refuses and appends.
+
+put
+    1. Take the content in (`spool.py`), without a lock: a slow sender holds nobody up.
+    2. Under the writer's lock: the id must be free, then the record is appended.
+    3. Without it: wait for the fsync, which all who wait share.
+delete, ttl, undelete
+    Under the writer's lock look at the newest record, decide, append; then wait for the fsync.
+
+`docs/blobs.md` has the table of what is refused. Called by the store, from any thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.blobs.answer import Include, answer
+from lithify.blobs.errors import (
+    BlobDeletedForever,
+    BlobExists,
+    BlobExpired,
+    BlobNotDeleted,
+    BlobNotFound,
+)
+from lithify.blobs.reading import BlobInfo
+from lithify.blobs.records import (
+    NEVER_MS,
+    Kind,
+    PutRecord,
+    encode_change,
+    encode_put,
+    hash_id,
+)
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lithify.blobs.core import Core
+    from lithify.blobs.index import Found
+    from lithify.blobs.looks import Looks
+    from lithify.blobs.spool import Content
+
+__all__ = ["Operations"]
+
+
+class Operations:
+    """See the module."""
+
+    def __init__(self, core: Core, looks: Looks) -> None:
+        self._core = core
+        self._log_id = core.log.manifest.log_id
+        self._writer = core.writer
+        self._looks = looks
+        self._clock = core.clock
+
+    def put(
+        self,
+        content: Content,
+        *,
+        service: str,
+        owner: str,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        expiry_ms: int | None,
+        blob_id: str | None,
+    ) -> BlobInfo:
+        """Store a content; None for `expiry_ms` is never, for `blob_id` a new random one."""
+        blob_id = self._core.random_bytes(16).hex() if blob_id is None else blob_id
+        id_hash = hash_id(blob_id, self._log_id)
+        with self._core.spool(content) as spool:
+            now_ms = self._clock.now_ms()
+            put = PutRecord(
+                blob_id,
+                service,
+                owner,
+                content_type,
+                now_ms,
+                _checked_expiry(expiry_ms, now_ms),
+                spool.size,
+                spool.crc,
+                dict(metadata or {}),
+            )
+            body = encode_put(put, id_hash)
+            with self._writer.lock:
+                self._writer.ready()
+                if self._looks.state(id_hash) is not None:
+                    raise BlobExists(blob_id)
+                pending = self._writer.append(
+                    Kind.PUT,
+                    id_hash,
+                    body,
+                    life_version=0,
+                    expiry_ms=put.expiry_ms,
+                    now_ms=now_ms,
+                    spool=spool,
+                )
+            position = pending.result()
+        return BlobInfo(put, position, put.expiry_ms, 0, deleted=False, changed_ms=now_ms)
+
+    def delete(self, blob_id: str) -> None:
+        """Delete a blob."""
+
+        def decide(found: Found, now_ms: int) -> tuple[int, int]:
+            answer(blob_id, found, Include.NONE, now_ms)
+            return found.newest.life_version, found.newest.expiry_ms
+
+        self._change(Kind.DELETE, blob_id, decide)
+
+    def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
+        """Let a blob expire at another time, or never."""
+
+        def decide(found: Found, now_ms: int) -> tuple[int, int]:
+            answer(blob_id, found, Include.NONE, now_ms)
+            return found.newest.life_version, _checked_expiry(expiry_ms, now_ms)
+
+        self._change(Kind.TTL, blob_id, decide)
+
+    def undelete(self, blob_id: str) -> None:
+        """Take a delete back, if its retention is not over."""
+
+        def decide(found: Found, now_ms: int) -> tuple[int, int]:
+            newest = found.newest
+            if newest.kind is not Kind.DELETE:
+                answer(blob_id, found, Include.NONE, now_ms)
+                raise BlobNotDeleted(blob_id)
+            late = newest.time_ms < self._core.deleted_before_ms(now_ms)
+            if late or not self._looks.has_content(blob_id, found):
+                raise BlobDeletedForever(blob_id)
+            if now_ms > newest.expiry_ms:
+                raise BlobExpired(blob_id)
+            return newest.life_version + 1, newest.expiry_ms
+
+        self._change(Kind.UNDELETE, blob_id, decide)
+
+    def _change(
+        self, kind: Kind, blob_id: str, decide: Callable[[Found, int], tuple[int, int]]
+    ) -> None:
+        """Append a record whose life version and expiry `decide` says, or which it refuses."""
+        id_hash = hash_id(blob_id, self._log_id)
+        with self._writer.lock:
+            self._writer.ready()
+            now_ms = self._clock.now_ms()
+            found = self._looks.state(id_hash)
+            if found is None:
+                raise BlobNotFound(blob_id)
+            life_version, expiry_ms = decide(found, now_ms)
+            # A change is never older than what it changes, whoever's clock that came from, and of
+            # two ttls the later one is younger: so that all replicas see the same one as newest.
+            time_ms = max(now_ms, found.newest.time_ms + (kind is Kind.TTL))
+            pending = self._writer.append(
+                kind,
+                id_hash,
+                encode_change(kind, blob_id, life_version, expiry_ms, id_hash),
+                life_version=life_version,
+                expiry_ms=expiry_ms,
+                now_ms=time_ms,
+            )
+        pending.result()
+
+
+def _checked_expiry(expiry_ms: int | None, now_ms: int) -> int:
+    if expiry_ms is None:
+        return NEVER_MS
+    if expiry_ms < now_ms:
+        raise InvalidInput(f"expiry {expiry_ms} ms is over, it is {now_ms} ms already")
+    return expiry_ms

@@ -1,0 +1,107 @@
+"""A blob store as it is on disk, for those who only read it: to verify it, to copy it.
+
+1. The log is read as `log/readonly.py` does it: pinned, nothing but the pin is written.
+2. The index is that of an open store. Where a key index is missing or damaged, its rows are read
+   from the segment and stay in memory, about 400 bytes each: nothing is made again on disk.
+
+Another process may have the store open; what is seen is the generation that ruled at the beginning.
+Called by `verify.py` and `copying.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.blobs.errors import NotABlobStore
+from lithify.blobs.index import BlobIndex, Opened, Recent
+from lithify.blobs.indexing import open_index, scan_rows
+from lithify.blobs.judging import read_part
+from lithify.blobs.settings import BlobSettings, Shape
+from lithify.blobs.store import KIND
+from lithify.blobs.writer import recent_of
+from lithify.compaction.jobs import no_check
+from lithify.errors import Corrupt, LithifyError, UnsupportedVersion
+from lithify.log.keyindex import BUCKETS, COLUMNS, KeyRows
+from lithify.log.reader import read_dead_set
+from lithify.log.readonly import find_manifest, open_readonly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import SegmentRef
+    from lithify.log.reader import Snapshot
+
+__all__ = ["StoredBlobs", "check_is_store", "open_stored"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlobs:
+    """See the module."""
+
+    fs: FileSystem
+    directory: str
+    shape: Shape
+    snapshot: Snapshot
+    index: BlobIndex
+    opened: Opened
+    held: Mapping[str, Recent]
+    """The rows of segments whose key index is of no use, by the segment's name."""
+    wrong: tuple[LithifyError, ...]
+    """What is wrong with those."""
+
+    def live_rows(self, ref: SegmentRef) -> KeyRows:
+        """The rows of a segment that no dead set names."""
+        if not ref.sealed:
+            return self.opened.recent.rows()
+        if ref.name in self.held:
+            return self.held[ref.name].rows()
+        rows, dead = read_part(self.index.task(ref), 0, BUCKETS, every=True)
+        return KeyRows(**{name: getattr(rows, name)[~dead] for name in COLUMNS})
+
+
+@contextmanager
+def open_stored(
+    fs: FileSystem, directory: str, *, owner: str, clock: Clock, token: str
+) -> Iterator[StoredBlobs]:
+    """The store in a directory, pinned until the block ends; `NotABlobStore` if there is none."""
+    check_is_store(fs, directory)
+    with open_readonly(fs, directory, owner=owner, clock=clock, token=token) as snapshot:
+        manifest = snapshot.manifest
+        shape = Shape.from_state(manifest.state)
+        assert shape is not None
+        rows_max = BlobSettings().index_rows_max
+        index = BlobIndex(fs, directory, manifest.log_id, rows_max, recent_of(snapshot))
+        held: dict[str, Recent] = {}
+        wrong: list[LithifyError] = []
+        for segment in manifest.segments:
+            if segment.sealed:
+                try:
+                    with open_index(index.task(segment)) as keys:
+                        keys.read()
+                except (Corrupt, UnsupportedVersion) as error:
+                    wrong.append(error)
+                    held[segment.name] = _rows_of(index, segment)
+                    index.hold(segment, held[segment.name])
+        opened = index.opened(snapshot)
+        yield StoredBlobs(fs, directory, shape, snapshot, index, opened, held, tuple(wrong))
+
+
+def check_is_store(fs: FileSystem, directory: str) -> None:
+    """Raise `NotABlobStore` if a directory holds something else; looks at the manifest only."""
+    manifest = find_manifest(fs, directory)
+    if manifest.kind != KIND or Shape.from_state(manifest.state) is None:
+        raise NotABlobStore(f"{directory} holds no blob store, or one half created")
+
+
+def _rows_of(index: BlobIndex, segment: SegmentRef) -> Recent:
+    task = index.task(segment)
+    dead = None
+    if segment.dead is not None:
+        dead = read_dead_set(task.fs, task.directory, segment.dead).entries
+    rows = Recent(segment.id)
+    rows.add_rows(scan_rows(task, no_check), dead)
+    return rows

@@ -1,0 +1,142 @@
+"""A blob store's log, replayed naively: record after record, each as it stands in its frame.
+
+It shares nothing with the index but the format of a record: no columns, no arrays, no filters. So
+what the two say of a blob can be held against each other (`verify.py`).
+
+1. Walk over the frames of a segment in order. Parts are remembered until a put follows them.
+2. Of each record check: its kind against the frame's flags, the hash against the id; of a put the
+   number, places and sizes of its parts and the CRC of its content; of one that was erased that
+   nothing but zeros is left of content, CRC and metadata.
+3. Hand out the record, with what an index should know of it.
+
+Pure, but for reading what it is given. Called by `verify.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.blobs.records import KIND_SHIFT, Kind, decode_put, erasable, hash_id, parts_of
+from lithify.blobs.rows import Row
+from lithify.checksum import crc32c
+from lithify.errors import DamagedFrame, InvalidInput
+from lithify.log.frame import FLAG_ERASED, HEADER_BYTES
+from lithify.log.kernels import crc32c_join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.log.frame import Entry
+    from lithify.log.scan import Frames
+
+__all__ = ["Replayed", "SegmentReplay"]
+
+_COMMON = struct.Struct("<BBHIq16s")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One record."""
+
+    blob_id: str
+    id_hash: bytes
+    row: Row
+    erased: bool
+    size: int
+    """Bytes of the content, of a put."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    position: int
+    size: int
+    crc: int
+    erased: bool
+
+
+@dataclass(slots=True)
+class SegmentReplay:
+    """One segment; `problem` is called with an offset and what is wrong there."""
+
+    path: str
+    log_id: bytes
+    problem: Callable[[int, str], None]
+    lost_parts: int = 0
+    """That no put follows: a write failed."""
+    _parts: list[_Part] = field(default_factory=list)
+
+    def records(self, frames: Frames) -> Iterator[Replayed]:
+        """The records that end in some frames, which come in order."""
+        offsets = (frames.offsets + frames.base).tolist()
+        for entry, offset in zip(frames.entries(), offsets, strict=True):
+            if entry.flags >> KIND_SHIFT == Kind.PART:
+                self._see_part(entry, offset)
+                continue
+            try:
+                record = self._record(entry, offset)
+            except (DamagedFrame, InvalidInput, UnicodeDecodeError, ValueError) as error:
+                self.problem(offset, f"is no record: {error}")
+            else:
+                yield record
+            self.end()
+
+    def end(self) -> None:
+        """No put follows the parts that were not used."""
+        self.lost_parts += len(self._parts)
+        self._parts.clear()
+
+    def _see_part(self, entry: Entry, offset: int) -> None:
+        erased = bool(entry.flags & FLAG_ERASED)
+        if erased and entry.body.strip(b"\0"):
+            self.problem(offset, "part is called erased, but is not all zeros")
+        self._parts.append(_Part(entry.position, len(entry.body), crc32c(entry.body), erased))
+
+    def _record(self, entry: Entry, offset: int) -> Replayed:
+        body, erased = entry.body, bool(entry.flags & FLAG_ERASED)
+        if len(body) < _COMMON.size:
+            raise DamagedFrame(self.path, offset, f"{len(body)} bytes are too few for a record")
+        _, number, id_bytes, life_version, expiry_ms, id_hash = _COMMON.unpack_from(body)
+        kind, parts, size = Kind(entry.flags >> KIND_SHIFT), 0, 0
+        if number != kind:
+            self.problem(offset, f"is a {kind.name.lower()} by its flags and {number} by its body")
+        if kind is Kind.PUT:
+            put, _ = decode_put(body, self.path, offset, erased=erased)
+            blob_id, parts, size = put.blob_id, parts_of(put.size), put.size
+            self._check_put(entry, offset, put.content_crc, size)
+        else:
+            blob_id = body[_COMMON.size : _COMMON.size + id_bytes].decode()
+        if hash_id(blob_id, self.log_id) != id_hash:
+            self.problem(offset, f"blob {blob_id!r}: the hash is not that of the id")
+        length = HEADER_BYTES * (parts + 1) + len(body) + (size if parts else 0)
+        row = Row(
+            kind, entry.position, parts + 1, length, offset, life_version, entry.time_ms, expiry_ms
+        )
+        return Replayed(blob_id, id_hash, row, erased, size)
+
+    def _check_put(self, entry: Entry, offset: int, content_crc: int, size: int) -> None:
+        count, erased = parts_of(size), bool(entry.flags & FLAG_ERASED)
+        if entry.tag != count:
+            self.problem(offset, f"put says it has {entry.tag} parts, its size makes {count}")
+        first = max(0, len(self._parts) - count)
+        used = self._parts[first:]
+        del self._parts[first:]
+        wanted = list(range(entry.position - count, entry.position))
+        part_bytes = sum(part.size for part in used)
+        if [part.position for part in used] != wanted or part_bytes != (size if count else 0):
+            self.problem(offset, f"put of {count} parts does not stand behind them")
+            return
+        if erased:
+            zeros = erasable(Kind.PUT, entry.body)
+            if any(entry.body[start:stop].strip(b"\0") for start, stop in zeros):
+                self.problem(offset, "put is called erased, but has more than zeros")
+            return
+        if any(part.erased for part in used):
+            self.problem(offset, "put is not erased, but its parts are")
+            return
+        crc = 0 if count else crc32c(entry.body[len(entry.body) - size :])
+        for part in used:
+            crc = int(crc32c_join(crc, part.crc, part.size))
+        if crc != content_crc:
+            self.problem(offset, f"content has CRC-32C {crc:08x}, put says {content_crc:08x}")

@@ -1,0 +1,156 @@
+"""The taking side of replication: a store becomes as new as what it hears of another one.
+
+1. A change that is newer than what the store has (`replication_values.advise`) is appended as a
+   record with the time, expiry and life version it had where it was made. A delete is taken over
+   also where the blob is not known.
+2. If the content is needed it is fetched, and put with the state that the blob has there: one
+   record, so that nobody ever sees a blob in a state that it no longer has.
+3. What a compaction drops between a question and its answer could come back by the answer: whoever
+   asks says what was forgotten before, and if that has changed, nothing is taken.
+
+Everything may be done twice. Nothing is durable before `settle`, which makes all of a page durable
+at once. Called by the replicator, one thread a store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.records import Identity, Kind, encode_change, encode_put, hash_id
+from lithify.blobs.replication_feed import read_identity
+from lithify.blobs.replication_values import Advice, advise, rank_of
+from lithify.errors import PlanStale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lithify.blobs.core import Core
+    from lithify.blobs.forgotten import Forgotten
+    from lithify.blobs.index import Found
+    from lithify.blobs.looks import Looks
+    from lithify.blobs.replication_stream import Record
+    from lithify.blobs.replication_values import Change
+    from lithify.blobs.spool import Readable
+    from lithify.log.commit import Pending
+
+__all__ = ["Applier"]
+
+
+class Applier:
+    """See the module."""
+
+    def __init__(self, core: Core, looks: Looks, forgotten: Callable[[], Forgotten]) -> None:
+        self._core = core
+        self._log = core.log
+        self._log_id = core.log.manifest.log_id
+        self._writer = core.writer
+        self._looks = looks
+        self._segments = core.segments
+        self._forgotten = forgotten
+        self._clock = core.clock
+        self._pending: list[Pending] = []
+
+    def take(self, changes: Iterable[Change], before: Forgotten) -> list[Change]:
+        """Append what is newer; those whose content is needed."""
+        wanted = []
+        with self._writer.lock:
+            self._ready(before)
+            for change in changes:
+                advice, found = self._advise(change)
+                if advice is Advice.FETCH:
+                    wanted.append(change)
+                elif advice is Advice.CHANGE:
+                    self._append(change, _kind(change, found))
+        return wanted
+
+    def take_content(self, record: Record, content: Readable, before: Forgotten) -> bool:
+        """Put a blob that was fetched; False if it is not needed any more."""
+        put = record.put
+        id_hash = hash_id(put.blob_id, self._log_id)
+        with self._core.spool(content) as spool:
+            if (spool.size, spool.crc) != (put.size, put.content_crc):
+                raise ReplicaTalksNonsense(f"content of blob {put.blob_id!r} was damaged")
+            body = encode_put(put, id_hash)
+            with self._writer.lock:
+                self._ready(before)
+                if self._advise(record.change)[0] is not Advice.FETCH:
+                    return False
+                pending = self._writer.append(
+                    Kind.PUT,
+                    id_hash,
+                    body,
+                    life_version=put.life_version,
+                    expiry_ms=put.expiry_ms,
+                    now_ms=record.time_ms,
+                    spool=spool,
+                )
+                self._pending.append(pending)
+        return True
+
+    def drop(self, change: Change) -> bool:
+        """Delete a blob that nobody else knows any more, if it is still in this state."""
+        with self._writer.lock, self._log.pin("blob replication"):
+            self._writer.ready()
+            found = self._looks.state(hash_id(change.blob_id, self._log_id))
+            if found is None or rank_of(found, self._identity(found)) != change.rank:
+                return False
+            time_ms = max(self._clock.now_ms(), change.time_ms)
+            self._append(change, Kind.DELETE, time_ms)
+        return True
+
+    def settle(self) -> None:
+        """Wait until everything that was taken is durable."""
+        pending, self._pending = self._pending, []
+        for each in pending:
+            each.result()
+
+    def forget(self) -> None:
+        """What was taken so far need not become durable: it will be taken again."""
+        self._pending = []
+
+    def _ready(self, before: Forgotten) -> None:
+        self._writer.ready()
+        if self._forgotten() != before:
+            raise PlanStale(
+                f"{self._log.directory} has forgotten deletes since a replica was asked"
+            )
+
+    def _advise(self, change: Change) -> tuple[Advice, Found | None]:
+        with self._log.pin("blob replication"):
+            found = self._looks.state(hash_id(change.blob_id, self._log_id))
+            # Most changes are known already: then nothing has to be read.
+            if found is not None and change.rank[:4] < rank_of(found, None)[:4]:
+                return Advice.NOTHING, found
+            identity = None if found is None or change.deleted else self._identity(found)
+        now_ms = self._clock.now_ms()
+        gone_ms = self._core.deleted_before_ms(now_ms)
+        return advise(change, found, identity, now_ms, gone_ms), found
+
+    def _identity(self, found: Found) -> Identity | None:
+        if found.put is None or found.segment is None:
+            return None
+        with self._segments.use(found.segment) as segment:
+            return read_identity(segment.file, found.put)
+
+    def _append(self, change: Change, kind: Kind, time_ms: int | None = None) -> None:
+        id_hash = hash_id(change.blob_id, self._log_id)
+        life_version, expiry_ms = change.life_version, change.expiry_ms
+        pending = self._writer.append(
+            kind,
+            id_hash,
+            encode_change(kind, change.blob_id, life_version, expiry_ms, id_hash),
+            life_version=life_version,
+            expiry_ms=expiry_ms,
+            now_ms=change.time_ms if time_ms is None else time_ms,
+        )
+        self._pending.append(pending)
+
+
+def _kind(change: Change, found: Found | None) -> Kind:
+    """What takes a blob to the state of a change. A state that came whole is told as a put."""
+    if change.kind is not Kind.PUT:
+        return change.kind
+    assert found is not None
+    is_raised = change.life_version > found.newest.life_version
+    return Kind.UNDELETE if is_raised else Kind.TTL

@@ -1,0 +1,185 @@
+"""Blobs on their way from one replica to another: a stream of bytes, every one of them checked.
+
+    each blob
+         0     4  head_bytes    little-endian, as all numbers here
+         4     4  head_crc      CRC-32C of the head
+         8        head          JSON: the blob's state and everything its put says
+                  content       `size` bytes of the head; its CRC-32C stands there too
+    a blob that is not there: a head with nothing but `missing`, its id
+    the end: 8 zero bytes; a stream without them was cut
+
+The content is not held: what decodes the stream hands out one blob after the other, each to be read
+to its end before the next one. Fields of a head that are not known are left alone.
+
+Pure but for reading the stream. Called by both sides of replication.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.records import Kind, PutRecord
+from lithify.blobs.replication_values import Change
+from lithify.checksum import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lithify.blobs.reading import BlobInfo
+    from lithify.blobs.spool import Readable
+
+__all__ = ["END", "Chunks", "Part", "Record", "encode_head", "encode_missing", "read_records"]
+
+HEAD_BYTES_MAX = 256 * 1024
+"""All texts and metadata of a put at their largest, every character escaped."""
+
+_PREFIX = struct.Struct("<II")
+END = bytes(_PREFIX.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A blob as another replica has it."""
+
+    put: PutRecord
+    """With the life version and expiry that hold now."""
+    time_ms: int
+    """When it was changed last."""
+
+    @property
+    def change(self) -> Change:
+        """Its state."""
+        put = self.put
+        return Change(
+            put.blob_id,
+            Kind.PUT,
+            put.life_version,
+            self.time_ms,
+            put.expiry_ms,
+            put.created_ms,
+            put.size,
+            put.content_crc,
+        )
+
+
+class Chunks:
+    """Pieces of bytes, to be read like a file."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._held = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+        while not self._held:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._held = memoryview(piece)
+        data, self._held = bytes(self._held[:size]), self._held[size:]
+        return data
+
+
+class Part:
+    """The next bytes of a stream; whoever reads them cannot read more."""
+
+    def __init__(self, stream: Readable, size: int) -> None:
+        self._stream = stream
+        self.left = size
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+        if not self.left:
+            return b""
+        data = self._stream.read(min(size, self.left))
+        if not data:
+            raise ReplicaTalksNonsense(f"the stream ends {self.left} bytes before a content does")
+        self.left -= len(data)
+        return data
+
+
+def encode_head(info: BlobInfo) -> bytes:
+    """What comes before the content of a blob."""
+    put = info.put
+    return _encode(
+        {
+            "id": put.blob_id,
+            "service": put.service,
+            "owner": put.owner,
+            "content_type": put.content_type,
+            "created_ms": put.created_ms,
+            "expiry_ms": info.expiry_ms,
+            "size": put.size,
+            "content_crc": put.content_crc,
+            "metadata": dict(put.metadata),
+            "life_version": info.life_version,
+            "time_ms": info.changed_ms,
+        }
+    )
+
+
+def encode_missing(blob_id: str) -> bytes:
+    """In the place of a blob that is not there."""
+    return _encode({"missing": blob_id})
+
+
+def read_records(stream: Readable) -> Iterator[tuple[Record, Part]]:
+    """The blobs of a stream, without those that are missing."""
+    while True:
+        head_bytes, head_crc = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
+        if not head_bytes:
+            return
+        if head_bytes > HEAD_BYTES_MAX:
+            raise ReplicaTalksNonsense(f"a head of {head_bytes} bytes, at most {HEAD_BYTES_MAX}")
+        head = _exactly(stream, head_bytes)
+        if crc32c(head) != head_crc:
+            raise ReplicaTalksNonsense("CRC-32C of a head does not match")
+        record = _decode(head)
+        if record is not None:
+            content = Part(stream, record.put.size)
+            yield record, content
+            if content.left:
+                raise ReplicaTalksNonsense(f"{content.left} bytes of a content were not read")
+
+
+def _encode(head: dict[str, object]) -> bytes:
+    data = json.dumps(head, separators=(",", ":")).encode()
+    return _PREFIX.pack(len(data), crc32c(data)) + data
+
+
+def _decode(head: bytes) -> Record | None:
+    """None: it is missing."""
+    try:
+        row = json.loads(head)
+        if "missing" in row:
+            return None
+        put = PutRecord(
+            row["id"],
+            row["service"],
+            row["owner"],
+            row["content_type"],
+            row["created_ms"],
+            row["expiry_ms"],
+            row["size"],
+            row["content_crc"],
+            dict(row["metadata"]),
+            row["life_version"],
+        )
+        record = Record(put, row["time_ms"])
+        # Checks the numbers as those of any change.
+        Change.from_row(record.change.to_row())
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplicaTalksNonsense(f"head {head[:200]!r} is not a blob's: {error!r}") from error
+    return record
+
+
+def _exactly(stream: Readable, size: int) -> bytes:
+    part = Part(stream, size)
+    pieces = []
+    while part.left:
+        pieces.append(part.read(size))
+    return b"".join(pieces)

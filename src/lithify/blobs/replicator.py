@@ -1,0 +1,222 @@
+"""Pulls what other replicas have: a page of changes, the contents that are missing, the next page.
+
+    replicator = Replicator(store.replication, connect, clock)
+    wait_s = replicator.step()          # again and again, by whoever has a thread for it
+
+One step asks each peer that is due for one page:
+
+1. Ask for the changes since the token that is saved.
+2. If it says that this store is stale, **sweep**: of the blobs here that are as old as anything the
+   peer has forgotten, ask which ones it does not know, and delete them. They were deleted while
+   this store was away, or had reached nobody. The deletes are ordinary ones: within the retention
+   an undelete takes them back. Then read the peer from its beginning; only ids are compared.
+3. If the peer is stale from here, leave it alone until it has swept.
+4. Take the changes over (`replication_apply.py`), fetch the contents that are needed, some
+   megabytes at a time, wait until all is durable, then save the token.
+
+A peer that fails is left alone for a second, then two, up to a minute. A crash anywhere leaves the
+old token: what was taken is compared once more. Nothing is remembered but tokens.
+
+One thread a store calls `step`; `status` may be called by any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from lithify.blobs.errors import ReplicaNotCurrent, ReplicaUnreachable
+from lithify.blobs.replication_feed import CHANGES_MAX
+from lithify.blobs.replication_stream import read_records
+from lithify.blobs.replication_values import Token
+from lithify.errors import LithifyError, PlanStale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from lithify.blobs.forgotten import Forgotten
+    from lithify.blobs.replication import Replication
+    from lithify.blobs.replication_values import Change, Changes
+    from lithify.blobs.spool import Readable
+    from lithify.clock import Clock
+
+__all__ = ["Peer", "PeerStatus", "Replicator"]
+
+POLL_S = 1.0
+BACKOFF_S_MAX = 60.0
+FETCH_BYTES_MAX = 64 * 2**20
+"""Asked for at a time; a blob that is larger comes alone."""
+FETCH_BLOBS_MAX = 200
+SAVE_S = 60.0
+"""How often what the peers have passed is made durable."""
+
+
+class Peer(Protocol):
+    """Another replica. Its methods raise `LithifyError`, if it does not answer too."""
+
+    def changes(self, replica: str, token: Token | None, limit: int) -> Changes:
+        """What has changed there since a token; `replica` says who asks."""
+
+    def records(self, blob_ids: Sequence[str]) -> AbstractContextManager[Readable]:
+        """Blobs with their contents, as a stream."""
+
+    def unknown(self, blob_ids: Sequence[str]) -> list[str]:
+        """Those of which it has no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """How it goes with one peer."""
+
+    url: str
+    state: str = "new"
+    """`new`, `reading`, `caught up`, `not current` or `failing`."""
+    behind: int = -1
+    """Positions of its log that are not read yet; -1: not known."""
+    error: str = ""
+    failures: int = 0
+    """In a row."""
+    caught_up_ms: int = 0
+    """When everything was read last; 0: never."""
+    changes: int = 0
+    """Told by it since this process began."""
+    blobs: int = 0
+    content_bytes: int = 0
+    """Fetched from it."""
+    swept: int = 0
+    """Blobs that were deleted here because it did not know them any more."""
+
+
+class Replicator:
+    """See the module."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        connect: Callable[[str], Peer],
+        clock: Clock,
+        *,
+        changes_max: int = CHANGES_MAX,
+    ) -> None:
+        self._replication = replication
+        self._connect = connect
+        self._clock = clock
+        self._changes_max = changes_max
+        self._status: dict[str, PeerStatus] = {}
+        self._due_s: dict[str, float] = {}
+        self._save_s = clock.monotonic_s() + SAVE_S
+        replication.status = self.status
+
+    def step(self) -> float:
+        """Read a page of each peer whose turn it is; the seconds until the next one's."""
+        peers = self._replication.peers
+        self._status = {url: self._status.get(url, PeerStatus(url)) for url in peers}
+        for url in peers:
+            if self._due_s.get(url, 0.0) <= self._clock.monotonic_s():
+                self._due_s[url] = self._clock.monotonic_s() + self._visit(url)
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._save_s:
+            self._save_s = now_s + SAVE_S
+            self._replication.save()
+        return max(0.0, min((self._due_s[url] for url in peers), default=now_s + POLL_S) - now_s)
+
+    def status(self) -> list[PeerStatus]:
+        """One for each peer, in their order."""
+        return [self._status.get(url, PeerStatus(url)) for url in self._replication.peers]
+
+    def _visit(self, url: str) -> float:
+        """One page; in how many seconds to come again."""
+        try:
+            more = self.pull(url)
+        except LithifyError as error:
+            self._replication.applier.forget()
+            failures = self._status[url].failures + 1
+            waits = isinstance(error, ReplicaNotCurrent)
+            state = "not current" if waits else "failing"
+            self._note(url, state=state, error=str(error), failures=failures)
+            soon = waits or isinstance(error, PlanStale)
+            return POLL_S if soon else min(BACKOFF_S_MAX, POLL_S * 2.0 ** min(failures - 1, 6))
+        self._note(url, error="", failures=0)
+        return 0.0 if more else POLL_S
+
+    def pull(self, url: str) -> bool:
+        """Read one page of a peer; whether there is more."""
+        replication = self._replication
+        before, token = replication.forgotten(), replication.token(url)
+        peer = self._connect(url)
+        page = peer.changes(replication.replica, token, self._changes_max)
+        there = page.token.log_id
+        if there == replication.replica:
+            raise ReplicaUnreachable(url, "it is this store itself")
+        if page.stale:
+            self._sweep(url, peer, page.forgotten)
+            replication.reached(url, page.token)
+            return True
+        if token is None:
+            # From now on compaction knows whose passing it has to wait for.
+            replication.reached(url, Token(there, 0, swept=page.token.swept))
+        elif page.reset and there == token.log_id:
+            replication.distrust(there)
+        if not replication.is_current(there):
+            raise ReplicaNotCurrent(url)
+        wanted = replication.applier.take(page.changes, before)
+        for batch in _batches(wanted):
+            self._fetch(url, peer, batch, before)
+        replication.applier.settle()
+        replication.reached(url, page.token)
+        told = self._status_of(url).changes + len(page.changes)
+        self._note(url, state="reading", behind=page.behind, changes=told)
+        if not page.more:
+            self._note(url, state="caught up", caught_up_ms=self._clock.now_ms())
+        return page.more
+
+    def _fetch(self, url: str, peer: Peer, batch: Sequence[Change], before: Forgotten) -> None:
+        with peer.records([change.blob_id for change in batch]) as stream:
+            for record, content in read_records(stream):
+                self._replication.applier.take_content(record, content, before)
+                status = self._status_of(url)
+                self._note(
+                    url,
+                    blobs=status.blobs + 1,
+                    content_bytes=status.content_bytes + record.put.size,
+                )
+
+    def _sweep(self, url: str, peer: Peer, forgotten: Forgotten) -> None:
+        replication = self._replication
+        token, more = None, True
+        while more:
+            page = replication.feed.changes_since(token, self._changes_max)
+            token, more = page.token, page.more
+            old = [
+                change
+                for change in page.changes
+                if not change.deleted and change.created_ms <= forgotten.time_ms
+            ]
+            for batch in _batches(old):
+                unknown = set(peer.unknown([change.blob_id for change in batch]))
+                lost = [change for change in batch if change.blob_id in unknown]
+                dropped = sum(map(replication.applier.drop, lost))
+                self._note(url, swept=self._status_of(url).swept + dropped)
+        # Only then the peer is told, by the token, that nothing is here that it does not know.
+        replication.applier.settle()
+
+    def _status_of(self, url: str) -> PeerStatus:
+        return self._status.get(url, PeerStatus(url))
+
+    def _note(self, url: str, **values: object) -> None:
+        self._status[url] = replace(self._status_of(url), **values)  # type: ignore[arg-type]
+
+
+def _batches(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Some at a time, by number and by bytes."""
+    batch: list[Change] = []
+    size = 0
+    for change in changes:
+        if batch and (size + change.size > FETCH_BYTES_MAX or len(batch) >= FETCH_BLOBS_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(change)
+        size += change.size
+    if batch:
+        yield batch

@@ -1,0 +1,85 @@
+"""Stores and blobs as rows that commands and HTTP show; both give the same ones.
+
+`info_row` of a blob has `expiry_ms` null and `ttl` -1 for never. An ETag is made of a content's CRC
+and size and of when it was put: it is the same in every replica and after every compaction, and
+another one for another content of the same id.
+
+`store_row` opens its store, `plan_row` takes as long as judging does: they belong into a thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lithify.blobs.records import NEVER_MS
+from lithify.blobs.stores import ONE_SEGMENT
+
+if TYPE_CHECKING:
+    from lithify.blobs.reading import BlobInfo
+    from lithify.blobs.statistics import StoreStatistics
+    from lithify.blobs.store import BlobStore
+    from lithify.blobs.stores import BlobStores
+    from lithify.compaction.jobs import Jobs
+
+__all__ = ["etag_of", "info_row", "plan_row", "statistics_row", "store_row", "ttl_s_of"]
+
+
+def etag_of(info: BlobInfo) -> str:
+    """The tag of a blob's content, with its quotation marks."""
+    put = info.put
+    return f'"{put.content_crc:08x}-{put.size:x}-{put.created_ms:x}"'
+
+
+def ttl_s_of(info: BlobInfo, now_ms: int) -> int:
+    """Seconds that are left to a blob, a part of one counted as one; -1: for ever."""
+    if info.expiry_ms == NEVER_MS:
+        return -1
+    return max(0, -(-(info.expiry_ms - now_ms) // 1000))
+
+
+def info_row(info: BlobInfo, now_ms: int) -> dict[str, Any]:
+    """Everything about a blob but its content."""
+    put = info.put
+    return {
+        "id": put.blob_id,
+        "size": put.size,
+        "crc32c": f"{put.content_crc:08x}",
+        "etag": etag_of(info),
+        "content_type": put.content_type,
+        "service_id": put.service,
+        "owner_id": put.owner,
+        "metadata": dict(put.metadata),
+        "created_ms": put.created_ms,
+        "changed_ms": info.changed_ms,
+        "expiry_ms": None if info.expiry_ms == NEVER_MS else info.expiry_ms,
+        "ttl": ttl_s_of(info, now_ms),
+        "deleted": info.deleted,
+        "expired": now_ms > info.expiry_ms,
+        "life_version": info.life_version,
+        "position": info.position,
+    }
+
+
+def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
+    """What a store is, and how full."""
+    definition = stores.definition(name)
+    row = {"store": name, **definition.row(), "used_bytes": stores.get(name).used_bytes}
+    if definition.capacity_bytes == definition.segment_bytes:
+        row["warning"] = ONE_SEGMENT
+    return row
+
+
+def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dict[str, Any]:
+    """What a run would do now: `text` for a person, `plan` for a program."""
+    found = store.compaction.plan(policy, jobs)
+    return {"store": name, "text": found.explain(), "plan": found.plan.to_json()}
+
+
+def statistics_row(name: str, found: StoreStatistics, *, forecast: bool) -> dict[str, Any]:
+    """Statistics, also as `text` for a person; without a forecast only what is now."""
+    row = {"store": name, **found.as_dict(), "text": found.explain()}
+    if not forecast:
+        del row["forecast"], row["text"]
+        for segment in row["segments"]:
+            del segment["ending_bytes"], segment["ending_records"]
+    return row

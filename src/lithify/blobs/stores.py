@@ -1,0 +1,247 @@
+"""All blob stores of a node: created, opened when first used, listed, deleted.
+
+    stores.create("photos", capacity_bytes=2**34, segment_bytes=2**28)
+    stores.get("photos").put(...)
+
+    DIRECTORY/blobs/NAME/     the log of a store
+
+A store exists when it is defined, whatever directories there are.
+
+1. Creating makes the files first and the definition after them: a defined store without its files
+   is damage, and is told, not made anew.
+2. Deleting takes the definition away first and the files after it.
+3. A directory without a definition is what an interruption of either left, and is removed when the
+   stores are opened.
+
+Any thread may call. A store is opened once; who comes second waits for it, and for no other.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lithify.blobs.compactions import BlobCompactions
+from lithify.blobs.copying import copy_store
+from lithify.blobs.definition import (
+    NAMESPACE_DEFAULT,
+    StoreDefinition,
+    check_store_name,
+    with_settings,
+)
+from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
+from lithify.blobs.store import BlobStore
+from lithify.blobs.verify import verify_store
+from lithify.claims import Claims
+from lithify.errors import InvalidInput, LithifyError
+from lithify.fs.trees import remove_tree
+from lithify.logger import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lithify.blobs.copying import CopyReport
+    from lithify.blobs.definition import StoreDefinitions
+    from lithify.blobs.settings import BlobSettings
+    from lithify.blobs.verify import VerifyReport
+    from lithify.clock import Clock
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+
+__all__ = ["ONE_SEGMENT", "BlobStores"]
+
+ONE_SEGMENT = "the store has one segment, so it can never be compacted"
+
+log = get_logger("lithify.blobs")
+
+
+class BlobStores:
+    """See the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        definitions: StoreDefinitions,
+        *,
+        settings: BlobSettings,
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
+        """The stores below `directory`, which no other process may have open."""
+        self._fs = fs
+        self._directory = directory
+        self._definitions = definitions
+        self.clock = clock
+        self._events = events
+        self._open: dict[str, BlobStore] = {}
+        self._claims = Claims[str]()
+        self.compactions = BlobCompactions(self.opened, clock)
+        self.settings = settings
+        """How stores behave that do not say otherwise."""
+        self.token = ""
+        """Shown to the nodes of other replicas."""
+        self._remove_undefined()
+
+    # --- definitions ------------------------------------------------------------------------
+
+    def create(
+        self,
+        name: str,
+        *,
+        capacity_bytes: int,
+        segment_bytes: int,
+        settings: Mapping[str, Any] | None = None,
+        namespace: str = NAMESPACE_DEFAULT,
+    ) -> BlobStore:
+        """Make a store, which must not exist; `settings` has those that are not the node's."""
+        check_store_name(name)
+        definition = StoreDefinition(
+            namespace, capacity_bytes, segment_bytes, self.clock.now_ms(), dict(settings or {})
+        )
+        applied = with_settings(self.settings, definition.settings)
+        shape = definition.shape
+        with self._claims.of([name]):
+            if name in self._definitions.stores():
+                raise BlobStoreExists(f"blob store {name} exists already")
+            # A deletion that failed may have left files.
+            remove_tree(self._fs, self._path(name))
+            store = BlobStore.create(
+                self._fs,
+                self._path(name),
+                capacity_bytes=capacity_bytes,
+                segment_bytes=segment_bytes,
+                settings=applied,
+                clock=self.clock,
+                events=self._events,
+            )
+            try:
+                # A crash before this leaves a directory that nobody defines.
+                self._definitions.add_store(name, definition.row())
+            except BaseException:
+                store.abandon()
+                with suppress(LithifyError):
+                    remove_tree(self._fs, self._path(name))
+                raise
+            self._open[name] = store
+        if shape.capacity_bytes == shape.segment_bytes:
+            log.warning(ONE_SEGMENT, store=name)
+        return store
+
+    def copy(
+        self, source: str, target: str, *, capacity_bytes: int, segment_bytes: int
+    ) -> CopyReport:
+        """Make a store of another shape, which must not exist, from what is valid in one."""
+        check_store_name(target)
+        known = self.definition(source)
+        definition = replace(
+            known,
+            capacity_bytes=capacity_bytes,
+            segment_bytes=segment_bytes,
+            created_ms=self.clock.now_ms(),
+        )
+        with self._claims.of([target]):
+            if target in self._definitions.stores():
+                raise BlobStoreExists(f"blob store {target} exists already")
+            remove_tree(self._fs, self._path(target))
+            report = copy_store(
+                self._fs,
+                self._path(source),
+                self._path(target),
+                capacity_bytes=capacity_bytes,
+                segment_bytes=segment_bytes,
+                settings=with_settings(self.settings, known.settings),
+                clock=self.clock,
+            )
+            # A crash before this leaves a directory that nobody defines.
+            self._definitions.add_store(target, definition.row())
+        return report
+
+    def verify(self, name: str) -> VerifyReport:
+        """Check every byte of a store, and its index against a replay of its log."""
+        self.definition(name)
+        return verify_store(self._fs, self._path(name), self.clock)
+
+    def names(self, namespace: str | None = None) -> list[str]:
+        """All stores, or those of a namespace, sorted."""
+        rows = self._definitions.stores().items()
+        return sorted(name for name, row in rows if namespace in (None, row["namespace"]))
+
+    def definition(self, name: str) -> StoreDefinition:
+        """What is known of a store; raises `BlobStoreNotFound`."""
+        row = self._definitions.stores().get(name)
+        if row is None:
+            raise BlobStoreNotFound(f"blob store {name} does not exist")
+        return StoreDefinition(**row)
+
+    def delete(self, name: str) -> None:
+        """Forget a store and delete its files; a blob that is being read is read to its end."""
+        with self._claims.of([name]):
+            self.definition(name)
+            self._definitions.remove_store(name)
+            self.compactions.cancel(name)
+            store = self._open.pop(name, None)
+            if store is not None:
+                store.abandon()
+            remove_tree(self._fs, self._path(name))
+
+    # --- stores -----------------------------------------------------------------------------
+
+    def get(self, name: str) -> BlobStore:
+        """The store, opened if need be."""
+        store = self._open.get(name)
+        if store is not None:
+            return store
+        with self._claims.of([name]):
+            definition = self.definition(name)
+            store = self._open.get(name)
+            if store is None:
+                store = self._open[name] = BlobStore.open(
+                    self._fs,
+                    self._path(name),
+                    settings=with_settings(self.settings, definition.settings),
+                    clock=self.clock,
+                    events=self._events,
+                )
+            return store
+
+    def opened_store(self, name: str) -> BlobStore | None:
+        """The store if it is open, whatever is done to others."""
+        return self._open.get(name)
+
+    def opened(self) -> dict[str, BlobStore]:
+        """Those that are open now."""
+        return dict(self._open)
+
+    def now_ms(self) -> int:
+        """The time by the node's clock."""
+        return self.clock.now_ms()
+
+    def close(self) -> None:
+        """Close all; the first error is raised when all were tried."""
+        self.compactions.close()
+        errors = []
+        for store in self._open.values():
+            try:
+                store.close()
+            except Exception as error:  # noqa: BLE001  (the others must be closed too)
+                errors.append(error)
+        self._open.clear()
+        if errors:
+            raise errors[0]
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/blobs/{name}"
+
+    def _remove_undefined(self) -> None:
+        above = f"{self._directory}/blobs"
+        for name in self._fs.list(above) if self._fs.exists(above) else ():
+            path = f"{above}/{name}"
+            try:
+                check_store_name(name)
+            except InvalidInput:
+                # Not a name of ours, so not a directory of ours: it is left alone.
+                continue
+            if name not in self._definitions.stores() and self._fs.stat(path).is_dir:
+                remove_tree(self._fs, path)

@@ -1,0 +1,337 @@
+"""Where the commands on blobs work: at a node, over HTTP, or on a directory nobody serves.
+
+Both ways give the same rows, those of `blobs/shown.py`. A node has runs done by its worker; on a
+directory this process opens a Spark session of its own, when it is first needed.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lithify.cli.admin import NodeNotReached, open_data, remote_node
+from lithify.cli.compaction_admin import POLL_S, run_when_disk_is_free, spark_jobs
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.blobs.spool import Readable
+    from lithify.blobs.stores import BlobStores
+    from lithify.cli.admin import RemoteNode
+    from lithify.compaction.jobs import Jobs
+    from lithify.node.node import Node
+
+    Row = dict[str, Any]
+    Watch = Callable[[Row], None]
+
+__all__ = ["BlobsAdmin", "NewBlob", "open_blobs"]
+
+PIECE_BYTES = 2**20
+PAGE_BLOBS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlob:
+    """What a put says of its blob; `ttl_s` -1 is never."""
+
+    service: str
+    owner: str
+    content_type: str
+    ttl_s: int
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class BlobsAdmin(Protocol):
+    """What can be done with blob stores from afar."""
+
+    def create(self, name: str, shape: Row, namespace: str) -> Row:
+        """Create a store; `shape` as the body of the request over HTTP."""
+
+    def drop(self, name: str) -> None:
+        """Delete a store."""
+
+    def stores(self, namespace: str) -> list[Row]:
+        """The stores of a namespace."""
+
+    def put(self, name: str, content: Readable, new: NewBlob) -> Row:
+        """Put a blob."""
+
+    def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
+        """Its content in pieces."""
+
+    def info(self, name: str, blob_id: str, include: str) -> Row:
+        """Everything else about it."""
+
+    def delete(self, name: str, blob_id: str) -> Row:
+        """Delete a blob."""
+
+    def ttl(self, name: str, blob_id: str, ttl_s: int) -> Row:
+        """Let it expire so many seconds from now."""
+
+    def undelete(self, name: str, blob_id: str) -> Row:
+        """Take a delete back."""
+
+    def blobs(self, name: str, include: str) -> Iterator[Row]:
+        """The blobs of a store."""
+
+    def store(self, name: str) -> Row:
+        """What a store is, and how full."""
+
+    def statistics(self, name: str) -> Row:
+        """What of it is valid, and until when."""
+
+    def erase(self, name: str) -> Row:
+        """How erasing stands."""
+
+    def plan(self, name: str, policy: str | None) -> Row:
+        """What a run would do."""
+
+    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
+        """Compact and wait for the end; the status after it."""
+
+    def history(self, name: str, limit: int) -> list[Row]:
+        """The reports of the last runs, newest first."""
+
+
+@contextmanager
+def open_blobs(
+    data: str | None, url: str | None, master: str | None = None, *, create: bool = False
+) -> Iterator[BlobsAdmin]:
+    """What the options name; `create` makes a data directory that is not there."""
+    if data is None:
+        if master is not None:
+            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
+        yield _Remote(remote_node(url))
+    elif url is not None:
+        raise InvalidInput("--data and --url name two different places: give one of them")
+    else:
+        with open_data(data, create=create) as node, ExitStack() as stack:
+            yield _Local(node, master or node.settings.compaction_master, stack)
+
+
+class _Remote:
+    def __init__(self, node: RemoteNode) -> None:
+        self._node = node
+
+    def create(self, name: str, shape: Row, namespace: str) -> Row:
+        return self._row("PUT", f"{_path(name)}?{_query(namespace=namespace)}", shape)
+
+    def drop(self, name: str) -> None:
+        self._node.call("DELETE", _path(name))
+
+    def stores(self, namespace: str) -> list[Row]:
+        rows: list[Row] = self._node.call("GET", f"/blobs?{_query(namespace=namespace)}")
+        return rows
+
+    def put(self, name: str, content: Readable, new: NewBlob) -> Row:
+        import json
+
+        headers = {
+            "x-lithify-service-id": new.service,
+            "x-lithify-owner-id": new.owner,
+            "x-lithify-content-type": new.content_type,
+            "x-lithify-ttl": str(new.ttl_s),
+            **{f"x-lithify-um-{key}": value for key, value in new.metadata.items()},
+        }
+        # The library takes headers as Latin-1; the node reads their bytes as UTF-8.
+        encoded = {key: value.encode().decode("latin-1") for key, value in headers.items()}
+        pieces = iter(lambda: content.read(PIECE_BYTES), b"")
+        path = _path(name)[1:]
+        with self._node.open("POST", path, None, None, content=pieces, headers=encoded) as answer:
+            row: Row = json.load(answer)
+        return row
+
+    def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
+        from http.client import HTTPException
+
+        path = f"{_path(name, blob_id)}?{_query(include=include)}"[1:]
+        with self._node.open("GET", path) as answer:
+            try:
+                while piece := answer.read(PIECE_BYTES):
+                    yield piece
+            except (OSError, HTTPException) as error:
+                raise NodeNotReached(self._node.url, f"it ended: {error}") from error
+            # The library takes an end that came too early for an end.
+            if answer.length:
+                raise NodeNotReached(self._node.url, f"{answer.length} bytes are missing")
+
+    def info(self, name: str, blob_id: str, include: str) -> Row:
+        return self._row("GET", f"{_path(name, blob_id)}/info?{_query(include=include)}")
+
+    def delete(self, name: str, blob_id: str) -> Row:
+        return self._row("DELETE", _path(name, blob_id))
+
+    def ttl(self, name: str, blob_id: str, ttl_s: int) -> Row:
+        return self._row("PUT", f"{_path(name, blob_id)}/ttl", {"ttl": ttl_s})
+
+    def undelete(self, name: str, blob_id: str) -> Row:
+        return self._row("PUT", f"{_path(name, blob_id)}/undelete")
+
+    def blobs(self, name: str, include: str) -> Iterator[Row]:
+        after: int | None = -1
+        while after is not None:
+            query = _query(include=include, after=after, limit=PAGE_BLOBS)
+            page = self._row("GET", f"{_path(name)}/list?{query}")
+            yield from page["blobs"]
+            after = page["next"]
+
+    def store(self, name: str) -> Row:
+        return self._row("GET", _path(name))
+
+    def statistics(self, name: str) -> Row:
+        return self._row("GET", f"{_path(name)}/statistics?forecast=true", timeout_s=None)
+
+    def erase(self, name: str) -> Row:
+        return self._row("GET", f"{_path(name)}/erase")
+
+    def plan(self, name: str, policy: str | None) -> Row:
+        body = {"dry_run": True, "policy": policy}
+        return self._row("POST", f"{_path(name)}/compaction", body, timeout_s=None)
+
+    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
+        row = self._row("POST", f"{_path(name)}/compaction", {"policy": policy})
+        while row["status"] == "RUNNING":
+            watch(row)
+            time.sleep(POLL_S)
+            row = self._row("GET", f"{_path(name)}/compaction")
+        return row
+
+    def history(self, name: str, limit: int) -> list[Row]:
+        path = f"{_path(name)}/compaction/history?{_query(limit=limit)}"
+        rows: list[Row] = self._node.call("GET", path)
+        return rows
+
+    def _row(self, method: str, path: str, body: object = None, **more: Any) -> Row:
+        row: Row = self._node.call(method, path, body, **more)
+        return row
+
+
+def _path(name: str, blob_id: str | None = None) -> str:
+    from urllib.parse import quote
+
+    below = "" if blob_id is None else f"/{quote(blob_id, safe='')}"
+    return f"/blobs/{quote(name, safe='')}{below}"
+
+
+def _query(**values: object) -> str:
+    from urllib.parse import urlencode
+
+    return urlencode(values)
+
+
+class _Local:
+    def __init__(self, node: Node, master: str, stack: ExitStack) -> None:
+        self._stores: BlobStores = node.blobs
+        self._topics = node.topics
+        self._master = master
+        self._stack = stack
+
+    def create(self, name: str, shape: Row, namespace: str) -> Row:
+        from lithify.blobs.shown import store_row
+
+        self._stores.create(name, namespace=namespace, **shape)
+        return store_row(self._stores, name)
+
+    def drop(self, name: str) -> None:
+        self._stores.delete(name)
+
+    def stores(self, namespace: str) -> list[Row]:
+        return [self.store(name) for name in self._stores.names(namespace)]
+
+    def put(self, name: str, content: Readable, new: NewBlob) -> Row:
+        now_ms = self._stores.now_ms()
+        info = self._stores.get(name).put(
+            content,
+            service=new.service,
+            owner=new.owner,
+            content_type=new.content_type,
+            metadata=new.metadata,
+            expiry_ms=self._expiry_ms(new.ttl_s),
+        )
+        from lithify.blobs.shown import info_row
+
+        return info_row(info, now_ms)
+
+    def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
+        from lithify.blobs.answer import Include
+
+        with self._stores.get(name).get(blob_id, include=Include(include)) as blob:
+            yield from blob
+
+    def info(self, name: str, blob_id: str, include: str) -> Row:
+        from lithify.blobs.answer import Include
+        from lithify.blobs.shown import info_row
+
+        info = self._stores.get(name).head(blob_id, include=Include(include))
+        return info_row(info, self._stores.now_ms())
+
+    def delete(self, name: str, blob_id: str) -> Row:
+        self._stores.get(name).delete(blob_id)
+        return {"id": blob_id}
+
+    def ttl(self, name: str, blob_id: str, ttl_s: int) -> Row:
+        expiry_ms = self._expiry_ms(ttl_s)
+        self._stores.get(name).ttl(blob_id, expiry_ms)
+        return {"id": blob_id, "expiry_ms": expiry_ms}
+
+    def undelete(self, name: str, blob_id: str) -> Row:
+        self._stores.get(name).undelete(blob_id)
+        return {"id": blob_id}
+
+    def blobs(self, name: str, include: str) -> Iterator[Row]:
+        from lithify.blobs.answer import Include
+        from lithify.blobs.shown import info_row
+
+        now_ms = self._stores.now_ms()
+        for info in self._stores.get(name).list(include=Include(include)):
+            yield info_row(info, now_ms)
+
+    def store(self, name: str) -> Row:
+        from lithify.blobs.shown import store_row
+
+        return store_row(self._stores, name)
+
+    def statistics(self, name: str) -> Row:
+        from lithify.blobs.shown import statistics_row
+
+        return statistics_row(name, self._stores.get(name).statistics(), forecast=True)
+
+    def erase(self, name: str) -> Row:
+        from dataclasses import asdict
+
+        return {"store": name, **asdict(self._stores.get(name).erase.status())}
+
+    def plan(self, name: str, policy: str | None) -> Row:
+        from lithify.blobs.shown import plan_row
+
+        return plan_row(name, self._stores.get(name), policy, self._jobs())
+
+    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
+        compaction = self._stores.get(name).compaction
+        jobs = self._jobs()
+
+        def tell(phase: str, done: int, total: int) -> None:
+            row = {"store": name, "status": "RUNNING"}
+            watch({**row, "phase": phase, "done": done, "total": total})
+
+        run_when_disk_is_free(lambda: compaction.run("command", policy, jobs, tell), tell)
+        return {"store": name, **compaction.status().row()}
+
+    def history(self, name: str, limit: int) -> list[Row]:
+        from lithify.compaction.record import report_row
+
+        reports = self._stores.get(name).compaction.history.newest(limit)
+        return [{"store": name, **report_row(each)} for each in reports]
+
+    def _expiry_ms(self, ttl_s: int) -> int | None:
+        return None if ttl_s < 0 else self._stores.now_ms() + ttl_s * 1000
+
+    def _jobs(self) -> Jobs:
+        from lithify.blobs.compaction import BLOB_TASKS
+
+        return spark_jobs(self._master, BLOB_TASKS, self._stack)

@@ -1,0 +1,181 @@
+"""`lithify blobs`, the verbs on whole stores: sizes, forecast, compaction, erasing.
+
+    lithify blobs stats STORE [--forecast]
+    lithify blobs compact STORE [--dry-run] [--policy P] [--master M]
+    lithify blobs compaction-history STORE [--limit N]
+    lithify blobs erase-status STORE
+    lithify blobs copy STORE TARGET --capacity SIZE --segment SIZE --data DIR
+    lithify blobs verify STORE --data DIR
+
+All take `--json`, and `--data DIR` or `--url URL`, see `blob_admin.py`; the last two work on a
+directory that nobody serves. How runs are shown is in `runs.py`. A run that failed, and damage that
+was found, end the command with exit code 1.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lithify.cli.admin import open_data
+from lithify.cli.blob_admin import open_blobs
+from lithify.cli.blobs import Capacity, Segment, Store, print_result, size_of
+from lithify.cli.output import human_count, human_time, print_json, print_line
+from lithify.cli.runs import STORES
+from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
+
+__all__ = ["compact", "compaction_history", "copy", "erase_status", "stats", "verify"]
+
+HISTORY_RUNS = 10
+
+
+def stats(
+    store: Store,
+    forecast: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--forecast", help="What is valid, and what a run gives back when.")
+    ] = False,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Show what a store is and holds."""
+    from lithify.compaction.plan import human_bytes
+
+    with open_blobs(data, url) as admin:
+        row = admin.statistics(store) if forecast else admin.store(store)
+    if as_json:
+        print_json(row)
+    elif forecast:
+        print_line(row["text"])
+    else:
+        used, capacity = row["used_bytes"], row["capacity_bytes"]
+        print_line(store)
+        print_line(f"  used       {human_bytes(used)} of {human_bytes(capacity)}")
+        print_line(f"  segments   of {human_bytes(row['segment_bytes'])}")
+        print_line(f"  namespace  {row['namespace']}")
+        print_line(f"  created    {human_time(row['created_ms'])}")
+        for name, value in row["settings"].items():
+            print_line(f"  {name} = {value}")
+        if "warning" in row:
+            print_line(f"  {row['warning']}")
+
+
+def compact(
+    store: Store,
+    dry_run: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--dry-run", help="Print what a run would do, and do nothing.")
+    ] = False,
+    policy: Annotated[
+        str | None, typer.Option(metavar="P", help="all, stats, hybrid; else the store's own.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="M", help="With --data: the Spark master; local[*,4] by default."),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Compact a store, and wait for it: give back what is deleted and expired."""
+    with open_blobs(data, url, master) as admin:
+        if dry_run:
+            STORES.print_plans([admin.plan(store, policy)], as_json=as_json)
+            return
+        with STORES.progress() as watch:
+            row = admin.run(store, policy, watch)
+    STORES.print_statuses([row], as_json=as_json)
+
+
+def compaction_history(
+    store: Store,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1000, help="The last so many runs.")
+    ] = HISTORY_RUNS,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """List the last runs on a store, newest first."""
+    with open_blobs(data, url) as admin:
+        rows = admin.history(store, limit)
+    STORES.print_history(f"Runs on {store}", rows, as_json=as_json)
+
+
+def erase_status(
+    store: Store,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Show how erasing of blobs that are deleted for good stands."""
+    from lithify.compaction.plan import human_bytes
+
+    with open_blobs(data, url) as admin:
+        row = admin.erase(store)
+    state = "paused" if row["paused"] else "working" if row["working"] else "idle"
+    as_of = "nothing yet" if row["as_of_ms"] is None else f"up to {human_time(row['as_of_ms'])}"
+    line = (
+        f"{store}: {state}, {human_count(row['blobs'])} blobs "
+        f"({human_bytes(row['bytes'])}) since the start; erased {as_of}"
+    )
+    damage = row["first_damage"]
+    print_result(row, line if damage is None else f"{line}; damaged: {damage}", as_json=as_json)
+
+
+Directory = Annotated[
+    str, typer.Option("--data", metavar="DIR", help="The data directory, which no node serves.")
+]
+
+
+def copy(
+    store: Store,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The new store.")],
+    capacity: Capacity,
+    segment: Segment,
+    data: Directory,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Make a store of another shape from what is valid in one; the old one stays."""
+    from dataclasses import asdict
+
+    from lithify.compaction.plan import human_bytes
+
+    with open_data(data) as node:
+        report = node.blobs.copy(
+            store, target, capacity_bytes=size_of(capacity), segment_bytes=size_of(segment)
+        )
+    line = (
+        f"copied {human_count(report.blobs)} blobs ({human_bytes(report.content_bytes)}) to "
+        f"{target}; {human_count(report.left_out)} records were not valid any more"
+    )
+    print_result(asdict(report), line, as_json=as_json)
+
+
+def verify(
+    store: Store,
+    data: Directory,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Check every byte of a store, and its index against a naive replay of its log."""
+    from dataclasses import asdict
+
+    from lithify.compaction.plan import human_bytes
+
+    with open_data(data) as node:
+        found = node.blobs.verify(store)
+    line = (
+        f"{store}: {human_count(found.blobs)} blobs in {human_count(found.records)} records, "
+        f"{human_bytes(found.bytes)} checked"
+    )
+    print_result({**asdict(found), "ok": found.ok}, line, as_json=as_json)
+    if not as_json:
+        for warning in found.warnings:
+            print_line(f"  warning  {warning}")
+        for problem in found.problems:
+            print_line(f"  {problem}")
+        print_line("no damage" if found.ok else f"{human_count(found.problems_found)} problems")
+    if not found.ok:
+        raise typer.Exit(1)

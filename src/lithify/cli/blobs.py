@@ -1,0 +1,315 @@
+"""`lithify blobs`: the blob stores of a node, or of a data directory that nobody serves.
+
+    lithify blobs create STORE --capacity SIZE --segment SIZE [--namespace T/N] [--set NAME=VALUE]…
+    lithify blobs drop STORE
+    lithify blobs list [STORE] [--include WHAT]
+    lithify blobs put STORE [FILE] [--service S] [--owner O] [--content-type T] [--ttl S] [--meta …]
+    lithify blobs get STORE ID [--out FILE] [--include WHAT]
+    lithify blobs head|delete|undelete STORE ID
+    lithify blobs ttl STORE ID SECONDS
+
+All take `--json`, and `--data DIR` or `--url URL`, see `blob_admin.py`. A put without a file, or
+with `-`, reads stdin, a get without one writes to stdout. The verbs on whole stores are in
+`blob_stores.py`.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lithify.cli.blob_admin import NewBlob, open_blobs
+from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
+from lithify.cli.topics import AsJson, Data, Url, pair  # typer reads them at run time
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lithify.blobs.spool import Readable
+    from lithify.fs import File
+
+__all__ = ["Capacity", "Segment", "Store", "app", "print_result", "size_of"]
+
+app = typer.Typer(
+    help="Create blob stores; put, get, change and delete blobs.", no_args_is_help=True
+)
+
+NAMESPACE = "public/default"
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+Store = Annotated[str, typer.Argument(metavar="STORE")]
+BlobId = Annotated[str, typer.Argument(metavar="ID")]
+Capacity = Annotated[str, typer.Option(metavar="SIZE", help="Like 16GiB; never changes.")]
+Segment = Annotated[str, typer.Option(metavar="SIZE", help="Must divide the capacity.")]
+Include = Annotated[
+    str, typer.Option(metavar="WHAT", help="Look also at: expired, deleted or all.")
+]
+Namespace = Annotated[
+    str, typer.Option(metavar="TENANT/NAMESPACE", help="Whose rights hold for the store.")
+]
+
+
+def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
+    """What a command has done."""
+    if as_json:
+        print_json(row)
+    else:
+        print_line(line)
+
+
+def size_of(text: str) -> int:
+    """`64MiB`, `64M`, `67108864`."""
+    number = text.lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if not number[-1:].isdigit() else ""
+    if unit not in _UNITS or not number.removesuffix(unit).isdecimal():
+        raise InvalidInput(f"size {text!r} must be a number of bytes, or like 64MiB")
+    return int(number.removesuffix(unit)) * _UNITS[unit]
+
+
+def _value(text: str) -> Any:
+    """A setting's value: JSON, or else text."""
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@app.command()
+def create(
+    store: Store,
+    capacity: Capacity,
+    segment: Segment,
+    namespace: Namespace = NAMESPACE,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting, like policy=stats."),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Create a store, which must not exist."""
+    pairs = (pair("setting", text) for text in settings or [])
+    shape = {
+        "capacity_bytes": size_of(capacity),
+        "segment_bytes": size_of(segment),
+        "settings": {name: _value(text) for name, text in pairs},
+    }
+    with open_blobs(data, url, create=True) as admin:
+        row = admin.create(store, shape, namespace)
+    warning = f"; {row['warning']}" if "warning" in row else ""
+    print_result(row, f"created {store}{warning}", as_json=as_json)
+
+
+@app.command()
+def drop(
+    store: Store,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Delete a store with all that is in it."""
+    with open_blobs(data, url) as admin:
+        admin.drop(store)
+    print_result({"store": store}, f"deleted {store}", as_json=as_json)
+
+
+@app.command("list")
+def list_blobs(
+    store: Annotated[str | None, typer.Argument(metavar="[STORE]")] = None,
+    namespace: Namespace = NAMESPACE,
+    include: Include = "none",
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """List the stores of a namespace, or the blobs of a store, one a line."""
+    with open_blobs(data, url) as admin:
+        if store is None:
+            _print_stores(namespace, admin.stores(namespace), as_json=as_json)
+            return
+        for row in admin.blobs(store, include):
+            if as_json:
+                print_json(row, compact=True)
+            else:
+                size, created = human_count(row["size"]), human_time(row["created_ms"])
+                print_line(f"{row['id']}  {created}  {size:>15}  {row['content_type']}")
+
+
+def _print_stores(namespace: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    from lithify.compaction.plan import human_bytes
+
+    if as_json:
+        print_json(rows)
+        return
+    shown = [
+        [row["store"], *(human_bytes(row[f"{what}_bytes"]) for what in _SIZES)] for row in rows
+    ]
+    print_table(f"Blob stores of {namespace}", ("name", *(f"{what}>" for what in _SIZES)), shown)
+
+
+_SIZES = ("used", "capacity", "segment")
+
+
+# --- content ----------------------------------------------------------------------------------
+
+
+class _FileStream:
+    """A file as a stream."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._at = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._file.pread(size, self._at)
+        self._at += len(data)
+        return data
+
+
+@app.command()
+def put(
+    store: Store,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="-: stdin.")] = "-",
+    service: Annotated[str, typer.Option(metavar="S", help="Who stores it.")] = "lithify",
+    owner: Annotated[str, typer.Option(metavar="O", help="Whose it is.")] = "",
+    content_type: Annotated[str | None, typer.Option(metavar="T", help="Else by name.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="S", help="Seconds; -1 is never.")] = -1,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--meta", metavar="NAME=VALUE", help="User metadata.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Store a file or stdin as a new blob, and print its id."""
+    from mimetypes import guess_type
+
+    from lithify.fs import LocalFileSystem
+
+    kind = content_type or guess_type(file)[0] or "application/octet-stream"
+    pairs = dict(pair("metadata", text) for text in metadata or [])
+    new = NewBlob(service, owner, kind, ttl, pairs)
+    with open_blobs(data, url) as admin:
+        if file == "-":
+            content: Readable = sys.stdin.buffer
+            row = admin.put(store, content, new)
+        else:
+            with LocalFileSystem().open_read(file) as opened:
+                row = admin.put(store, _FileStream(opened), new)
+    print_result(row, row["id"], as_json=as_json)
+
+
+@app.command()
+def get(
+    store: Store,
+    blob_id: BlobId,
+    out: Annotated[str, typer.Option(metavar="FILE", help="-: stdout.")] = "-",
+    include: Include = "none",
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Write the content of a blob to a file or to stdout."""
+    if as_json and out == "-":
+        raise InvalidInput("--json says what was written, which needs --out FILE")
+    with open_blobs(data, url) as admin:
+        pieces = admin.get(store, blob_id, include)
+        if out == "-":
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            return
+        size = _write(out, pieces)
+    row = {"id": blob_id, "size": size, "file": out}
+    print_result(row, f"{human_count(size)} bytes in {out}", as_json=as_json)
+
+
+def _write(path: str, pieces: Iterable[bytes]) -> int:
+    """Put a file in place once all of it has come; its size."""
+    from lithify.fs import LocalFileSystem
+    from lithify.fs.atomic import TEMPORARY_SUFFIX
+
+    fs, size = LocalFileSystem(), 0
+    with fs.open_append(path + TEMPORARY_SUFFIX) as file:
+        file.truncate(0)
+        for piece in pieces:
+            file.write(piece)
+            size += len(piece)
+    fs.rename(path + TEMPORARY_SUFFIX, path)
+    return size
+
+
+# --- one blob ---------------------------------------------------------------------------------
+
+
+@app.command()
+def head(
+    store: Store,
+    blob_id: BlobId,
+    include: Include = "none",
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Show everything about a blob but its content."""
+    with open_blobs(data, url) as admin:
+        row = admin.info(store, blob_id, include)
+    if as_json:
+        print_json(row)
+        return
+    times = ("created_ms", "changed_ms", "expiry_ms")
+    for name, value in row.items():
+        shown = human_time(value) if name in times and value is not None else value
+        print_line(f"  {name:<12}  {'never' if value is None else shown}")
+
+
+@app.command()
+def delete(
+    store: Store,
+    blob_id: BlobId,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Delete a blob; within the store's retention it can be undeleted."""
+    with open_blobs(data, url) as admin:
+        row = admin.delete(store, blob_id)
+    print_result(row, f"deleted {blob_id}", as_json=as_json)
+
+
+@app.command()
+def undelete(
+    store: Store,
+    blob_id: BlobId,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Take a delete back, if its retention is not over."""
+    with open_blobs(data, url) as admin:
+        row = admin.undelete(store, blob_id)
+    print_result(row, f"undeleted {blob_id}", as_json=as_json)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def ttl(
+    store: Store,
+    blob_id: BlobId,
+    seconds: Annotated[int, typer.Argument(metavar="SECONDS", help="-1 is never.")],
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Let a blob expire so many seconds from now."""
+    with open_blobs(data, url) as admin:
+        row = admin.ttl(store, blob_id, seconds)
+    when = "never" if row["expiry_ms"] is None else human_time(row["expiry_ms"])
+    print_result(row, f"{blob_id} expires: {when}", as_json=as_json)

@@ -1,0 +1,166 @@
+"""How commands show the runs of compaction: progress while one goes on, plans, reports.
+
+A run's row is as `CompactionStatus.row` has it, with the name of the log under the word for such a
+log: `topic` or `store`. Progress goes to a terminal only: a bar a phase, with bytes and the time
+that is left. Used by the modules of this package only.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.cli.output import (
+    human_age,
+    human_count,
+    human_time,
+    print_json,
+    print_line,
+    print_table,
+)
+from lithify.errors import LithifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Row = dict[str, Any]
+
+__all__ = ["STORES", "TOPICS", "CompactionFailed", "Shown"]
+
+
+class CompactionFailed(LithifyError):
+    """The last run on a log did not end well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The words for one kind of log."""
+
+    log: str
+    counted: str
+    read: str
+    kept: str
+    """Those of a report that say how many were judged and kept."""
+
+    def print_plans(self, rows: list[Row], *, as_json: bool) -> None:
+        """What runs would do."""
+        if as_json:
+            print_json(rows)
+            return
+        for row in rows:
+            print_line(row[self.log])
+            print_line(row["text"])
+
+    def print_statuses(self, rows: list[Row], *, as_json: bool) -> None:
+        """How the last runs went; raises if one of them failed."""
+        if as_json:
+            print_json(rows)
+        for row in rows:
+            report, name = row["report"], row[self.log]
+            if as_json:
+                continue
+            if row["status"] == "RUNNING":
+                print_line(f"{name}: {row['phase']}, {_share(row)}")
+            elif row["status"] == "NOT_RUN":
+                print_line(f"{name}: has not been compacted")
+            elif row["status"] == "SUCCESS":
+                self._print_report(name, report)
+        failed = [row for row in rows if row["status"] == "ERROR"]
+        if failed:
+            raise CompactionFailed(f"{failed[0][self.log]}: {failed[0]['lastError']}")
+
+    def _print_report(self, name: str, report: Row) -> None:
+        seconds = (report["finished_ms"] - report["started_ms"]) / 1000
+        title = f"{name}: {report['result']} in {seconds:.1f} s ({report['trigger']})"
+        if report["result"] == "nothing to do":
+            print_line(title)
+            return
+        rows = [["judged", human_count(report.get(self.read, 0)), ""]]
+        rows += [
+            [f"dropped, {cause}", human_count(count), _bytes(size) if size else ""]
+            for cause, (count, size) in report["dropped"].items()
+        ]
+        kept = human_count(report.get(self.kept, 0))
+        rows.append(["kept", kept, _bytes(report["kept_bytes"])])
+        for what in ("retired", "reclaimed"):
+            if report[f"{what}_bytes"]:
+                rows.append([what, "", _bytes(report[f"{what}_bytes"])])
+        print_table(title, ("", f"{self.counted}>", "size>"), rows)
+        phases = ", ".join(f"{k} {v:.2f} s" for k, v in report["seconds_by_phase"].items())
+        print_line(f"  {phases}")
+
+    def print_history(self, title: str, rows: list[Row], *, as_json: bool) -> None:
+        """Reports, a line each."""
+        if as_json:
+            print_json(rows)
+            return
+        columns = ("began", "took>", "trigger", "result", f"{self.counted}>", "kept>", "size>")
+        shown = [
+            [
+                human_time(row["started_ms"], "seconds"),
+                human_age(row["finished_ms"] - row["started_ms"]),
+                row["trigger"],
+                row["result"],
+                human_count(row.get(self.read, 0)),
+                human_count(row.get(self.kept, 0)),
+                _bytes(row["kept_bytes"]),
+                row["error"] or "",
+            ]
+            for row in rows
+        ]
+        print_table(title, (*columns, "error"), shown)
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[Row], None]]:
+        """A function to be told statuses again and again."""
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            bars: dict[tuple[str, str], Any] = {}
+
+            def tell(row: Row) -> None:
+                if row["status"] != "RUNNING":
+                    return
+                place = row[self.log], row["phase"]
+                short = row[self.log].rpartition("/")[2]
+                if place not in bars:
+                    text = f"{short}  {row['phase'].lower()}"
+                    bars[place] = bar.add_task(text, total=None, amount="")
+                total, amount = row["total"] or None, _amount(row)
+                bar.update(bars[place], total=total, completed=row["done"], amount=amount)
+
+            yield tell
+
+
+TOPICS = Shown("topic", "messages", "read_messages", "kept_messages")
+STORES = Shown("store", "records", "read_entries", "kept_entries")
+
+
+def _bytes(count: int) -> str:
+    from lithify.compaction.plan import human_bytes
+
+    return human_bytes(count)
+
+
+def _share(row: Row) -> str:
+    return f"{row['done'] / row['total']:.0%}" if row["total"] else "…"
+
+
+def _amount(row: Row) -> str:
+    if row["phase"] in {"index", "rewrite"}:
+        return f"{_bytes(row['done'])} of {_bytes(row['total'])}"
+    return _share(row)

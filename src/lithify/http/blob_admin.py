@@ -1,0 +1,119 @@
+"""The upkeep of blob stores over HTTP: compaction, statistics, erasing.
+
+| path of a store       |                                                                          |
+|-----------------------|--------------------------------------------------------------------------|
+| compaction            | POST: run, by `?policy` or the store's own; with `?dry_run=true` only    |
+|                       | say what a run would do. GET: how far it is, and the last report.        |
+|                       | DELETE: cancel                                                           |
+| compaction/history    | GET: the reports of the last runs, newest first                          |
+| statistics            | GET: what is valid, and with `?forecast=true` until when                 |
+| erase                 | GET: how erasing stands                                                  |
+
+`policy` and `dry_run` may also stand in the body, as JSON. A run happens in the background: 202
+says that it was asked for, 409 that it cannot be. Ids of blobs that are one of these words cannot
+be reached over HTTP; no id that is made here is.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from lithify.blobs.settings import POLICY_NAMES
+from lithify.blobs.shown import plan_row, statistics_row
+from lithify.blobs.stores import ONE_SEGMENT
+from lithify.compaction.plugins import check_policy
+from lithify.compaction.record import report_row
+from lithify.compaction.schedule import Trigger
+from lithify.errors import RunRefused
+from lithify.http.blobs import BlobsHere, StoreName
+from lithify.http.errors import Refused
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/blobs/{store}", tags=["blobs"])
+
+HISTORY_MAX = 1000
+
+
+class NewRun(BaseModel):
+    """What a run is to be like."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    policy: str | None = None
+    dry_run: bool = False
+
+
+@router.post("/compaction", status_code=202)
+async def run(
+    name: StoreName,
+    service: BlobsHere,
+    response: Response,
+    wanted: Annotated[NewRun | None, Body()] = None,
+    policy: str | None = None,
+    *,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Compact a store, or with `dry_run` say what that would do."""
+    given = wanted or NewRun()
+    policy = given.policy or policy
+    if policy is not None:
+        check_policy(policy, POLICY_NAMES)
+    store = await service.store(name)
+    if store.shape.capacity_bytes == store.shape.segment_bytes:
+        raise RunRefused("segments", ONE_SEGMENT)
+    if given.dry_run or dry_run:
+        response.status_code = HTTPStatus.OK
+        jobs = service.stores.compactions.jobs
+        return await service.threads.step(plan_row, name, store, policy, jobs)
+    service.stores.compactions.request(store, Trigger.ADMIN, policy)
+    return await status(name, service)
+
+
+@router.get("/compaction")
+async def status(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+    """How far a run is, or how the last one went."""
+    await service.store(name)
+    found = await service.threads.step(service.stores.compactions.status, name)
+    return {"store": name, **found.row()}
+
+
+@router.delete("/compaction", status_code=204)
+async def cancel(name: StoreName, service: BlobsHere) -> Response:
+    """Stop the run that is going on or waits for its turn; everything stays as it was."""
+    await service.store(name)
+    if not service.stores.compactions.cancel(name):
+        raise Refused(HTTPStatus.CONFLICT, f"no run on blob store {name} is going on")
+    return Response(status_code=204)
+
+
+@router.get("/compaction/history")
+async def history(
+    name: StoreName, service: BlobsHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+) -> list[dict[str, Any]]:
+    """The reports of the last runs, newest first."""
+    store = await service.store(name)
+    reports = await service.threads.step(store.compaction.history.newest, limit)
+    return [{"store": name, **report_row(each)} for each in reports]
+
+
+@router.get("/statistics")
+async def statistics(
+    name: StoreName, service: BlobsHere, *, forecast: bool = False
+) -> dict[str, Any]:
+    """What of a store is valid, by segment, and how much a run would find dead, now and later."""
+    store = await service.store(name)
+    found = await service.threads.step(store.statistics)
+    service.meters.valid_bytes[name] = found.valid_bytes
+    return statistics_row(name, found, forecast=forecast)
+
+
+@router.get("/erase")
+async def erase(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+    """How erasing of what was deleted for good stands."""
+    store = await service.store(name)
+    return {"store": name, **asdict(await service.threads.step(store.erase.status))}

@@ -1,0 +1,126 @@
+"""Replicas of blob stores over HTTP: who they are, and what they ask each other.
+
+| path of a store        |                                                                       |
+|------------------------|-----------------------------------------------------------------------|
+| replicas               | GET: the other replicas, and how far each was read                    |
+|                        | PUT: a list of their URLs, http://HOST:PORT/blobs/STORE               |
+| replication/changes    | POST: a page of what has changed since a token                        |
+| replication/records    | POST: blobs with their contents, as a stream                          |
+| replication/unknown    | POST: which of these ids the store has never heard of, or forgotten   |
+
+All but GET need the right to administer the namespace. The forms are those of
+`blobs/replication_values.py` and `blobs/replication_stream.py`.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import StreamingResponse
+
+from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.replication_feed import CHANGES_MAX
+from lithify.blobs.replication_values import Token
+from lithify.errors import InvalidInput
+from lithify.http.blob_content import BlobThreads
+from lithify.http.blobs import BlobsHere, StoreName
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/blobs/{store}", tags=["blobs"])
+
+IDS_MAX = 1000
+PIECE_BYTES = 2**20
+LIMIT_MAX = 10 * CHANGES_MAX
+
+
+class Since(BaseModel):
+    """From where on changes are wanted, and by whom."""
+
+    model_config = ConfigDict(strict=True)
+    replica: str
+    token: list[Any] | None = None
+    limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = CHANGES_MAX
+
+
+class Ids(BaseModel):
+    """Some blobs."""
+
+    model_config = ConfigDict(strict=True)
+    ids: Annotated[list[str], Field(max_length=IDS_MAX)]
+
+
+# --- who they are -----------------------------------------------------------------------------
+
+
+@router.get("/replicas")
+async def replicas(name: StoreName, service: BlobsHere) -> list[dict[str, Any]]:
+    """The other replicas, and how far this one has read them."""
+    store = await service.store(name)
+    return [asdict(each) for each in store.replication.status()]
+
+
+@router.put("/replicas")
+async def set_replicas(
+    name: StoreName, service: BlobsHere, urls: Annotated[list[str], Body()]
+) -> list[str]:
+    """Replicate with these stores from now on, and with no others."""
+    store = await service.store(name)
+    await service.threads.step(store.replication.set_peers, urls)
+    return list(store.replication.peers)
+
+
+# --- what they ask each other -----------------------------------------------------------------
+
+
+@router.post("/replication/changes")
+async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[str, Any]:
+    """What has changed since a token."""
+    store = await service.store(name)
+    try:
+        token = None if wanted.token is None else Token.from_row(wanted.token)
+    except ReplicaTalksNonsense as error:
+        raise InvalidInput(str(error)) from error
+    page = await service.threads.step(store.replication.serve, wanted.replica, token, wanted.limit)
+    return page.to_json()
+
+
+@router.post("/replication/records", response_class=StreamingResponse)
+async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> StreamingResponse:
+    """Blobs with their contents; those that are not there are said to be missing."""
+    store = await service.store(name)
+    pieces = store.replication.feed.records(wanted.ids)
+    return StreamingResponse(
+        _streamed(pieces, service.threads), media_type="application/octet-stream"
+    )
+
+
+@router.post("/replication/unknown")
+async def unknown(name: StoreName, service: BlobsHere, wanted: Ids) -> dict[str, list[str]]:
+    """Those of which the store has no record."""
+    store = await service.store(name)
+    found = await service.threads.step(store.replication.feed.unknown, wanted.ids)
+    return {"unknown": found}
+
+
+async def _streamed(pieces: Iterator[bytes], threads: BlobThreads) -> AsyncIterator[bytes]:
+    while True:
+        piece = await threads.step(_gathered, pieces)
+        if not piece:
+            return
+        yield piece
+
+
+def _gathered(pieces: Iterator[bytes]) -> bytes:
+    """About a megabyte of them: small blobs go together."""
+    held, size = [], 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            break
+    return b"".join(held)

@@ -1,0 +1,319 @@
+"""Blob stores over HTTP: stores created and deleted, blobs put, read, changed.
+
+| path                       |                                                                     |
+|----------------------------|---------------------------------------------------------------------|
+| /blobs                     | GET: the stores of `?namespace`, public/default if it is not given  |
+| /blobs/STORE               | PUT: create, in `?namespace`; GET: what it is and holds; DELETE     |
+|                            | POST: put a blob; its id is in the answer and in `Location`         |
+| /blobs/STORE/list          | GET: its blobs, `?limit` of them from `?after` on                   |
+| /blobs/STORE/ID            | GET, HEAD: the content, or a range of it; DELETE                    |
+| /blobs/STORE/ID/info       | GET: everything about it but the content                            |
+| /blobs/STORE/ID/ttl        | PUT: seconds, in the header `x-lithify-ttl` or as {"ttl": seconds}  |
+| /blobs/STORE/ID/undelete   | PUT: take a delete back                                             |
+
+A look may see more with `?include=expired|deleted|all`. Headers are in `blob_headers.py`, how
+content is moved in `blob_content.py`, compaction in `blob_admin.py`. What is wrong with a request
+is 400 here, and the body says what.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from lithify.blobs.answer import Include
+from lithify.blobs.definition import NAMESPACE_DEFAULT
+from lithify.blobs.errors import BlobNotFound
+from lithify.blobs.reading import BlobInfo
+from lithify.blobs.shown import etag_of, info_row, store_row
+from lithify.blobs.store import BlobStore
+from lithify.blobs.stores import BlobStores
+from lithify.errors import InvalidInput
+from lithify.http.blob_content import (
+    BlobAnswer,
+    BlobThreads,
+    check_readers,
+    is_known,
+    open_content,
+    receive_content,
+)
+from lithify.http.blob_elsewhere import open_elsewhere
+from lithify.http.blob_headers import TTL, expiry_of, headers_of, put_options
+from lithify.http.blob_meters import BlobMeters
+from lithify.http.paths import decoded
+
+__all__ = ["BlobId", "BlobService", "BlobsHere", "StoreName", "router"]
+
+router = APIRouter(prefix="/blobs", tags=["blobs"])
+
+LIST_MAX = 1000
+
+
+class BlobService:
+    """The stores of a node, as HTTP has them; one an application."""
+
+    def __init__(self, stores: BlobStores) -> None:
+        self.stores = stores
+        self.threads = BlobThreads()
+        self.meters = BlobMeters()
+
+    async def store(self, name: str) -> BlobStore:
+        """The store, opened if need be."""
+        opened = self.stores.opened_store(name)
+        return await self.threads.step(self.stores.get, name) if opened is None else opened
+
+    @contextmanager
+    def measured(self, store: str, operation: str) -> Iterator[None]:
+        """Count an operation that ends well, and what it took."""
+        clock = self.stores.clock
+        begun_s = clock.monotonic_s()
+        yield
+        self.meters.add(store, operation, clock.monotonic_s() - begun_s)
+
+
+async def _service(request: Request) -> BlobService:
+    service = request.app.state.blobs
+    assert isinstance(service, BlobService)
+    return service
+
+
+async def _store_name(store: str) -> str:
+    return decoded(store)
+
+
+async def _blob_id(blob_id: str) -> str:
+    return decoded(blob_id)
+
+
+BlobsHere = Annotated[BlobService, Depends(_service)]
+StoreName = Annotated[str, Depends(_store_name)]
+BlobId = Annotated[str, Depends(_blob_id)]
+
+
+class NewStore(BaseModel):
+    """What a store is created with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    capacity_bytes: int
+    segment_bytes: int
+    settings: dict[str, Any] = {}
+
+
+class NewTtl(BaseModel):
+    """Seconds from now on; -1 is never."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    ttl: int
+
+
+# --- stores -----------------------------------------------------------------------------------
+
+
+@router.get("")
+async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
+    """The stores of a namespace, with what they hold."""
+    names = service.stores.names(namespace)
+    return [await service.threads.step(store_row, service.stores, name) for name in names]
+
+
+@router.put("/{store}", status_code=201)
+async def create(
+    name: StoreName,
+    service: BlobsHere,
+    wanted: Annotated[NewStore, Body()],
+    namespace: str = NAMESPACE_DEFAULT,
+) -> dict[str, Any]:
+    """Create a store; 409 if there is one of that name."""
+
+    def make() -> dict[str, Any]:
+        service.stores.create(
+            name,
+            capacity_bytes=wanted.capacity_bytes,
+            segment_bytes=wanted.segment_bytes,
+            settings=wanted.settings,
+            namespace=namespace,
+        )
+        return store_row(service.stores, name)
+
+    return await service.threads.step(make)
+
+
+@router.get("/{store}")
+async def stats(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+    """What a store is, and how full."""
+    return await service.threads.step(store_row, service.stores, name)
+
+
+@router.delete("/{store}", status_code=204)
+async def delete_store(name: StoreName, service: BlobsHere) -> Response:
+    """Delete a store with all that is in it."""
+    await service.threads.step(service.stores.delete, name)
+    service.meters.forget(name)
+    return Response(status_code=204)
+
+
+# --- putting and listing ----------------------------------------------------------------------
+
+_CONTENT: dict[str, Any] = {"requestBody": {"content": {"application/octet-stream": {}}}}
+
+
+@router.post("/{store}", status_code=201, openapi_extra=_CONTENT)
+async def put(
+    request: Request, name: StoreName, service: BlobsHere, response: Response
+) -> dict[str, Any]:
+    """Put a blob; the body is its content."""
+    store = await service.store(name)
+    options = put_options(request.headers, service.stores.now_ms())
+
+    def do_put(content: Any) -> BlobInfo:
+        return store.put(
+            content,
+            service=options.service,
+            owner=options.owner,
+            content_type=options.content_type,
+            metadata=options.metadata,
+            expiry_ms=options.expiry_ms,
+        )
+
+    with service.measured(name, "put"):
+        limit_bytes = store.shape.record_bytes_max
+        info = await receive_content(request, limit_bytes, service.threads, do_put)
+    response.headers["Location"] = f"/blobs/{name}/{info.blob_id}"
+    response.headers["ETag"] = etag_of(info)
+    return info_row(info, service.stores.now_ms())
+
+
+@router.get("/{store}/list")
+async def list_blobs(
+    name: StoreName,
+    service: BlobsHere,
+    include: Include = Include.NONE,
+    after: int = -1,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = LIST_MAX,
+) -> dict[str, Any]:
+    """Blobs in the order of their puts; `next` is the `after` to go on with, null: no more."""
+    store = await service.store(name)
+
+    def rows() -> dict[str, Any]:
+        now_ms = service.stores.now_ms()
+        found = itertools.islice(store.list(include=include, after=after), limit)
+        blobs = [info_row(info, now_ms) for info in found]
+        return {"blobs": blobs, "next": blobs[-1]["position"] if len(blobs) == limit else None}
+
+    return await service.threads.step(rows)
+
+
+# --- one blob ---------------------------------------------------------------------------------
+
+_BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {}}},
+    206: {"content": {"application/octet-stream": {}}},
+}
+
+
+@router.get("/{store}/{blob_id}", response_class=Response, responses=_BYTES)
+async def get(
+    request: Request,
+    store: str,
+    blob_id: str,
+    include: Include = Include.NONE,
+    *,
+    replicas: bool = True,
+) -> Response:
+    """The content of a blob, or the range of it; of one that is not here, a replica's answer."""
+    # No dependencies here: to solve them is a quarter of what a small get costs.
+    service: BlobService = request.app.state.blobs
+    name, threads = decoded(store), service.threads
+    check_readers(threads)
+    opened = await service.store(name)
+    with service.measured(name, "get"):
+        now_ms = service.stores.now_ms()
+        asked = decoded(blob_id), include, request.headers
+        try:
+            content = await threads.step(open_content, opened, *asked, now_ms)
+        except BlobNotFound:
+            if not replicas:
+                raise
+            content = await threads.step(open_elsewhere, opened, *asked, service.stores.token)
+    return BlobAnswer(content, threads)
+
+
+@router.head("/{store}/{blob_id}", response_class=Response)
+async def head(
+    request: Request,
+    name: StoreName,
+    blob_id: BlobId,
+    service: BlobsHere,
+    include: Include = Include.NONE,
+) -> Response:
+    """The headers that a get would have."""
+    store = await service.store(name)
+    with service.measured(name, "head"):
+        info = await service.threads.step(_head, store, blob_id, include)
+    known = is_known(request.headers, etag_of(info))
+    answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
+    length = [] if known else [(b"content-length", b"%d" % info.size)]
+    answer.raw_headers = headers_of(info, service.stores.now_ms()) + length
+    return answer
+
+
+@router.get("/{store}/{blob_id}/info")
+async def info_of_blob(
+    name: StoreName, blob_id: BlobId, service: BlobsHere, include: Include = Include.NONE
+) -> dict[str, Any]:
+    """Everything about a blob but its content."""
+    store = await service.store(name)
+    with service.measured(name, "head"):
+        info = await service.threads.step(_head, store, blob_id, include)
+    return info_row(info, service.stores.now_ms())
+
+
+def _head(store: BlobStore, blob_id: str, include: Include) -> BlobInfo:
+    return store.head(blob_id, include=include)
+
+
+@router.delete("/{store}/{blob_id}", status_code=202)
+async def delete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
+    """Delete a blob; within the retention it can be undeleted."""
+    store = await service.store(name)
+    with service.measured(name, "delete"):
+        await service.threads.step(store.delete, blob_id)
+    return {"id": blob_id}
+
+
+@router.put("/{store}/{blob_id}/ttl")
+async def ttl(
+    request: Request,
+    name: StoreName,
+    blob_id: BlobId,
+    service: BlobsHere,
+    wanted: Annotated[NewTtl | None, Body()] = None,
+) -> dict[str, Any]:
+    """Let a blob expire so many seconds from now; -1 is never."""
+    seconds: str | int | None = request.headers.get(TTL)
+    if (seconds is None) == (wanted is None):
+        reason = f'seconds are wanted once: in the header {TTL} or as {{"ttl": seconds}}'
+        raise InvalidInput(reason)
+    if wanted is not None:
+        seconds = wanted.ttl
+    assert seconds is not None
+    expiry_ms = expiry_of(seconds, service.stores.now_ms())
+    store = await service.store(name)
+    with service.measured(name, "ttl"):
+        await service.threads.step(store.ttl, blob_id, expiry_ms)
+    return {"id": blob_id, "expiry_ms": expiry_ms}
+
+
+@router.put("/{store}/{blob_id}/undelete")
+async def undelete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
+    """Take a delete back, if its retention is not over."""
+    store = await service.store(name)
+    with service.measured(name, "undelete"):
+        await service.threads.step(store.undelete, blob_id)
+    return {"id": blob_id}

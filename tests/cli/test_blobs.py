@@ -1,0 +1,131 @@
+"""Blobs from the command line: at a node, and on a directory that nobody serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lithify.cli.main import app
+from tests.cli.nodes import COMMAND, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITHIFY_URL", raising=False)
+
+
+def blobs(*arguments: str, stdin: bytes | None = None) -> str:
+    result = CliRunner().invoke(app, ["blobs", *arguments], input=stdin)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(blobs(*arguments, "--json"))
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["blobs", *arguments])
+    assert result.exit_code == 1, result.output
+    return result.stderr
+
+
+def create(at: tuple[str, ...], name: str = "photos") -> None:
+    sizes = ("--capacity", "1MiB", "--segment", "128k")
+    said = blobs("create", name, *sizes, "--set", "deleted_retention_ms=0", *at)
+    assert said == f"created {name}\n"
+
+
+def tell_the_story(at: tuple[str, ...], directory: Path) -> str:
+    """The same at a node and on a directory; the id of the blob that is left."""
+    create(at)
+    assert "exists already" in refused("create", "photos", "--capacity=1M", "--segment=1M", *at)
+    content = os.urandom(100_000)
+    (directory / "cat.png").write_bytes(content)
+    blob_id = blobs("put", "photos", str(directory / "cat.png"), "--meta", "by=ann", *at).strip()
+    row = as_json("head", "photos", blob_id, *at)
+    assert (row["size"], row["content_type"], row["ttl"]) == (100_000, "image/png", -1)
+    assert row["metadata"] == {"by": "ann"}
+    out = str(directory / "out")
+    assert blobs("get", "photos", blob_id, "--out", out, *at) == f"100,000 bytes in {out}\n"
+    assert (directory / "out").read_bytes() == content
+    other = as_json("put", "photos", "--service=me", "--ttl=60", *at)["id"]
+    [first, second] = blobs("list", "photos", *at).splitlines()
+    assert (first.split()[0], second.split()[0]) == (blob_id, other)
+    assert as_json("ttl", "photos", other, "-1", *at) == {"id": other, "expiry_ms": None}
+    assert blobs("delete", "photos", other, *at) == f"deleted {other}\n"
+    assert "is deleted" in refused("get", "photos", other, *at)
+    assert "is not deleted" in refused("undelete", "photos", blob_id, *at)
+    [row] = as_json("list", *at)
+    assert (row["store"], row["capacity_bytes"]) == ("photos", 2**20)
+    assert "of 1.0 MiB" in blobs("stats", "photos", *at)
+    assert as_json("stats", "photos", "--forecast", *at)["forecast"]
+    assert "reclaimable" in blobs("stats", "photos", "--forecast", *at)
+    assert blobs("erase-status", "photos", *at).startswith("photos: ")
+    assert "does not exist" in refused("stats", "nothing", *at)
+    return blob_id
+
+
+def test_blobs_at_a_node(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as node:
+        at = ("--url", node.http)
+        blob_id = tell_the_story(at, tmp_path)
+        for _ in range(3):
+            (tmp_path / "more").write_bytes(bytes(100_000))
+            blobs("delete", "photos", blobs("put", "photos", str(tmp_path / "more"), *at)[:-1], *at)
+        plan = as_json("compact", "photos", "--dry-run", "--policy", "all", *at)
+        assert "policy all" in plan[0]["text"]
+        lines = blobs("compact", "photos", *at).splitlines()
+        assert lines[0].startswith("photos: done in "), lines
+        assert "dropped, deleted" in "\n".join(lines)
+        assert "admin" in blobs("compaction-history", "photos", *at)
+        assert "--master" in refused("compact", "photos", "--master", "local", *at)
+        assert "policy" in refused("compact", "photos", "--policy", "some", *at)
+        assert as_json("head", "photos", blob_id, *at)["id"] == blob_id
+        assert node.end(signal.SIGTERM)[0] == 0
+
+
+def test_blobs_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
+    at = ("--data", str(tmp_path / "data"))
+    blob_id = tell_the_story(at, tmp_path)
+    assert blobs("verify", "photos", *at).endswith("no damage\n")
+    copied = as_json("copy", "photos", "wide", "--capacity=2M", "--segment=1M", *at)
+    assert copied["blobs"] == 1
+    assert as_json("head", "wide", blob_id, *at)["size"] == 100_000
+    piped = subprocess.run(
+        [str(COMMAND), "blobs", "get", "wide", blob_id, *at], check=True, capture_output=True
+    )
+    assert piped.stdout == (tmp_path / "cat.png").read_bytes()
+    assert blobs("drop", "photos", *at) == "deleted photos\n"
+    [row] = as_json("list", *at)
+    assert row["store"] == "wide"
+
+
+def test_damage_is_found_and_told(tmp_path: Path) -> None:
+    at = ("--data", str(tmp_path))
+    create(at)
+    (tmp_path / "file").write_bytes(bytes(50_000))
+    for _ in range(4):
+        blobs("put", "photos", str(tmp_path / "file"), *at)
+    segment = min((tmp_path / "blobs" / "photos").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    data[10_000] ^= 1
+    segment.write_bytes(data)
+    result = CliRunner().invoke(app, ["blobs", "verify", "photos", *at])
+    assert result.exit_code == 1
+    assert segment.name in result.stdout
+
+
+@pytest.mark.parametrize("size", ["", "x", "-1", "1.5G", "12Q"])
+def test_what_is_no_size_is_refused(tmp_path: Path, size: str) -> None:
+    at = ("--data", str(tmp_path))
+    assert "size" in refused("create", "x", f"--capacity={size}", "--segment=1M", *at)

@@ -1,0 +1,427 @@
+"""A world of three replicas of a blob store, each on a disk of its own that can lose power.
+
+Each has a clock of its own, too, that is a little wrong. Everything that happens is drawn from one
+source of chance: operations, lost and damaged messages, kills, compactions, absences, and all of
+these between a question and its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lithify.blobs.answer import Include
+from lithify.blobs.errors import BlobError, BlobStoreFull, ReplicaUnreachable
+from lithify.blobs.records import Kind, hash_id
+from lithify.blobs.replication_stream import Chunks
+from lithify.blobs.replication_values import Change, Changes, Token, rank_of
+from lithify.blobs.replicator import Replicator
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.store import BlobStore
+from lithify.blobs.verify import verify_store
+from lithify.clock import ManualClock
+from lithify.errors import LithifyError, RunRefused
+from lithify.fs import MemoryFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lithify.blobs.index import Found
+
+DIRECTORY = "/data/blobs"
+RETENTION_MS = 3000
+SEGMENT_BYTES = 100_000
+NAMES = ("a", "b", "c")
+SIZES = [0, 10, 500, 500, 5000, 70_000]
+TTLS_MS = [None, None, None, 500, 5000]
+WAITS_S = [0.0, 0.001, 0.2, 1.0, RETENTION_MS / 1000, 2 * RETENTION_MS / 1000]
+OFTEN = [
+    "put",
+    "put",
+    "delete",
+    "delete",
+    "ttl",
+    "undelete",
+    "wait",
+    "roll",
+    "compact",
+    "pull",
+    "pull",
+]
+SELDOM = ["leave", "come_back", "kill", "forget_tokens", "pull"]
+STEPS = OFTEN * 3 + SELDOM
+LISTS_CHANGE = OFTEN * 3 + ["leave", "leave", "come_back", "kill", "unlist", "unlist", "list_again"]
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class SkewedClock:
+    def __init__(self, clock: ManualClock, skew_ms: int) -> None:
+        self._clock = clock
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+
+class Replica:
+    """A node with one store."""
+
+    def __init__(self, world: World, name: str, skew_ms: int) -> None:
+        self.world = world
+        self.name = name
+        self.url = url_of(name)
+        self.fs = MemoryFileSystem()
+        self.clock = SkewedClock(world.clock, skew_ms)
+        self.away = False
+        self.deleted: dict[str, tuple[int, ...]] = {}
+        """The greatest state with a delete that it has had, for each blob."""
+        self.store = BlobStore.create(
+            self.fs,
+            DIRECTORY,
+            capacity_bytes=100 * SEGMENT_BYTES,
+            segment_bytes=SEGMENT_BYTES,
+            settings=SETTINGS,
+            clock=self.clock,
+            random_bytes=world.random_bytes,
+        )
+        self._start()
+
+    def _start(self) -> None:
+        def connect(url: str) -> Wire:
+            return Wire(self.world, self, self.world.by_url[url])
+
+        replication = self.store.replication
+        self.replicator = Replicator(replication, connect, self.clock, changes_max=5)
+
+    def open(self) -> None:
+        self.store = BlobStore.open(
+            self.fs,
+            DIRECTORY,
+            settings=SETTINGS,
+            clock=self.clock,
+            random_bytes=self.world.random_bytes,
+        )
+        self._start()
+
+    def kill(self) -> None:
+        self.store.abandon()
+        self.fs = self.fs.crash_clone(self.world.rng)
+        self.open()
+
+    def found(self, blob_id: str) -> Found | None:
+        store = self.store
+        return store._looks.state(hash_id(blob_id, store._log.manifest.log_id))
+
+    def rank(self, blob_id: str) -> tuple[int, ...] | None:
+        found = self.found(blob_id)
+        if found is None:
+            return None
+        return rank_of(found, self.store.replication.applier._identity(found))
+
+    def has(self, blob_id: str) -> bool:
+        """Has it a content that no run may drop now?"""
+        found = self.found(blob_id)
+        if found is None or found.put is None:
+            return False
+        now_ms = self.clock.now_ms()
+        gone = found.newest.time_ms < now_ms - RETENTION_MS
+        return now_ms <= found.newest.expiry_ms and not (gone and found.newest.kind is Kind.DELETE)
+
+    def content(self, blob_id: str) -> bytes | None:
+        try:
+            with self.store.get(blob_id, include=Include.NONE) as blob:
+                return blob.read()
+        except BlobError:
+            return None
+
+    def roll(self) -> None:
+        writer = self.store._writer
+        with writer.lock:
+            writer.ready()
+            if self.store._log.active_bytes > 64:
+                writer._roll()
+
+    def check(self) -> None:
+        """What it has known as deleted is not there, but by an undelete."""
+        for blob_id in self.world.contents:
+            rank = self.rank(blob_id)
+            if rank is None:
+                continue
+            if rank[1]:
+                self.deleted[blob_id] = max(rank, self.deleted.get(blob_id, rank))
+            elif blob_id in self.deleted:
+                assert rank > self.deleted[blob_id], f"{self.name} shows {blob_id} again"
+
+
+class Wire:
+    """The way from one replica to another, with everything that is lost on it."""
+
+    def __init__(self, world: World, here: Replica, there: Replica) -> None:
+        self._world = world
+        self._here = here
+        self._there = there
+
+    def _send(self) -> None:
+        if self._here.away or self._there.away or self._world.chance(0.05):
+            raise ReplicaUnreachable(self._there.url, "no answer")
+
+    def changes(self, replica: str, token: Token | None, limit: int) -> Changes:
+        self._send()
+        asked = None if token is None else Token.from_row(json.loads(json.dumps(token.to_row())))
+        page = self._there.store.replication.serve(replica, asked, limit)
+        self._world.meanwhile(self._here)
+        self._send()
+        return Changes.from_json(json.loads(json.dumps(page.to_json())))
+
+    @contextmanager
+    def records(self, blob_ids: Sequence[str]) -> Iterator[Chunks]:
+        self._send()
+        for blob_id in blob_ids:
+            assert not self._here.has(blob_id), f"{self._here.name} has {blob_id} already"
+        self._world.seen["contents"] += len(blob_ids)
+        yield Chunks(self._broken(self._there.store.replication.feed.records(blob_ids)))
+
+    def _broken(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The stream is cut, changed, or the one who reads it dies."""
+        world = self._world
+        for piece in pieces:
+            if world.chance(0.01):
+                world.seen["cut"] += 1
+                return
+            if world.chance(0.01):
+                raise Killed
+            if world.chance(0.01) and piece:
+                world.seen["damaged"] += 1
+                at = world.rng.randrange(len(piece))
+                yield piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
+            else:
+                yield piece
+            world.meanwhile(self._here)
+
+    def unknown(self, blob_ids: Sequence[str]) -> list[str]:
+        self._send()
+        return self._there.store.replication.feed.unknown(blob_ids)
+
+
+def url_of(name: str) -> str:
+    return f"http://{name}/blobs/s"
+
+
+SETTINGS = BlobSettings(deleted_retention_ms=RETENTION_MS)
+
+
+class World:
+    def __init__(self, seed: int, *, trouble: bool = True, lists_change: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.trouble = trouble
+        self.lists_change = lists_change
+        """Replicas are taken out of the lists of others, who then do not wait for them."""
+        self.contents: dict[str, bytes] = {}
+        self.states: dict[str, list[Change]] = {}
+        """Of each blob, those that a client was told of."""
+        self.seen: Counter[str] = Counter()
+        self._depth = 0
+        self.replicas = [Replica(self, name, self.rng.choice([-150, 0, 90])) for name in NAMES]
+        self.by_url = {replica.url: replica for replica in self.replicas}
+        self._list_all()
+
+    def _list_all(self) -> None:
+        for replica in self.replicas:
+            others = [each.url for each in self.replicas if each is not replica]
+            replica.store.replication.set_peers(others)
+
+    def random_bytes(self, size: int) -> bytes:
+        return self.rng.randbytes(size)
+
+    def chance(self, probability: float) -> bool:
+        return self.trouble and self.rng.random() < probability
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def live(self, steps: int) -> None:
+        all_steps = LISTS_CHANGE if self.lists_change else STEPS
+        for _ in range(steps):
+            self.step(self.rng.choice(all_steps), self.rng.choice(self.replicas))
+
+    def step(self, step: str, replica: Replica) -> None:
+        self.seen[step] += 1
+        getattr(self, f"_{step}")(replica)
+        if step in ("pull", "kill", "forget_tokens"):
+            replica.check()
+
+    def meanwhile(self, busy: Replica) -> None:
+        """Other things happen; the one that waits for an answer asks nobody else."""
+        if self._depth or not self.chance(0.15):
+            return
+        self._depth += 1
+        for _ in range(self.rng.randrange(1, 12)):
+            step, replica = self.rng.choice(OFTEN), self.rng.choice(self.replicas)
+            if not (step == "pull" and replica is busy):
+                self.step(step, replica)
+        self._depth -= 1
+
+    def _put(self, replica: Replica) -> None:
+        content = self.rng.randbytes(self.rng.choice(SIZES))
+        ttl_ms = self.rng.choice(TTLS_MS)
+        expiry_ms = None if ttl_ms is None else replica.clock.now_ms() + ttl_ms
+        try:
+            info = replica.store.put(content, service="tests", expiry_ms=expiry_ms)
+        except BlobStoreFull:
+            self.seen["full"] += 1
+            return
+        self.contents[info.blob_id] = content
+        self._note(replica, info.blob_id)
+
+    def _change(self, replica: Replica, name: str, *more: int | None) -> None:
+        if not self.contents:
+            return
+        blob_id = self.rng.choice(list(self.contents)[-12:])
+        try:
+            getattr(replica.store, name)(blob_id, *more)
+        except BlobError:
+            self.seen["refused"] += 1
+            return
+        self._note(replica, blob_id)
+
+    def _note(self, replica: Replica, blob_id: str) -> None:
+        rank = replica.rank(blob_id)
+        assert rank is not None
+        life_version, deleted, time_ms, expiry_ms, created_ms, crc, size = rank
+        kind = Kind.DELETE if deleted else Kind.PUT
+        state = Change(blob_id, kind, life_version, time_ms, expiry_ms, created_ms, size, crc)
+        self.states.setdefault(blob_id, []).append(state)
+
+    def _delete(self, replica: Replica) -> None:
+        self._change(replica, "delete")
+
+    def _undelete(self, replica: Replica) -> None:
+        self._change(replica, "undelete")
+
+    def _ttl(self, replica: Replica) -> None:
+        ttl_ms = self.rng.choice(TTLS_MS)
+        expiry_ms = None if ttl_ms is None else replica.clock.now_ms() + ttl_ms
+        self._change(replica, "ttl", expiry_ms)
+
+    def _wait(self, replica: Replica) -> None:
+        self.clock.advance(self.rng.choice(WAITS_S))
+
+    def _roll(self, replica: Replica) -> None:
+        replica.roll()
+
+    def _compact(self, replica: Replica) -> None:
+        try:
+            report = replica.store.compaction.run(policy=self.rng.choice(["all", "stats"]))
+        except RunRefused:
+            return
+        for cause, (count, _) in report.dropped.items():
+            self.seen[f"dropped {cause}"] += count
+
+    def _pull(self, replica: Replica) -> None:
+        for url in replica.store.replication.peers:
+            try:
+                while replica.replicator.pull(url):
+                    pass
+            except Killed:
+                self._kill(replica)
+                return
+            except LithifyError as error:
+                replica.store.replication.applier.forget()
+                self.seen[type(error).__name__] += 1
+
+    def _leave(self, replica: Replica) -> None:
+        replica.away = True
+
+    def _come_back(self, replica: Replica) -> None:
+        for each in self.replicas:
+            each.away = False
+
+    def _kill(self, replica: Replica) -> None:
+        replica.kill()
+
+    def _unlist(self, replica: Replica) -> None:
+        """Who is away is taken out of the others' lists."""
+        for each in self.replicas:
+            peers = [url for url in each.store.replication.peers if not self.by_url[url].away]
+            each.store.replication.set_peers(peers)
+
+    def _list_again(self, replica: Replica) -> None:
+        self._list_all()
+
+    def _forget_tokens(self, replica: Replica) -> None:
+        """The file with the tokens is lost."""
+        replica.store.close()
+        path = f"{DIRECTORY}/REPLICATION"
+        if replica.fs.exists(path):
+            replica.fs.remove(path)
+            replica.fs.sync_dir(DIRECTORY)
+        replica.open()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Everybody hears of everything."""
+        self.trouble = False
+        for replica in self.replicas:
+            replica.away = False
+        if self.lists_change:
+            self._list_all()
+        for _ in range(4):
+            for replica in self.replicas:
+                self.step("pull", replica)
+
+    def check_same(self) -> None:
+        for blob_id, content in self.contents.items():
+            greatest = max(self.states[blob_id], key=lambda state: state.rank)
+            answers = {replica.name: replica.content(blob_id) for replica in self.replicas}
+            assert len(set(answers.values())) == 1, (blob_id, answers, greatest)
+            answer = answers["a"]
+            assert answer in (None, content), blob_id
+            if greatest.deleted:
+                assert answer is None, f"{blob_id} was deleted and is there"
+            elif greatest.expiry_ms > self.clock.now_ms() + 1000 and not self.lists_change:
+                assert answer is not None, f"{blob_id} is lost"
+                ranks = {replica.rank(blob_id) for replica in self.replicas}
+                assert ranks == {greatest.rank}, blob_id
+
+    def settle(self) -> None:
+        """Time passes, and everything that can be dropped is."""
+        for _ in range(3):
+            self.clock.advance(10 * RETENTION_MS / 1000)
+            for replica in self.replicas:
+                replica.roll()
+                self.step("compact", replica)
+            self.heal()
+
+    def end(self) -> None:
+        self.heal()
+        self.check_same()
+        self.settle()
+        self.check_same()
+        for replica in self.replicas:
+            left = all_changes(replica.store)
+            assert not [change for change in left if change.deleted], "deletes that nobody needs"
+            replica.store.close()
+            assert verify_store(replica.fs, DIRECTORY, replica.clock).ok
+
+
+def all_changes(store: BlobStore) -> list[Change]:
+    changes: list[Change] = []
+    page = store.changes_since(None, 3)
+    changes += page.changes
+    while page.more:
+        page = store.changes_since(page.token, 3)
+        changes += page.changes
+    return changes

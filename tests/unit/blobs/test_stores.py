@@ -1,0 +1,151 @@
+"""The blob stores of a node: definitions and files are in step, whatever is interrupted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lithify
+from lithify.blobs.definition import check_store_name, with_settings
+from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound, NotABlobStore
+from lithify.blobs.settings import BlobSettings
+from lithify.blobs.stores import BlobStores
+from lithify.clock import ManualClock
+from lithify.errors import InvalidInput, InvalidSetting, LogClosed, WriteFailed
+from lithify.events import ignore_events
+from lithify.fs import MemoryFileSystem
+from lithify.settings import Durability
+from lithify.topics.definitions import DefinitionsFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHAPE: dict[str, Any] = {"capacity_bytes": 2**20, "segment_bytes": 2**18}
+
+
+def open_stores(fs: MemoryFileSystem) -> BlobStores:
+    fs.mkdir("data")
+    return BlobStores(
+        fs,
+        "data",
+        DefinitionsFile(fs, "data/definitions"),
+        settings=BlobSettings(),
+        clock=ManualClock(),
+        events=ignore_events,
+    )
+
+
+def test_a_node_has_stores_that_are_there_again_when_it_is_opened_again(tmp_path: Path) -> None:
+    with lithify.open(str(tmp_path)) as node:
+        photos = node.blobs.create("photos", **SHAPE, settings={"policy": "stats"})
+        blob_id = photos.put(b"cat", service="camera").blob_id
+        assert node.blobs.get("photos") is photos
+        with pytest.raises(BlobStoreExists, match="photos"):
+            node.blobs.create("photos", **SHAPE)
+    with lithify.open(str(tmp_path)) as node:
+        assert (node.blobs.names(), node.blobs.opened()) == (["photos"], {})
+        photos = node.blobs.get("photos")
+        assert photos.settings.policy == "stats"
+        with photos.get(blob_id) as blob:
+            assert blob.read() == b"cat"
+
+
+def test_a_store_that_is_deleted_is_closed_and_its_name_is_free() -> None:
+    fs = MemoryFileSystem()
+    stores = open_stores(fs)
+    photos = stores.create("photos", **SHAPE)
+    large = photos.put(bytes(100_000), service="s").blob_id
+    with photos.get(large) as reading:
+        stores.delete("photos")
+        assert reading.read() == bytes(100_000)
+    with pytest.raises(LogClosed):
+        photos.put(b"x", service="s")
+    for look in (stores.get, stores.definition, stores.delete):
+        with pytest.raises(BlobStoreNotFound, match="photos"):
+            look("photos")
+    assert fs.list("data/blobs") == []
+    assert list(stores.create("photos", **SHAPE).list()) == []
+
+
+def test_a_directory_that_nobody_defines_is_removed_and_others_are_left_alone() -> None:
+    fs = MemoryFileSystem()
+    stores = open_stores(fs)
+    stores.create("kept", **SHAPE)
+    for name in ("half-created", "lost+found"):
+        fs.mkdir(f"data/blobs/{name}")
+    stores.close()
+    assert open_stores(fs).names() == ["kept"]
+    assert sorted(fs.list("data/blobs")) == ["kept", "lost+found"]
+
+
+def test_a_definition_that_cannot_be_written_leaves_no_store() -> None:
+    class Refusing(DefinitionsFile):
+        def add_store(self, name: str, row: dict[str, Any]) -> None:
+            raise WriteFailed(name, OSError(28, "No space left on device"))
+
+    fs = MemoryFileSystem()
+    fs.mkdir("data")
+    definitions = Refusing(fs, "data/definitions")
+    more: Any = {"settings": BlobSettings(), "clock": ManualClock(), "events": ignore_events}
+    stores = BlobStores(fs, "data", definitions, **more)
+    with pytest.raises(WriteFailed):
+        stores.create("photos", **SHAPE)
+    assert (stores.names(), stores.opened(), fs.list("data/blobs")) == ([], {}, [])
+
+
+def test_a_defined_store_without_its_files_is_told_and_not_made_anew() -> None:
+    fs = MemoryFileSystem()
+    stores = open_stores(fs)
+    stores.create("photos", **SHAPE)
+    stores.close()
+    fs.rename("data/blobs/photos", "data/elsewhere")
+    with pytest.raises(NotABlobStore, match="photos"):
+        open_stores(fs).get("photos")
+
+
+def test_a_store_is_copied_into_one_of_another_shape() -> None:
+    stores = open_stores(MemoryFileSystem())
+    photos = stores.create("photos", **SHAPE, settings={"policy": "stats"})
+    kept, gone = (photos.put(bytes([n]) * 1000, service="s").blob_id for n in range(2))
+    photos.delete(gone)
+    report = stores.copy("photos", "wide", capacity_bytes=2**21, segment_bytes=2**19)
+    assert report.blobs == 2
+    wide = stores.get("wide")
+    assert (wide.shape.segment_bytes, wide.settings.policy) == (2**19, "stats")
+    assert wide.head(kept).size == 1000
+    assert stores.verify("wide").ok
+    with pytest.raises(BlobStoreExists, match="wide"):
+        stores.copy("photos", "wide", capacity_bytes=2**21, segment_bytes=2**19)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-x", ".x", "ä", "a b", "x" * 129])
+def test_a_name_stands_in_a_path_as_it_is_or_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="name of a blob store"):
+        check_store_name(name)
+    check_store_name("2026-photos_EU.v2")
+
+
+def test_settings_come_from_json_and_are_checked_by_kind() -> None:
+    values = {
+        "durability": "none",
+        "triggers": ["admin"],
+        "used_percent_min": 50,
+        "budget": {"write_bytes_per_s": 1_000_000},
+    }
+    found = with_settings(BlobSettings(), values)
+    assert (found.durability, found.triggers) == (Durability.NONE, ("admin",))
+    assert found.budget.write_bytes_per_s == 1_000_000
+    for wrong in (
+        {"durability": "often"},
+        {"triggers": "admin"},
+        {"policy": 1},
+        {"every_ms": True},
+        {"every_ms": 1.5},
+        {"budget": 7},
+        {"budget": {"speed": 1}},
+        {"nothing": 1},
+    ):
+        [name] = wrong
+        with pytest.raises(InvalidSetting, match=name):
+            with_settings(BlobSettings(), wrong)
