@@ -1,35 +1,41 @@
 """Random lives of a Raft log with crashes: what was acknowledged stays, in every generation.
 
-A life appends, overwrites, flushes, rolls, takes snapshots that leave live indexes in the log, and
-installs those of other members, on a disk that dies at some operation. Then it is opened again,
-also with a second crash while it is being opened, and compared with a model:
+A life appends, overwrites, flushes, rolls, takes snapshots that leave live indexes in the log,
+installs those of other members, and compacts beside all that, on a disk that dies at some
+operation. Then it is opened again, also with a second crash while it is being opened, and compared
+with a model:
 
 1. Every live index of the newest durable snapshot is readable, with its term and payload.
 2. Nothing above the snapshot is missing up to what was acknowledged.
 3. The rest of the log is a beginning of what was written.
+4. Segments do not overlap, each is a file, and no other file is left but links to them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
 from lithify.liveset import LiveSet
+from lithify.raft.compactor import CompactionSettings, Compactor, Outcome
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveState
+from lithify.raft.names import parse_segment
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.snapshot_file import Head
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.wal import Rolled, StateSaved, WalEvent, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 GROUPS = ["a", "b"]
 SETTINGS = StorageSettings(wal_bytes_max=600, segments=SegmentLimits(5, 400))
@@ -81,6 +87,15 @@ class Life:
         for group in GROUPS:
             if group not in self.storage.groups:
                 self.storage.create(group)
+        self.compactors = {group: self.compactor(fs, group) for group in GROUPS}
+        self.jobs: dict[str, Callable[[], Outcome]] = {}
+        self.outcomes: dict[str, Outcome] = {}
+
+    def compactor(self, fs: FileSystem, group: str) -> Compactor:
+        found = self.storage.groups[group]
+        settings = CompactionSettings(after_drops=self.rng.choice([None, 2]), link_keep_ms=0)
+        limits, clock = SETTINGS.segments, ManualClock()
+        return Compactor(fs, found, limits, clock, settings)
 
     def take(self, events: list[WalEvent]) -> None:
         for event in events:
@@ -102,7 +117,7 @@ class Life:
     def step(self) -> None:
         group = self.rng.choice(GROUPS)
         model, storage = self.models[group], self.storage.groups[group]
-        choice = self.rng.randrange(11)
+        choice = self.rng.randrange(14)
         if choice < 4:
             storage.log.append(model.write(len(model.log) + 1, self.rng.randrange(1, 5), self.rng))
         elif choice == 4:
@@ -113,8 +128,28 @@ class Life:
             self.take(self.storage.wal.roll())
         elif choice == 9:
             self.snapshot(group)
-        else:
+        elif choice == 10:
             self.install(group)
+        else:
+            self.compact(group)
+
+    def compact(self, group: str) -> None:
+        """One step of a compaction; everything else may come between two of them."""
+        compactor = self.compactors[group]
+        if group in self.jobs:
+            self.outcomes[group] = self.jobs.pop(group)()
+        elif group in self.outcomes:
+            outcome = self.outcomes.pop(group)
+            assert outcome.failure is None
+            compactor.done(outcome)
+        else:
+            compactor.ask(merge=self.rng.random() < 0.6)
+            job = compactor.next_job()
+            if job is not None:
+                self.jobs[group] = job
+        log = self.storage.groups[group].log
+        for entry in log.read(list(log.state.live)):
+            assert entry == self.models[group].log[entry.index - 1]
 
     def overwrite(self, group: str) -> None:
         model, storage = self.models[group], self.storage.groups[group]
@@ -143,6 +178,7 @@ class Life:
         storage.log.snapshot(LiveState(index, live), term)
         storage.snapshots.remove_older(stored)
         storage.stored = stored
+        self.compactors[group].ask()
 
     def install(self, group: str) -> None:
         """Another member's log is the same up to what was applied, and then goes its own way."""
@@ -196,6 +232,18 @@ def check(storage: RaftStorage, models: dict[str, Model]) -> None:
         assert [e.index for e in above] == list(range(snapshot + 1, log.last_index + 1))
         assert any(v[snapshot : log.last_index] == above for v in model.versions)
         assert found.hard_state in (model.saved, model.asked)
+        check_files(storage, group)
+
+
+def check_files(storage: RaftStorage, group: str) -> None:
+    found = storage.groups[group]
+    spans = found.log.segments.spans
+    assert all(a.first <= a.last < b.first for a, b in pairwise(spans))
+    names = [name for name in storage.fs.list(found.directory) if parse_segment(name) is not None]
+    assert names == [span.ref.name for span in spans]
+    assert not any(storage.fs.stat(f"{found.directory}/{name}").is_symlink for name in names)
+    others = set(storage.fs.list(found.directory)) - set(names)
+    assert others == {"snapshots", "checkpoints"}
 
 
 def adopt(storage: RaftStorage, models: dict[str, Model]) -> None:

@@ -157,6 +157,7 @@ def take_part(case: Case, number: int, topics: int, log: str) -> None:
         # In a file: other lines of the process may come in the middle of one that is long.
         path = Path(f"{log}.answer")
         path.write_text(json.dumps(answer))
-        say("answer", str(path))
+        # With a space behind it: a line of the client's may stand before the end of this one.
+        say("answer", f"{path} ")
         if line == "end\n":
             return

@@ -163,7 +163,7 @@ class RealCrowd:
         for process in self._processes:
             self._broker.tell(process, word)
         answers = [self._broker.heard(process, "answer") for process in self._processes]
-        return [json.loads(Path(answer.strip()).read_text()) for answer in answers]
+        return [json.loads(Path(answer.split()[0]).read_text()) for answer in answers]
 
     def more(self) -> None:
         """Hear what came since; waits a moment if nothing did."""

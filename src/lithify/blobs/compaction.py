@@ -100,6 +100,7 @@ class BlobCompaction:
         self._rate = SharedRate(fs, f"{log.directory}/{PACE}")
         self._before: tuple[int, ...] = ()
         self._reclaiming = threading.Lock()
+        self._closed = False
         self.latencies = Latencies()
         """Of gets; the store adds to them."""
         self._published = published
@@ -179,6 +180,8 @@ class BlobCompaction:
     def reclaim(self) -> int:
         """Delete retired files that no reader holds; their bytes."""
         with self._reclaiming:
+            if self._closed:
+                return 0
             before = self._log.manifest.retired
             done = self._compactor.reclaim()
             left = {retired.name for retired in self._log.manifest.retired}
@@ -214,6 +217,9 @@ class BlobCompaction:
     def close(self) -> None:
         """Suspend the run that is going on, wait for its end, and let no other one begin."""
         self.runs.close(suspends=True)
+        with self._reclaiming:
+            # Files of these names may soon be those of another store.
+            self._closed = True
 
     # --- settings -------------------------------------------------------------------------------
 

@@ -197,6 +197,13 @@ class Erase:
         finally:
             self.resume()
 
+    def close(self) -> None:
+        """Let no step begin any more, and wait for the one that goes on."""
+        with self._counting:
+            self._pauses += 1
+        with self._lock:
+            self._frames = None
+
     def status(self) -> EraseStatus:
         """How it stands."""
         done = self._state.done

@@ -5,8 +5,9 @@ validity
        damaged index is made again on the spot.
     2. Rows that a segment's dead set names are dead already.
     3. Behind them come the rows above the horizon, which are not judged but may be newest.
-    4. `validity.judge_rows`. A delete that could go stays if a replica may not have seen it, told
-       by segment: all up to the segment's last position must have been passed.
+    4. `validity.judge_rows`. A delete that could go, and a ttl or undelete of a blob that is
+       expired, stay if a replica may not have seen them, told by segment: all up to the segment's
+       last position must have been passed.
     5. Answer for each segment with a bit a row, set for live ones, in the order of the index, and
        with what died by cause.
 verdict
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.blobs.indexing import read_rows
+from lithify.blobs.records import Kind
 from lithify.blobs.validity import Fate, judge_rows
 from lithify.compaction.by_key import count_dropped, live_rows
 from lithify.compaction.report import Cause
@@ -137,8 +139,9 @@ def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
     ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
     for index, (start, stop) in zip(task.indexes, pairwise(ends), strict=True):
         if index.segment.last_position > task.passed:
-            here = judged[start:stop]
+            here, kinds = judged[start:stop], columns["flags"][start:stop]
             here[here == Fate.TOMBSTONE] = Fate.LIVE
+            here[(here == Fate.EXPIRED) & (kinds != Kind.PUT)] = Fate.LIVE
     lengths, times = columns["length"], columns["publish_ms"]
     return [
         _answer(judged[start:stop], lengths[start:stop], times[start:stop])

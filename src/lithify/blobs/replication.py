@@ -36,7 +36,7 @@ from lithify.blobs.errors import ReplicaTalksNonsense
 from lithify.blobs.forgotten import Forgotten
 from lithify.blobs.replication_values import Token
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import Corrupt, InvalidInput, WriteFailed
+from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
 from lithify.fs import write_atomic
 from lithify.log.names import REPLICATION
 
@@ -191,6 +191,9 @@ class Replication:
             "passed": {log_id: token.to_row() for log_id, token in self._reached.passed.items()},
         }
         line = encode_line(json.dumps(value, separators=(",", ":")))
+        if self._log.closed:
+            # The directory may be that of another store by now.
+            raise LogClosed(f"{self._log.directory} is closed")
         try:
             write_atomic(self._fs, self._path, line)
         except OSError as error:

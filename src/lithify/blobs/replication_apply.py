@@ -151,6 +151,5 @@ def _kind(change: Change, found: Found | None) -> Kind:
     """What takes a blob to the state of a change. A state that came whole is told as a put."""
     if change.kind is not Kind.PUT:
         return change.kind
-    assert found is not None
-    is_raised = change.life_version > found.newest.life_version
+    is_raised = found is not None and change.life_version > found.newest.life_version
     return Kind.UNDELETE if is_raised else Kind.TTL

@@ -109,19 +109,15 @@ class Feed:
         if found is None or found.newest.position != row.position:
             return None
         newest = found.newest
-        deleted = newest.kind is Kind.DELETE
-        if not deleted and found.put is None:
-            return None
         identity = self._identity(opened, found, id_hash)
         state = newest.kind, newest.life_version, newest.time_ms, newest.expiry_ms
-        content = (identity.created_ms, identity.size, identity.content_crc)
-        return Change(identity.blob_id, *state, *((0, 0, 0) if deleted else content))
+        content = identity.created_ms, identity.size, identity.content_crc
+        return Change(identity.blob_id, *state, *content)
 
     def _identity(self, opened: Opened, found: Found, id_hash: bytes) -> Identity:
-        """Of the put, or of the delete, whose put may be gone or erased."""
-        if found.newest.kind is not Kind.DELETE:
-            assert found.put is not None
-            assert found.segment is not None
+        """Of the put; without one, and of a delete, whose put may be erased, of the newest."""
+        deleted = found.newest.kind is Kind.DELETE
+        if not deleted and found.put is not None and found.segment is not None:
             row, ref = found.put, found.segment
         else:
             row, ref = found.newest, _segment_of(opened, found.newest.position)

@@ -79,7 +79,7 @@ class Change:
     time_ms: int
     expiry_ms: int
     created_ms: int = 0
-    """0 like size and CRC, where the blob is deleted."""
+    """0 like size and CRC, where the blob is deleted, or expired and its content gone."""
     size: int = 0
     content_crc: int = 0
 
@@ -200,16 +200,20 @@ def advise(
     """What a store that has `found` of a blob does about a change.
 
     A content that is expired or gone may be dropped by a run at any moment: then it is fetched
-    again. A delete is taken over also by a store that never had the blob, so that it does not take
-    the blob from a third one.
+    again. A delete, and an expiry that has passed, are taken over also by a store that never had
+    the blob, so that it does not take the blob from a third one.
     """
     if found is not None and change.rank <= rank_of(found, identity):
         return Advice.NOTHING
     if change.deleted:
         return Advice.CHANGE
-    if now_ms > change.expiry_ms:
-        # Also where the blob is here: it stays what it is, deleted or expired, until it goes.
-        return Advice.NOTHING if found is None or found.put is None else Advice.CHANGE
+    if now_ms > change.expiry_ms or not change.created_ms:
+        if found is None:
+            # An expiry that was set is as good as a delete; that of a put is known to who has it.
+            return Advice.NOTHING if change.kind is Kind.PUT else Advice.CHANGE
+        # Which content is expired does not matter.
+        known = change.rank[:4] <= rank_of(found, identity)[:4]
+        return Advice.NOTHING if known else Advice.CHANGE
     if found is None or identity is None:
         return Advice.FETCH
     newest = found.newest

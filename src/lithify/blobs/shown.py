@@ -1,18 +1,21 @@
 """Stores and blobs as rows that commands and HTTP show; both give the same ones.
 
-`info_row` of a blob has `expiry_ms` null and `ttl` -1 for never. An ETag is made of a content's CRC
-and size and of when it was put: it is the same in every replica and after every compaction, and
-another one for another content of the same id.
+`info_row` of a blob has `expiry_ms` null and `ttl` -1 for never; `expiry_of` reads what people and
+requests give as time to live. An ETag is made of a content's CRC and size and of when it was put:
+it is the same in every replica and after every compaction, and another one for another content of
+the same id.
 
 `store_row` opens its store, `plan_row` takes as long as judging does: they belong into a thread.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.records import NEVER_MS
 from lithify.blobs.stores import ONE_SEGMENT
+from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lithify.blobs.reading import BlobInfo
@@ -21,7 +24,20 @@ if TYPE_CHECKING:
     from lithify.blobs.stores import BlobStores
     from lithify.compaction.jobs import Jobs
 
-__all__ = ["etag_of", "info_row", "plan_row", "statistics_row", "store_row", "ttl_s_of"]
+__all__ = [
+    "etag_of",
+    "expiry_of",
+    "info_row",
+    "plan_row",
+    "statistics_row",
+    "store_row",
+    "ttl_s_of",
+]
+
+TTL_S_MAX = 2**40
+"""34,000 years."""
+
+_SECONDS = re.compile(r"-?[0-9]{1,20}")
 
 
 def etag_of(info: BlobInfo) -> str:
@@ -35,6 +51,15 @@ def ttl_s_of(info: BlobInfo, now_ms: int) -> int:
     if info.expiry_ms == NEVER_MS:
         return -1
     return max(0, -(-(info.expiry_ms - now_ms) // 1000))
+
+
+def expiry_of(ttl: str | int, now_ms: int) -> int | None:
+    """When a blob expires whose time to live is so many seconds; None: never."""
+    seconds = int(ttl) if _SECONDS.fullmatch(str(ttl)) else -2
+    if not -1 <= seconds <= TTL_S_MAX:
+        shown = f"{str(ttl)[:40]!r} must be whole seconds"
+        raise InvalidInput(f"ttl {shown}, 0 … {TTL_S_MAX}, or -1 for never")
+    return None if seconds < 0 else now_ms + seconds * 1000
 
 
 def info_row(info: BlobInfo, now_ms: int) -> dict[str, Any]:

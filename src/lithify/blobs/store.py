@@ -340,15 +340,25 @@ class BlobStore:
 
     def close(self) -> None:
         """Make everything durable and let go of the directory; a run is cancelled."""
-        self.compaction.close()
-        self._segments.close()
-        self._log.close()
+        self._end(self._log.close)
 
     def abandon(self) -> None:
         """Let go without making anything durable, as a killed process would."""
+        self._end(self._log.abandon)
+
+    def _end(self, let_go: Callable[[], None]) -> None:
+        # Nobody may write to the files any more when this returns: the directory may be deleted
+        # then, and another store be created there.
         self.compaction.close()
-        self._segments.close()
-        self._log.abandon()
+        self.erase.close()
+        with self._writer.lock:
+            self._segments.close()
+            let_go()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed or abandoned?"""
+        return self._log.closed
 
     def __enter__(self) -> Self:
         return self

@@ -83,7 +83,7 @@ def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
     fates = [Fate.SUPERSEDED] * len(history)
     if newest.kind is Kind.DELETE:
         fates[-1] = Fate.TOMBSTONE if not puts and (gone or expired) else Fate.LIVE
-    elif puts:
+    elif puts or expired:
         fates[-1] = Fate.EXPIRED if expired else Fate.LIVE
     if puts:
         fates[puts[-1]] = Fate.EXPIRED if expired else Fate.DELETED if gone else Fate.LIVE
@@ -130,7 +130,7 @@ def judge_rows(
     fates[rows] = Fate.SUPERSEDED
     delete_fate = np.where(~has_put & (gone | expired), Fate.TOMBSTONE, Fate.LIVE)
     other_fate = np.where(expired, Fate.EXPIRED, Fate.LIVE)
-    other_fate = np.where(has_put, other_fate, Fate.SUPERSEDED)
+    other_fate = np.where(has_put | expired, other_fate, Fate.SUPERSEDED)
     fates[newest] = np.where(deleted, delete_fate, other_fate)
     put_fate = np.where(expired, Fate.EXPIRED, np.where(gone, Fate.DELETED, Fate.LIVE))
     fates[rows[puts[has_put]]] = put_fate[has_put]

@@ -13,17 +13,19 @@ those on topics: over HTTP these are the paths of Pulsar's admin interface, and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from http.client import HTTPResponse
+    from http.client import HTTPConnection, HTTPResponse
 
     from lithify.node.node import Node
     from lithify.topics.names import Namespace, TopicName
@@ -124,7 +126,7 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
     fs = LocalFileSystem()
     if not create and not fs.exists(f"{data}/LOCK"):
         raise InvalidInput(f"{data} is not a data directory")
-    with Node(NodeSettings(data=data), fs=fs, what="lithify topics") as node:
+    with Node(NodeSettings(data=data), fs=fs, what="a lithify command") as node:
         yield node
 
 
@@ -263,19 +265,13 @@ class RemoteNode:
         path: str,
         body: object = None,
         timeout_s: float | None = TIMEOUT_S,
-        *,
-        content: Iterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
-        """An answer, to be read; the request has a body of JSON, or a content that is streamed."""
+        """An answer, to be read; the request has a body of JSON."""
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
-        data = content if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **(headers or {})}
-        token = os.environ.get("LITHIFY_TOKEN")
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **_token()}
         # The address was checked to be one of HTTP.
         request = Request(f"{self.url}/{path}", data, headers, method=method)  # noqa: S310
         try:
@@ -286,6 +282,51 @@ class RemoteNode:
             raise NodeNotReached(self.url, str(getattr(error, "reason", error))) from error
         with answer:
             yield answer
+
+
+    def upload(self, path: str, pieces: Iterable[bytes], headers: Mapping[str, str]) -> Any:
+        """POST a content as it comes; what the node says to it, be it before it has heard all."""
+        from contextlib import closing
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(self.url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        with closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise NodeNotReached(self.url, str(error)) from error
+            try:
+                connection.putrequest("POST", f"{parts.path}/{path}")
+                given = {"Transfer-Encoding": "chunked", **_token(), **headers}
+                for name, value in given.items():
+                    # The library takes headers as Latin-1; the node reads their bytes as UTF-8.
+                    connection.putheader(name, value.encode())
+                connection.endheaders()
+                _send_pieces(connection, pieces)
+                answer = connection.getresponse()
+                text = answer.read()
+            except (HTTPException, ConnectionError, TimeoutError) as error:
+                # Not every error of the system: the content may come from a disk that fails.
+                raise NodeNotReached(self.url, str(error) or type(error).__name__) from error
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise Refused(_reason(text) or f"{self.url}: {answer.status} {answer.reason}")
+        return json.loads(text)
+
+
+def _send_pieces(connection: HTTPConnection, pieces: Iterable[bytes]) -> None:
+    for piece in itertools.chain(pieces, (b"",)):
+        try:
+            connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        except ConnectionError:
+            # A node that refuses does not wait for the rest: its answer is there, and says why.
+            return
+
+
+def _token() -> dict[str, str]:
+    token = os.environ.get("LITHIFY_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _payload(value: bytes) -> dict[str, str | None]:

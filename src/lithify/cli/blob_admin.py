@@ -8,6 +8,7 @@ directory this process opens a Spark session of its own, when it is first needed
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from lithify.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lithify.blobs.answer import Include
     from lithify.blobs.spool import Readable
     from lithify.blobs.stores import BlobStores
     from lithify.cli.admin import RemoteNode
@@ -33,6 +35,9 @@ __all__ = ["BlobsAdmin", "NewBlob", "open_blobs"]
 
 PIECE_BYTES = 2**20
 PAGE_BLOBS = 1000
+
+_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+"""What the name of a header may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +134,6 @@ class _Remote:
         return rows
 
     def put(self, name: str, content: Readable, new: NewBlob) -> Row:
-        import json
-
         headers = {
             "x-lithify-service-id": new.service,
             "x-lithify-owner-id": new.owner,
@@ -138,12 +141,14 @@ class _Remote:
             "x-lithify-ttl": str(new.ttl_s),
             **{f"x-lithify-um-{key}": value for key, value in new.metadata.items()},
         }
-        # The library takes headers as Latin-1; the node reads their bytes as UTF-8.
-        encoded = {key: value.encode().decode("latin-1") for key, value in headers.items()}
+        for key, value in headers.items():
+            if not _TOKEN.fullmatch(key):
+                shown = repr(key.removeprefix("x-lithify-um-"))
+                raise InvalidInput(f"metadata name {shown} has characters that no header can have")
+            if not value.isprintable():
+                raise InvalidInput(f"{key} {value!r} has characters that no header can have")
         pieces = iter(lambda: content.read(PIECE_BYTES), b"")
-        path = _path(name)[1:]
-        with self._node.open("POST", path, None, None, content=pieces, headers=encoded) as answer:
-            row: Row = json.load(answer)
+        row: Row = self._node.upload(_path(name)[1:], pieces, headers)
         return row
 
     def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
@@ -224,6 +229,14 @@ def _query(**values: object) -> str:
     return urlencode(values)
 
 
+def _include(text: str) -> Include:
+    from lithify.blobs.answer import Include
+
+    if text not in list(Include):
+        raise InvalidInput(f"include {text!r} must be one of {', '.join(Include)}")
+    return Include(text)
+
+
 class _Local:
     def __init__(self, node: Node, master: str, stack: ExitStack) -> None:
         self._stores: BlobStores = node.blobs
@@ -258,16 +271,13 @@ class _Local:
         return info_row(info, now_ms)
 
     def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
-        from lithify.blobs.answer import Include
-
-        with self._stores.get(name).get(blob_id, include=Include(include)) as blob:
+        with self._stores.get(name).get(blob_id, include=_include(include)) as blob:
             yield from blob
 
     def info(self, name: str, blob_id: str, include: str) -> Row:
-        from lithify.blobs.answer import Include
         from lithify.blobs.shown import info_row
 
-        info = self._stores.get(name).head(blob_id, include=Include(include))
+        info = self._stores.get(name).head(blob_id, include=_include(include))
         return info_row(info, self._stores.now_ms())
 
     def delete(self, name: str, blob_id: str) -> Row:
@@ -284,11 +294,10 @@ class _Local:
         return {"id": blob_id}
 
     def blobs(self, name: str, include: str) -> Iterator[Row]:
-        from lithify.blobs.answer import Include
         from lithify.blobs.shown import info_row
 
         now_ms = self._stores.now_ms()
-        for info in self._stores.get(name).list(include=Include(include)):
+        for info in self._stores.get(name).list(include=_include(include)):
             yield info_row(info, now_ms)
 
     def store(self, name: str) -> Row:
@@ -329,7 +338,9 @@ class _Local:
         return [{"store": name, **report_row(each)} for each in reports]
 
     def _expiry_ms(self, ttl_s: int) -> int | None:
-        return None if ttl_s < 0 else self._stores.now_ms() + ttl_s * 1000
+        from lithify.blobs.shown import expiry_of
+
+        return expiry_of(ttl_s, self._stores.now_ms())
 
     def _jobs(self) -> Jobs:
         from lithify.blobs.compaction import BLOB_TASKS

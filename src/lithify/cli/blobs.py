@@ -234,16 +234,28 @@ def get(
 
 def _write(path: str, pieces: Iterable[bytes]) -> int:
     """Put a file in place once all of it has come; its size."""
+    import secrets
+    from contextlib import suppress
+
     from lithify.fs import LocalFileSystem
     from lithify.fs.atomic import TEMPORARY_SUFFIX
 
     fs, size = LocalFileSystem(), 0
-    with fs.open_append(path + TEMPORARY_SUFFIX) as file:
-        file.truncate(0)
-        for piece in pieces:
-            file.write(piece)
-            size += len(piece)
-    fs.rename(path + TEMPORARY_SUFFIX, path)
+    with suppress(FileNotFoundError):
+        if not fs.stat(path).is_file:
+            # A device would be replaced by a file.
+            raise InvalidInput(f"{path} is no file that could be replaced; - is stdout")
+    temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+    try:
+        with fs.open_append(temporary, exclusive=True) as file:
+            for piece in pieces:
+                file.write(piece)
+                size += len(piece)
+        fs.rename(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            fs.remove(temporary)
+        raise
     return size
 
 

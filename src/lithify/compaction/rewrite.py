@@ -53,7 +53,15 @@ if TYPE_CHECKING:
     _Step = tuple[int, int, int]
     """Where a kernel stopped: offset, last position, status."""
 
-__all__ = ["RewriteTask", "Rewriting", "live_of", "measure_live", "rewrite", "run_rewrite"]
+__all__ = [
+    "RewriteTask",
+    "Rewriting",
+    "copy_live",
+    "live_of",
+    "measure_live",
+    "rewrite",
+    "run_rewrite",
+]
 
 GAP_BYTES_MAX = 256 * 1024
 BEHIND_BYTES = 8 * 2**20
@@ -164,19 +172,40 @@ def _copy(
     dead = DeadSet(LiveSet.empty())
     if source.dead is not None:
         dead = read_dead_set(task.fs, task.directory, source.dead)
+    editing = _Editing(task, dead.parts)
+    live, expected = live_of(source, dead), source.live_entries
+    copied = copy_live(task.fs, task.directory, source, live, expected, writer, allowance, editing)
+    if copied != expected:
+        path = f"{task.directory}/{source.name}"
+        raise PlanStale(f"{path} has {copied} live entries, {expected} were planned")
+    return editing.edited_bytes
+
+
+def copy_live(
+    fs: FileSystem,
+    directory: str,
+    source: SegmentRef,
+    live: LiveSet,
+    expected: int,
+    writer: SegmentWriter,
+    allowance: Allowance,
+    edit: Callable[[Frames], Frames] | None = None,
+) -> int:
+    """Append the entries of a segment that are in `live` to a target, checked; how many there were.
+
+    If they are not as many as expected, the whole segment has been read and no frame is damaged:
+    what that means is the caller's to say. `edit` gets the frames on their way.
+    """
     before = writer.entries
-    collected = _Collected(task, dead.parts, writer, allowance)
-    segment = OpenSegment(task.fs, task.directory, source)
+    collected = _Collected(writer, allowance, edit)
+    segment = OpenSegment(fs, directory, source)
     with segment.file:
-        _walk(segment, source, live_of(source, dead), allowance.read, collected.gather)
+        _walk(segment, source, live, allowance.read, collected.gather)
         collected.write()
         copied = writer.entries - before
-        if copied != source.live_entries:
+        if copied != expected:
             _read_through(segment, source)
-            path = segment.file.path
-            what = f"{copied} live entries, {source.live_entries} were planned"
-            raise PlanStale(f"{path} has {what}")
-    return collected.edited_bytes
+    return copied
 
 
 class _Collected:
@@ -190,23 +219,22 @@ class _Collected:
         "_allowance",
         "_bytes",
         "_count",
+        "_edit",
         "_offsets",
         "_out",
-        "_parts",
         "_positions",
-        "_task",
         "_writer",
-        "edited_bytes",
     )
 
     def __init__(
-        self, task: RewriteTask, parts: Parts, writer: SegmentWriter, allowance: Allowance
+        self,
+        writer: SegmentWriter,
+        allowance: Allowance,
+        edit: Callable[[Frames], Frames] | None,
     ) -> None:
-        self._task = task
-        self._parts = parts
         self._writer = writer
         self._allowance = allowance
-        self.edited_bytes: list[_Array] = []
+        self._edit = edit
         self._make_room(4 * PIECE_BYTES)
 
     def _make_room(self, size: int) -> None:
@@ -246,12 +274,25 @@ class _Collected:
         offsets, positions = self._offsets[:count], self._positions[:count]
         frames = Frames(self._out[: self._bytes], offsets, positions, base=0)
         before = writer.end
-        _write(self._edited(frames), writer, self._allowance)
+        if self._edit is not None:
+            frames = self._edit(frames)
+        _write(frames, writer, self._allowance)
         if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
             writer.file.begin_sync()
         self._count = self._bytes = 0
 
-    def _edited(self, frames: Frames) -> Frames:
+
+class _Editing:
+    """Takes what is dead out of the frames that are partly live, as the task's store does it."""
+
+    __slots__ = ("_parts", "_task", "edited_bytes")
+
+    def __init__(self, task: RewriteTask, parts: Parts) -> None:
+        self._task = task
+        self._parts = parts
+        self.edited_bytes: list[_Array] = []
+
+    def __call__(self, frames: Frames) -> Frames:
         """The frames without the slots that are dead in them."""
         parts, task = self._parts, self._task
         if not len(parts):

@@ -140,8 +140,7 @@ class Steps:
                 self.clock,
             )
             tasks.append(task)
-            # What is dead is read past, which takes about a quarter of the time.
-            weights.append(sum(each.live_bytes + each.frame_bytes // 4 for each in sources))
+            weights.append(sum(source.live_bytes for source in sources))
         results = self._jobs.run(
             "rewrite",
             run_rewrite,

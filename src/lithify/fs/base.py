@@ -44,6 +44,8 @@ class FileStat:
     links: int
     device: int
     mtime_ms: int
+    is_file: bool = True
+    """A plain one: no directory, no link, no device."""
     is_dir: bool = False
     is_symlink: bool = False
 

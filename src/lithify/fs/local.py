@@ -252,6 +252,7 @@ class LocalFileSystem:
             links=found.st_nlink,
             device=found.st_dev,
             mtime_ms=found.st_mtime_ns // 1_000_000,
+            is_file=stat.S_ISREG(found.st_mode),
             is_dir=stat.S_ISDIR(found.st_mode),
             is_symlink=stat.S_ISLNK(found.st_mode),
         )

@@ -317,6 +317,7 @@ class MemoryFileSystem:
                 links=inode.links,
                 device=DEVICE,
                 mtime_ms=inode.mtime_ms,
+                is_file=isinstance(inode, FileInode),
                 is_dir=isinstance(inode, DirInode),
                 is_symlink=isinstance(inode, LinkInode),
             )

@@ -1,4 +1,4 @@
-"""Remove a directory with everything in it.
+"""Remove a directory with everything in it, also what somebody puts there meanwhile.
 
 A crash in between leaves some of it. Whoever calls this has made sure before that nobody takes
 what is left for something that is still there.
@@ -6,6 +6,7 @@ what is left for something that is still there.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from lithify.errors import WriteFailed
@@ -15,18 +16,29 @@ if TYPE_CHECKING:
 
 __all__ = ["remove_tree"]
 
+TRIES = 10
+_CHANGED = frozenset((errno.ENOENT, errno.ENOTEMPTY))
+
 
 def remove_tree(fs: FileSystem, path: str) -> None:
     """Remove a directory if there is one; raises `WriteFailed`."""
-    if not fs.exists(path):
-        return
-    try:
-        for name in fs.list(path):
-            child = f"{path}/{name}"
-            if fs.stat(child).is_dir:
-                remove_tree(fs, child)
-            else:
-                fs.remove(child)
-        fs.rmdir(path)
-    except OSError as error:
-        raise WriteFailed(path, error) from error
+    for left in reversed(range(TRIES)):
+        if not fs.exists(path):
+            return
+        try:
+            _remove(fs, path)
+            return
+        except OSError as error:
+            # Somebody has put a file there or taken one away since the directory was listed.
+            if not left or error.errno not in _CHANGED:
+                raise WriteFailed(path, error) from error
+
+
+def _remove(fs: FileSystem, path: str) -> None:
+    for name in fs.list(path):
+        child = f"{path}/{name}"
+        if fs.stat(child).is_dir:
+            remove_tree(fs, child)
+        else:
+            fs.remove(child)
+    fs.rmdir(path)

@@ -66,19 +66,20 @@ async def run(
     store = await service.store(name)
     if store.shape.capacity_bytes == store.shape.segment_bytes:
         raise RunRefused("segments", ONE_SEGMENT)
-    if given.dry_run or dry_run:
-        response.status_code = HTTPStatus.OK
-        jobs = service.stores.compactions.jobs
-        return await service.threads.step(plan_row, name, store, policy, jobs)
-    service.stores.compactions.request(store, Trigger.ADMIN, policy)
-    return await status(name, service)
+    with service.using(name, store):
+        if given.dry_run or dry_run:
+            response.status_code = HTTPStatus.OK
+            jobs = service.stores.compactions.jobs
+            return await service.threads.step(plan_row, name, store, policy, jobs)
+        service.stores.compactions.request(store, Trigger.ADMIN, policy)
+        return await status(name, service)
 
 
 @router.get("/compaction")
 async def status(name: StoreName, service: BlobsHere) -> dict[str, Any]:
     """How far a run is, or how the last one went."""
-    await service.store(name)
-    found = await service.threads.step(service.stores.compactions.status, name)
+    with service.using(name, await service.store(name)):
+        found = await service.threads.step(service.stores.compactions.status, name)
     return {"store": name, **found.row()}
 
 
@@ -97,7 +98,8 @@ async def history(
 ) -> list[dict[str, Any]]:
     """The reports of the last runs, newest first."""
     store = await service.store(name)
-    reports = await service.threads.step(store.compaction.history.newest, limit)
+    with service.using(name, store):
+        reports = await service.threads.step(store.compaction.history.newest, limit)
     return [{"store": name, **report_row(each)} for each in reports]
 
 
@@ -107,7 +109,8 @@ async def statistics(
 ) -> dict[str, Any]:
     """What of a store is valid, by segment, and how much a run would find dead, now and later."""
     store = await service.store(name)
-    found = await service.threads.step(store.statistics)
+    with service.using(name, store):
+        found = await service.threads.step(store.statistics)
     service.meters.valid_bytes[name] = found.valid_bytes
     return statistics_row(name, found, forecast=forecast)
 

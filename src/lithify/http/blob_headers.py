@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lithify.blobs.shown import etag_of, ttl_s_of
+from lithify.blobs.shown import etag_of, expiry_of, ttl_s_of
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TTL",
     "PutOptions",
-    "expiry_of",
     "headers_of",
     "names_tag",
     "put_options",
@@ -49,7 +48,6 @@ __all__ = [
 ]
 
 TTL = "x-lithify-ttl"
-TTL_S_MAX = 2**40
 
 _SERVICE = "x-lithify-service-id"
 _OWNER = "x-lithify-owner-id"
@@ -57,7 +55,7 @@ _TYPE = "x-lithify-content-type"
 _METADATA = "x-lithify-um-"
 _ANY_TYPE = "application/octet-stream"
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9a-z]+")
-_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII)
+_RANGE = re.compile(r"bytes\s*=\s*(\d{0,100})\s*-\s*(\d{0,100})", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +102,6 @@ def _put(values: dict[str, str], name: str, value: str, header: str) -> None:
         what = "twice" if name else "without a name"
         raise InvalidInput(f"header {header} is given {what}")
     values[name] = value
-
-
-def expiry_of(ttl: str | int, now_ms: int) -> int | None:
-    """When a blob expires whose time to live is so many seconds; None: never."""
-    try:
-        seconds = int(ttl)
-    except ValueError:
-        seconds = -2
-    if isinstance(ttl, bool) or not -1 <= seconds <= TTL_S_MAX:
-        raise InvalidInput(f"ttl {ttl!r} must be whole seconds, 0 … {TTL_S_MAX}, or -1 for never")
-    return None if seconds < 0 else now_ms + seconds * 1000
 
 
 def headers_of(info: BlobInfo, now_ms: int) -> list[tuple[bytes, bytes]]:

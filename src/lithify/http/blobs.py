@@ -20,7 +20,7 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -29,12 +29,12 @@ from pydantic import BaseModel, ConfigDict
 
 from lithify.blobs.answer import Include
 from lithify.blobs.definition import NAMESPACE_DEFAULT
-from lithify.blobs.errors import BlobNotFound
+from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
 from lithify.blobs.reading import BlobInfo
-from lithify.blobs.shown import etag_of, info_row, store_row
+from lithify.blobs.shown import etag_of, expiry_of, info_row, store_row
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LithifyError
 from lithify.http.blob_content import (
     BlobAnswer,
     BlobThreads,
@@ -44,9 +44,10 @@ from lithify.http.blob_content import (
     receive_content,
 )
 from lithify.http.blob_elsewhere import open_elsewhere
-from lithify.http.blob_headers import TTL, expiry_of, headers_of, put_options
+from lithify.http.blob_headers import TTL, headers_of, put_options
 from lithify.http.blob_meters import BlobMeters
 from lithify.http.paths import decoded
+from lithify.topics.names import Namespace
 
 __all__ = ["BlobId", "BlobService", "BlobsHere", "StoreName", "router"]
 
@@ -69,12 +70,21 @@ class BlobService:
         return await self.threads.step(self.stores.get, name) if opened is None else opened
 
     @contextmanager
-    def measured(self, store: str, operation: str) -> Iterator[None]:
-        """Count an operation that ends well, and what it took."""
+    def using(self, name: str, store: BlobStore, operation: str = "") -> Iterator[None]:
+        """Do something with a store that may be deleted meanwhile: then it is not found.
+
+        An operation that has a name is counted if it ends well, and what it took.
+        """
         clock = self.stores.clock
         begun_s = clock.monotonic_s()
-        yield
-        self.meters.add(store, operation, clock.monotonic_s() - begun_s)
+        try:
+            yield
+        except (LithifyError, OSError) as error:
+            if store.closed:
+                raise BlobStoreNotFound(f"blob store {name} was deleted meanwhile") from error
+            raise
+        if operation:
+            self.meters.add(name, operation, clock.monotonic_s() - begun_s)
 
 
 async def _service(request: Request) -> BlobService:
@@ -118,8 +128,12 @@ class NewTtl(BaseModel):
 @router.get("")
 async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
     """The stores of a namespace, with what they hold."""
-    names = service.stores.names(namespace)
-    return [await service.threads.step(store_row, service.stores, name) for name in names]
+    rows = []
+    for name in service.stores.names(str(Namespace.parse(namespace))):
+        # One that is deleted meanwhile does not stand in the list.
+        with suppress(BlobStoreNotFound):
+            rows.append(await service.threads.step(store_row, service.stores, name))
+    return rows
 
 
 @router.put("/{store}", status_code=201)
@@ -181,7 +195,7 @@ async def put(
             expiry_ms=options.expiry_ms,
         )
 
-    with service.measured(name, "put"):
+    with service.using(name, store, "put"):
         limit_bytes = store.shape.record_bytes_max
         info = await receive_content(request, limit_bytes, service.threads, do_put)
     response.headers["Location"] = f"/blobs/{name}/{info.blob_id}"
@@ -206,7 +220,8 @@ async def list_blobs(
         blobs = [info_row(info, now_ms) for info in found]
         return {"blobs": blobs, "next": blobs[-1]["position"] if len(blobs) == limit else None}
 
-    return await service.threads.step(rows)
+    with service.using(name, store):
+        return await service.threads.step(rows)
 
 
 # --- one blob ---------------------------------------------------------------------------------
@@ -232,7 +247,7 @@ async def get(
     name, threads = decoded(store), service.threads
     check_readers(threads)
     opened = await service.store(name)
-    with service.measured(name, "get"):
+    with service.using(name, opened, "get"):
         now_ms = service.stores.now_ms()
         asked = decoded(blob_id), include, request.headers
         try:
@@ -254,7 +269,7 @@ async def head(
 ) -> Response:
     """The headers that a get would have."""
     store = await service.store(name)
-    with service.measured(name, "head"):
+    with service.using(name, store, "head"):
         info = await service.threads.step(_head, store, blob_id, include)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
@@ -269,7 +284,7 @@ async def info_of_blob(
 ) -> dict[str, Any]:
     """Everything about a blob but its content."""
     store = await service.store(name)
-    with service.measured(name, "head"):
+    with service.using(name, store, "head"):
         info = await service.threads.step(_head, store, blob_id, include)
     return info_row(info, service.stores.now_ms())
 
@@ -282,7 +297,7 @@ def _head(store: BlobStore, blob_id: str, include: Include) -> BlobInfo:
 async def delete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
     """Delete a blob; within the retention it can be undeleted."""
     store = await service.store(name)
-    with service.measured(name, "delete"):
+    with service.using(name, store, "delete"):
         await service.threads.step(store.delete, blob_id)
     return {"id": blob_id}
 
@@ -305,7 +320,7 @@ async def ttl(
     assert seconds is not None
     expiry_ms = expiry_of(seconds, service.stores.now_ms())
     store = await service.store(name)
-    with service.measured(name, "ttl"):
+    with service.using(name, store, "ttl"):
         await service.threads.step(store.ttl, blob_id, expiry_ms)
     return {"id": blob_id, "expiry_ms": expiry_ms}
 
@@ -314,6 +329,6 @@ async def ttl(
 async def undelete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
     """Take a delete back, if its retention is not over."""
     store = await service.store(name)
-    with service.measured(name, "undelete"):
+    with service.using(name, store, "undelete"):
         await service.threads.step(store.undelete, blob_id)
     return {"id": blob_id}

@@ -110,7 +110,7 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, Refused):
         # Where no tool of Pulsar expects another one.
-        in_blobs = request.scope["path"].startswith(_BLOBS)
+        in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
         status = HTTPStatus.BAD_REQUEST if in_blobs else status
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
@@ -126,6 +126,10 @@ async def _bad_request(request: Request, error: Exception) -> Response:  # noqa:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
+    if isinstance(first.get("input"), bytes):
+        # Whatever it holds, it was not read.
+        reason = f"{where} must be JSON, and the header Content-Type say application/json"
+        return _reason(HTTPStatus.BAD_REQUEST, reason)
     return _reason(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
 
 

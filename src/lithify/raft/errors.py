@@ -3,14 +3,15 @@
 LithifyError
 ├── GapInLog        an entry that does not follow the one before it
 ├── EntryGone       an index that is compacted away
-└── EntriesLost     entries that must be there and are not
+├── EntriesLost     entries that must be there and are not
+└── OutcomeUnknown  nobody here knows whether a proposal was done
 """
 
 from __future__ import annotations
 
 from lithify.errors import LithifyError
 
-__all__ = ["EntriesLost", "EntryGone", "GapInLog"]
+__all__ = ["EntriesLost", "EntryGone", "GapInLog", "OutcomeUnknown"]
 
 
 class GapInLog(LithifyError):
@@ -40,3 +41,12 @@ class EntriesLost(LithifyError):
         self.index = index
         self.what = what
         super().__init__(f"group {group}: entry {index} is lost: {what}")
+
+
+class OutcomeUnknown(LithifyError):
+    """A snapshot has passed the index of a proposal: it may have been done or not."""
+
+    def __init__(self, group: str, index: int) -> None:
+        self.group = group
+        self.index = index
+        super().__init__(f"group {group}: nobody here knows what became of proposal {index}")

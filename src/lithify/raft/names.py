@@ -1,6 +1,7 @@
 """Every file name below a Raft node's directory is made and parsed here.
 
     LOCK                                    held by the one process that runs the node
+    NODE                                    who the node is
     wal/0000000000000007.wal                the write-ahead log of all groups, file 7
     groups/GROUP/0000000000000003.segment   entries of one group; a symbolic link once they were
                                             merged into a lower segment
@@ -27,6 +28,7 @@ __all__ = [
     "GROUPS",
     "LIVE",
     "LOCK",
+    "NODE",
     "PLACE",
     "SNAPSHOT",
     "SNAPSHOTS",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 LOCK = "LOCK"
+NODE = "NODE"
 WAL = "wal"
 GROUPS = "groups"
 SNAPSHOTS = "snapshots"

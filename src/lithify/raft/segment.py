@@ -116,6 +116,8 @@ class SegmentFile:
             if damage is not None:
                 raise damage from None
             return writer.blocks
+        # Not what the group knows: the name may lead to a merged file already.
+        self._stop = footer.frames_end
         return read_blocks(self.file, footer)
 
     def read(self, indexes: Sequence[int]) -> dict[int, Entry]:

@@ -159,11 +159,20 @@ class GroupSegments:
 
     def read(self, indexes: Iterable[int]) -> dict[int, Entry]:
         """The entries at these ascending indexes, as far as they are here."""
+        wanted = list(indexes)
         found: dict[int, Entry] = {}
-        for ref, wanted in self.plan(indexes):
-            with self._use(ref) as segment:
-                found |= segment.read(wanted)
-        return found
+        while True:
+            spans = self.spans
+            try:
+                for ref, here in self.plan(wanted):
+                    with self._use(ref) as segment:
+                        found |= segment.read(here)
+            except FileNotFoundError:
+                # A compaction took place meanwhile: what was in a dropped segment is gone.
+                if spans is self.spans:
+                    raise
+            else:
+                return found
 
     @contextmanager
     def _use(self, ref: SegmentRef) -> Iterator[SegmentFile]:

@@ -91,6 +91,7 @@ class SnapshotWriter:
     def __init__(self, file: File, head: Head) -> None:
         self._file = file
         self._crc = 0
+        self._finished = False
         data = head.to_json()
         header = _HEADER.pack(_MAGIC, SNAPSHOT_VERSION, len(data), crc32c(data))
         file.truncate(0)
@@ -103,9 +104,11 @@ class SnapshotWriter:
             self._file.writev([_PIECE.pack(len(piece), self._crc), piece])
 
     def finish(self) -> None:
-        """Everything was written; make it durable."""
-        self._file.write(_PIECE.pack(0, self._crc))
-        self._file.fsync()
+        """Everything was written; make it durable. A second call does nothing."""
+        if not self._finished:
+            self._file.write(_PIECE.pack(0, self._crc))
+            self._file.fsync()
+            self._finished = True
 
 
 def read_head(file: File) -> tuple[Head, int]:

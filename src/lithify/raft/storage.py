@@ -91,6 +91,7 @@ class RaftStorage:
     ) -> None:
         """Take the directory; `open_groups` comes next. `LogLocked` if another process has it."""
         self._settings = settings or StorageSettings()
+        self.limits = self._settings.segments
         self.fs = fs
         self.directory = directory
         fs.mkdir(f"{directory}/{GROUPS}")
@@ -106,6 +107,8 @@ class RaftStorage:
         self.groups: dict[str, GroupStorage] = {}
         self._installs: dict[str, Install] = {}
         self._removable = 0
+        self.settled_number = 0
+        """What the files of the write-ahead log up to this number held is in segments."""
 
     def open_groups(self, rebuild: Rebuild) -> None:
         """Read everything that is there; `rebuild` finds the live indexes in a group's state."""
@@ -167,6 +170,7 @@ class RaftStorage:
                 for name in storage.log.flushed(flushed):
                     self.fs.remove(f"{storage.directory}/{name}")
         self._removable = max(self._removable, rolled.number)
+        self.settled_number = max(self.settled_number, rolled.number)
         if not self._installs:
             self.wal.remove(self._removable)
             self._removable = 0
@@ -249,7 +253,8 @@ class RaftStorage:
     def _read_snapshot(self, group: str, rebuild: Rebuild) -> tuple[Snapshots, Stored | None]:
         directory = self._directory_of(group)
         merging.recover(self.fs, directory)
-        merging.purge_links(self.fs, directory, before_ms=0)
+        # Nobody has an old name any more, and a new segment may get the number of a link.
+        merging.purge_links(self.fs, directory, before_ms=2**63)
         snapshots = Snapshots(self.fs, directory)
         stored = snapshots.newest()
         if stored is not None:

@@ -162,6 +162,8 @@ class Wal:
         self._sequence = 0
         self._numbers: dict[str, int] = {}
         self._indexes: dict[str, Indexes] = {}
+        self._roll_for: list[str] = []
+        self._rolled_for: dict[str, int] = {}
         fs.mkdir(directory)
         self._number = max((number for number, _ in self._files()), default=0)
 
@@ -179,10 +181,20 @@ class Wal:
             self._queue.append(StateSaved(group, state))
             self._wanted.notify()
 
+    def ask_roll(self, name: str) -> None:
+        """Have the file rolled behind all that was handed in; `rolled_for` tells when it was."""
+        with self._wanted:
+            self._roll_for.append(name)
+            self._wanted.notify()
+
+    def rolled_for(self, name: str) -> int | None:
+        """The number of the file that was rolled because `name` asked; it is told once."""
+        return self._rolled_for.pop(name, None)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until something was handed in; False if nothing was."""
         with self._wanted:
-            return self._wanted.wait_for(lambda: bool(self._queue), timeout_s)
+            return self._wanted.wait_for(lambda: bool(self._queue or self._roll_for), timeout_s)
 
     def forget(self, group: str) -> None:
         """Of a group that is no more: the next file does not name it."""
@@ -212,7 +224,8 @@ class Wal:
         """Write what was handed in, make it durable, and tell what is."""
         with self._lock:
             queue, self._queue = self._queue, []
-        if not queue:
+            roll_for, self._roll_for = self._roll_for, []
+        if not queue and not roll_for:
             return []
         round_ = _Round(self._live, self._writers, self._numbers)
         try:
@@ -224,15 +237,25 @@ class Wal:
             if round_.records:
                 self._write(round_)
         except OSError as error:
+            self._ask_again(roll_for)
             return self._failed(queue, round_, error)
         round_.settle()
         for written in round_.written:
             indexes = self._indexes.setdefault(written.group, Indexes())
             indexes.add(written.first, written.last, written.term, written.previous)
         events = round_.events()
-        if self._size >= self._file_bytes_max:
+        if roll_for or self._size >= self._file_bytes_max:
+            number = self._number
             events += self._roll()
+            if self._number == number:
+                self._ask_again(roll_for)
+            else:
+                self._rolled_for |= dict.fromkeys(roll_for, number)
         return events
+
+    def _ask_again(self, roll_for: list[str]) -> None:
+        with self._lock:
+            self._roll_for[:0] = roll_for
 
     def _failed(self, queue: list[_Item], round_: _Round, error: OSError) -> list[WalEvent]:
         """Nothing of the round counts: the next one tries it all again, in another file."""
@@ -269,7 +292,8 @@ class Wal:
             file.truncate(0)
             numbers: dict[str, int] = {}
             round_ = _Round(self._live, self._writers, numbers)
-            for group, writer in self._writers.items():
+            # A list, since groups come and go in other threads.
+            for group, writer in list(self._writers.items()):
                 if writer.state != HardState():
                     round_.add_state(StateSaved(group, writer.state))
             data = encode_file_header(number)

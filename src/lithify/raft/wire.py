@@ -15,6 +15,7 @@
         entries             4 bytes count, then of each 21 bytes (index, term, length, kind) and its
                             payload
         head of a snapshot  text: JSON
+        state of a transfer 1 byte
 
 Whatever goes to one place within one turn of the event loop goes in one frame, so that heartbeats
 of a thousand groups cost one checksum, one write and one wake-up.
@@ -36,7 +37,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from lithify.checksum import crc32c
-from lithify.errors import LithifyError, ProtocolError
+from lithify.errors import ProtocolError
 from lithify.raft.core.config import Config
 from lithify.raft.core.messages import (
     AppendReply,
@@ -53,11 +54,21 @@ from lithify.raft.core.messages import (
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.snapshot_file import Head
+from lithify.raft.transfer import (
+    SnapshotAck,
+    SnapshotEntries,
+    SnapshotOffer,
+    SnapshotPiece,
+    TransferState,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from lithify.checksum import Buffer
+
+    Put = Callable[[Any, list[Buffer]], None]
+    Take = Callable[[memoryview, int], tuple[Any, int]]
 
 __all__ = [
     "FRAME_HEADER_BYTES",
@@ -67,7 +78,7 @@ __all__ = [
     "Ask",
     "Hello",
     "Welcome",
-    "decode_body",
+    "decode_frame",
     "encode_frame",
     "frame_bytes",
     "size_of",
@@ -141,6 +152,10 @@ KINDS: tuple[type, ...] = (
     TimeoutNow,
     ReadRequest,
     ReadReply,
+    SnapshotOffer,
+    SnapshotEntries,
+    SnapshotPiece,
+    SnapshotAck,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 
@@ -202,20 +217,29 @@ def _put_head(head: Head, pieces: list[Buffer]) -> None:
 def _take_head(data: memoryview, at: int) -> tuple[Head, int]:
     text, at = _take_text(data, at)
     value = json.loads(text)
-    meta = value.pop("meta")
-    config = Config.parse(meta.pop("config").encode())
-    return Head(SnapshotMeta(config=config, **meta), **value), at
+    meta = value["meta"]
+    index, term, version = meta["index"], meta["term"], value["machine_version"]
+    if not all(isinstance(number, int) for number in (index, term, version)):
+        raise ProtocolError("the head of a snapshot has no numbers where they should be")
+    config = Config.parse(meta["config"].encode())
+    return Head(SnapshotMeta(index, term, config), version), at
 
 
-_Put = "Callable[[Any, list[Buffer]], None]"
-_Take = "Callable[[memoryview, int], tuple[Any, int]]"
+def _put_state(state: TransferState, pieces: list[Buffer]) -> None:
+    pieces.append(bytes((state,)))
+
+
+def _take_state(data: memoryview, at: int) -> tuple[TransferState, int]:
+    return TransferState(data[at]), at + 1
+
 
 _FIXED = {"int": "q", "bool": "?"}
-_OTHER: dict[str, tuple[Callable[[Any, list[Buffer]], None], Callable[..., tuple[Any, int]]]] = {
+_OTHER: dict[str, tuple[Put, Take]] = {
     "bytes": (_put_bytes, _take_bytes),
     "str": (_put_text, _take_text),
     "list[Entry]": (_put_entries, _take_entries),
     "Head": (_put_head, _take_head),
+    "TransferState": (_put_state, _take_state),
 }
 
 
@@ -259,17 +283,15 @@ _CODECS = tuple(_Codec(kind, cls) for kind, cls in enumerate(KINDS))
 _BY_CLASS = {codec.cls: codec for codec in _CODECS}
 
 
-def encode_frame(messages: Iterable[tuple[str, object]]) -> bytes:
+def encode_frame(messages: Iterable[tuple[str, object]]) -> bytearray:
     """A frame of messages, each with the name of its group."""
-    pieces: list[Buffer] = [b""]
+    pieces: list[Buffer] = [bytes(FRAME_HEADER_BYTES)]
     for group, message in messages:
         _BY_CLASS[type(message)].encode(group.encode(), message, pieces)
-    body_bytes = crc = 0
-    for piece in pieces:
-        body_bytes += len(piece)
-        crc = crc32c(piece, crc)
-    pieces[0] = _FRAME.pack(body_bytes, crc)
-    return b"".join(pieces)
+    frame = bytearray().join(pieces)
+    with memoryview(frame)[FRAME_HEADER_BYTES:] as body:
+        _FRAME.pack_into(frame, 0, len(body), crc32c(body))
+    return frame
 
 
 def size_of(message: object) -> int:
@@ -291,24 +313,34 @@ def frame_bytes(data: memoryview, limit: int) -> int:
     return FRAME_HEADER_BYTES + length
 
 
-def decode_body(frame: memoryview, sender: str, to: str) -> Iterator[tuple[str, Any]]:
+def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any]]:
     """The messages of a whole frame, each with the name of its group."""
     body = frame[FRAME_HEADER_BYTES:]
     crc: int = _FRAME.unpack_from(frame)[1]
     if crc32c(body) != crc:
         raise ProtocolError("the checksum of a frame is wrong")
-    names = (sender, to)
-    at = 0
     try:
-        while at < len(body):
-            kind, length = _KIND.unpack_from(body, at)
-            if kind >= len(_CODECS):
-                raise ProtocolError(f"kind {kind} of message is not known")
-            at += 2 + length
-            group = str(body[at - length : at], "utf-8")
-            message, at = _CODECS[kind].decode(body, at, names)
-            yield group, message
-    except ProtocolError:
-        raise
-    except (struct.error, ValueError, TypeError, KeyError, LithifyError) as error:
+        return _messages(body, (sender, to))
+    except (
+        struct.error,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        InvalidInput,
+    ) as error:
         raise ProtocolError(f"a message cannot be read: {error}") from error
+
+
+def _messages(body: memoryview, names: tuple[str, str]) -> list[tuple[str, Any]]:
+    messages = []
+    at = 0
+    while at < len(body):
+        kind, length = _KIND.unpack_from(body, at)
+        if kind >= len(_CODECS):
+            raise ProtocolError(f"kind {kind} of message is not known")
+        at += _KIND.size + length
+        group = str(body[at - length : at], "utf-8")
+        message, at = _CODECS[kind].decode(body, at, names)
+        messages.append((group, message))
+    return messages

@@ -121,8 +121,10 @@ class Replica:
         self.open()
 
     def found(self, blob_id: str) -> Found | None:
-        store = self.store
-        return store._looks.state(hash_id(blob_id, store._log.manifest.log_id))
+        """What is durable of it."""
+        index, log = self.store._index, self.store._log
+        id_hash = hash_id(blob_id, log.manifest.log_id)
+        return index.find(index.opened(log), id_hash, log.last_position + 1)
 
     def rank(self, blob_id: str) -> tuple[int, ...] | None:
         found = self.found(blob_id)
@@ -228,7 +230,7 @@ class World:
         self.clock = ManualClock()
         self.trouble = trouble
         self.lists_change = lists_change
-        """Replicas are taken out of the lists of others, who then do not wait for them."""
+        """The last replica is taken out of the others' lists, who then do not wait for it."""
         self.contents: dict[str, bytes] = {}
         self.states: dict[str, list[Change]] = {}
         """Of each blob, those that a client was told of."""
@@ -352,9 +354,11 @@ class World:
         replica.kill()
 
     def _unlist(self, replica: Replica) -> None:
-        """Who is away is taken out of the others' lists."""
-        for each in self.replicas:
-            peers = [url for url in each.store.replication.peers if not self.by_url[url].away]
+        """The last one goes away and is taken out of the others' lists."""
+        *others, last = self.replicas
+        last.away = True
+        for each in others:
+            peers = [url for url in each.store.replication.peers if url != last.url]
             each.store.replication.set_peers(peers)
 
     def _list_again(self, replica: Replica) -> None:
@@ -391,7 +395,11 @@ class World:
             assert answer in (None, content), blob_id
             if greatest.deleted:
                 assert answer is None, f"{blob_id} was deleted and is there"
-            elif greatest.expiry_ms > self.clock.now_ms() + 1000 and not self.lists_change:
+            elif self.lists_change:
+                continue
+            elif greatest.expiry_ms < self.clock.now_ms() - 1000:
+                assert answer is None, f"{blob_id} was expired and is there"
+            elif greatest.expiry_ms > self.clock.now_ms() + 1000:
                 assert answer is not None, f"{blob_id} is lost"
                 ranks = {replica.rank(blob_id) for replica in self.replicas}
                 assert ranks == {greatest.rank}, blob_id

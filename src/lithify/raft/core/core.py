@@ -170,6 +170,11 @@ class RaftCore:
     # About it.
 
     @property
+    def term(self) -> int:
+        """The term that it is in."""
+        return self._engine.term
+
+    @property
     def config(self) -> Config:
         """The members that are in force."""
         return self._engine.members.config

@@ -1,0 +1,216 @@
+"""A client of Raft nodes: asks whoever leads, and finds out who that is.
+
+    async with RaftClient([parse_address("127.0.0.1:7001")]) as client:
+        index, reply = await client.ask("default", Operation.PROPOSE, command)
+
+1. Any node that was named may be asked; one that does not lead says who does, and is asked no more.
+   One that is away, or cannot do it now, is left for the next, round and round until time is up.
+2. Any number of requests may be under way; they share one connection to the node that leads.
+3. What was sent and not answered when a connection ended may have happened. A read is asked again;
+   for everything else that is `OutcomeUnknown`, because doing it twice may be wrong.
+
+One event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from lithify.errors import InvalidInput, ProtocolError
+from lithify.raft.channel import Channel
+from lithify.raft.requests import (
+    NoAnswer,
+    Operation,
+    Outcome,
+    OutcomeUnknown,
+    Refused,
+    parse_address,
+)
+from lithify.raft.transport import check_welcome, connect
+from lithify.raft.wire import WIRE_VERSION, Answer, Ask, Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from lithify.raft.requests import Address
+    from lithify.raft.transport import Tls
+
+__all__ = ["RaftClient"]
+
+CONNECT_S = 2.0
+WAIT_S = 0.05
+TIMEOUT_S = 30.0
+
+_REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW)
+
+
+@dataclass(slots=True)
+class _Request:
+    group: str
+    operation: Operation
+    body: bytes
+    under_way: bool = False
+    """It was sent and not answered, and to do it twice may be wrong."""
+
+
+class RaftClient:
+    """See the module."""
+
+    def __init__(
+        self, addresses: Sequence[Address], *, tls: Tls | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        if not addresses:
+            raise InvalidInput("a client needs the address of at least one node")
+        self._addresses = list(addresses)
+        self._context = None if tls is None else tls.context(server=False)
+        self._timeout_s = timeout_s
+        self._at = addresses[0]
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._why = "nobody was asked"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.channel.close()
+
+    async def ask(self, group: str, operation: Operation, body: bytes = b"{}") -> tuple[int, bytes]:
+        """(index, reply) of what was asked for."""
+        request = _Request(group, operation, body)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while (answer := await self._try(request)) is None:
+                    pass
+        except TimeoutError:
+            what = f"{operation.name.lower()} was not answered within {self._timeout_s:g} s"
+            kind = OutcomeUnknown if request.under_way else NoAnswer
+            raise kind(f"{what}: {self._why}") from None
+        return answer.index, answer.body
+
+    async def ask_json(self, group: str, operation: Operation, **given: object) -> Any:
+        """The same, where both ways are JSON."""
+        _, body = await self.ask(group, operation, json.dumps(given).encode())
+        return json.loads(body)
+
+    async def _try(self, request: _Request) -> Answer | None:
+        """Ask once; None if it should be asked again."""
+        try:
+            connection = await self._connected()
+        except (OSError, ProtocolError) as error:
+            self._why = f"{self._at}: {str(error) or 'no answer'}"
+            await self._next()
+            return None
+        request.under_way = request.operation not in _REPEATABLE
+        answer = await connection.ask(request)
+        if answer is None:
+            self._why = f"{connection.address}: {connection.channel.reason}"
+            if request.under_way:
+                raise OutcomeUnknown(f"it may have happened or not: {self._why}")
+            await self._next()
+            return None
+        request.under_way = False
+        text = "" if answer.outcome == Outcome.DONE else answer.body.decode(errors="replace")
+        if answer.outcome == Outcome.UNKNOWN:
+            raise OutcomeUnknown(f"it may have happened or not: {text}")
+        if answer.outcome == Outcome.REFUSED:
+            raise Refused(text)
+        if answer.outcome == Outcome.ELSEWHERE:
+            self._at = parse_address(text.partition(" ")[2])
+            self._why = f"{text} should lead"
+        elif answer.outcome == Outcome.NOT_NOW:
+            self._why = f"{connection.address}: {text}"
+            await self._next()
+        return answer if answer.outcome == Outcome.DONE else None
+
+    async def _next(self) -> None:
+        """Let somebody else be asked, after a while."""
+        before = self._at
+        await asyncio.sleep(WAIT_S)
+        if self._at == before:
+            known = self._addresses
+            place = known.index(before) + 1 if before in known else 0
+            self._at = known[place % len(known)]
+
+    async def _connected(self) -> _Connection:
+        """A connection to the node that is to be asked; requests of the same moment share it."""
+        async with self._connecting:
+            found = self._connection
+            if found is None or found.address != self._at or found.channel.closed:
+                if found is not None:
+                    found.retire()
+                found = _Connection(self._at)
+                async with asyncio.timeout(CONNECT_S):
+                    hello = Hello(WIRE_VERSION, "", "", "", "{}")
+                    await connect(self._at, hello, found.channel, self._context)
+                    await found.welcomed
+                self._connection = found
+            return found
+
+
+class _Connection:
+    """To one node."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.channel = Channel(self._receive, self._lost)
+        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked: dict[int, asyncio.Future[Answer | None]] = {}
+        self._number = 0
+        self._retired = False
+
+    async def ask(self, request: _Request) -> Answer | None:
+        """The answer; None if the connection ended before it."""
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        self.channel.send(request.group, Ask(number, request.operation, request.body))
+        try:
+            return await future
+        finally:
+            self._asked.pop(number, None)
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """Hang up when the last answer has come."""
+        self._retired = True
+        if not self._asked:
+            self.channel.close()
+
+    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
+        if not channel.greeted:
+            check_welcome(channel, messages, "")
+            channel.greet("", "")
+            self.welcomed.set_result(None)
+            return
+        for _, answer in messages:
+            if not isinstance(answer, Answer):
+                raise ProtocolError(f"{type(answer).__name__} is no answer")
+            future = self._asked.get(answer.number)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    def _lost(self, channel: Channel) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ProtocolError(channel.reason))
+            # Nobody may wait for it any more.
+            self.welcomed.exception()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,308 @@
+"""Compaction of a group's segments: dropping dead ones (phase 1), merging sparse ones (phase 3).
+
+Only segments in the compacting section are judged: those that end at or below the snapshot. What
+is committed there is never overwritten, so nobody else changes them. The newest segment is never
+touched, because the segment writer may be appending to it. Of a segment of which only a part
+counts, only that part is looked at.
+
+Phase 1, `plan_drops`, oldest to newest: a segment with no live index goes. With no live index at
+all this is Raft's plain truncation.
+
+Phase 3, `plan_merges`, oldest to newest:
+
+1. A segment joins the open group if the group's live entries still fit into one segment and it has
+   at most `SOURCES_MAX` sources. Else the group is closed, and the segment begins the next one.
+2. A segment whose live entries do not even fit into an empty group is skipped.
+3. No group has segments from both sides of the snapshot's cut (`Place`): of those up to a number it
+   says that nothing behind an index counts, so nothing from behind it may come under such a number.
+4. A group of two or more is merged: it saves a file at least. A group of one is written anew only
+   if more than half of it is dead, by entries or by bytes.
+
+Segments without live entries are in no group and separate none.
+
+Running. `run_drops` removes the files of all segments that the group does not refer to any more.
+`run_merge` copies the live frames of a group as they are, CRCs checked, to a `.compacting` file
+that is named by its sources, makes it durable, and lets `merging.py` put it in their place. It
+raises `EntriesLost` before that if a live index is not where it must be. If something fails, a disk
+is full, then what counts already is brought to its end and the rest taken back; `run_tidy` does
+the same for what even that could not, before anything else is begun.
+
+Order of deletion: the group drops its references (`GroupSegments.replace`), then files go. A crash
+in between leaves files that nobody needs and the next start removes.
+
+`plan_*` are pure. `run_*` belong to the log worker's thread; `compactor.py` calls them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.compaction.rewrite import copy_live, measure_live
+from lithify.liveset import LiveSet
+from lithify.log.reader import OpenSegment
+from lithify.log.scan import scan_frames
+from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter, read_footer
+from lithify.raft import merging
+from lithify.raft.errors import EntriesLost
+from lithify.raft.names import compacting_name, parse_segment, segment_name
+from lithify.raft.segment import KIND, log_id_of, ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.compaction.budget import Allowance
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import SegmentRef
+    from lithify.raft.live_state import LiveState
+    from lithify.raft.segment import SegmentLimits
+    from lithify.raft.segments import Span
+
+__all__ = [
+    "SOURCES_MAX",
+    "Measured",
+    "Merge",
+    "Tidied",
+    "compactable",
+    "live_in",
+    "plan_drops",
+    "plan_merges",
+    "run_drops",
+    "run_measure",
+    "run_merge",
+    "run_tidy",
+]
+
+SOURCES_MAX = 8
+"""The target's name has the numbers of all sources: 8 make 146 characters, 255 may be."""
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A segment, and how much of it is live."""
+
+    span: Span
+    live_entries: int
+    live_bytes: int
+
+    @property
+    def is_sparse(self) -> bool:
+        """Is more than half of it dead, by entries or by bytes?
+
+        What was overwritten is in the file too, and dead.
+        """
+        ref = self.span.ref
+        return 2 * self.live_entries < ref.entries or 2 * self.live_bytes < ref.frame_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Segments that are written into one, which takes the place and the number of the lowest."""
+
+    sources: tuple[Measured, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the sources, ascending."""
+        return [source.span.number for source in self.sources]
+
+    @property
+    def live_entries(self) -> int:
+        """What the target will hold."""
+        return sum(source.live_entries for source in self.sources)
+
+    @property
+    def live_bytes(self) -> int:
+        """The bytes of their frames."""
+        return sum(source.live_bytes for source in self.sources)
+
+
+def compactable(spans: Sequence[Span], state: LiveState) -> list[Span]:
+    """The segments that may be judged; see the module."""
+    return [span for span in spans[:-1] if span.last <= state.snapshot_index]
+
+
+def live_in(span: Span, state: LiveState) -> LiveSet:
+    """The live indexes of a segment."""
+    return state.live.slice(span.first, span.last + 1)
+
+
+def plan_drops(spans: Sequence[Span], state: LiveState) -> list[Span]:
+    """Phase 1: the segments that nothing needs, oldest first."""
+    overlaps = state.live.overlaps
+    return [span for span in compactable(spans, state) if not overlaps(span.first, span.last + 1)]
+
+
+def plan_merges(
+    segments: Sequence[Measured], limits: SegmentLimits, cut_number: int = 0
+) -> list[Merge]:
+    """Phase 3: what is to be merged, of segments that may be judged, oldest first."""
+    merges: list[Merge] = []
+    group: list[Measured] = []
+    for segment in segments:
+        if not segment.live_entries:
+            continue
+        crosses = group and group[0].span.number <= cut_number < segment.span.number
+        if crosses or not _fits([*group, segment], limits):
+            _close(group, merges)
+            group = []
+            if not _fits([segment], limits):
+                continue
+        group.append(segment)
+    _close(group, merges)
+    return merges
+
+
+def _fits(group: Sequence[Measured], limits: SegmentLimits) -> bool:
+    merge = Merge(tuple(group))
+    return (
+        len(group) <= SOURCES_MAX
+        and merge.live_entries <= limits.entries_max
+        and merge.live_bytes <= limits.frame_bytes_max
+    )
+
+
+def _close(group: list[Measured], merges: list[Merge]) -> None:
+    if len(group) > 1 or any(segment.is_sparse for segment in group):
+        merges.append(Merge(tuple(group)))
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """What an interrupted merge has changed after all."""
+
+    gone: tuple[str, ...] = ()
+    refs: tuple[SegmentRef, ...] = ()
+
+
+def run_tidy(fs: FileSystem, directory: str, spans: Sequence[Span]) -> Tidied:
+    """Finish or take back a merge that failed earlier in this process."""
+    if not merging.recover(fs, directory):
+        return Tidied()
+    gone, refs = [], []
+    for span in spans[:-1]:
+        path = f"{directory}/{span.ref.name}"
+        if fs.stat(path).is_symlink:
+            gone.append(span.ref.name)
+            continue
+        with fs.open_read(path) as file:
+            ref = ref_of(span.number, read_footer(file))
+        if ref != span.ref:
+            refs.append(ref)
+    return Tidied(tuple(gone), tuple(refs))
+
+
+def run_drops(fs: FileSystem, directory: str, spans: Sequence[Span]) -> list[str]:
+    """Remove the files of segments that the group does not refer to any more; their names.
+
+    Those are the dead ones of phase 1, those of which everything was overwritten, and what earlier
+    attempts have left. Only numbers below the newest segment's: higher ones may be in the making.
+    """
+    if not spans:
+        return []
+    known = {span.ref.name for span in spans}
+    removed = []
+    for name in fs.list(directory):
+        number = parse_segment(name)
+        if number is None or number >= spans[-1].number or name in known:
+            continue
+        path = f"{directory}/{name}"
+        with suppress(FileNotFoundError):
+            if not fs.stat(path).is_symlink:
+                fs.remove(path)
+                removed.append(name)
+    if removed:
+        fs.sync_dir(directory)
+    return removed
+
+
+def run_measure(
+    fs: FileSystem,
+    directory: str,
+    spans: Sequence[Span],
+    state: LiveState,
+    before_read: Callable[[int], None],
+) -> list[Measured]:
+    """How much of each segment is live; one that is wholly live or dead is not read."""
+    found = []
+    for span in spans:
+        live = live_in(span, state)
+        entries, size = len(live), 0
+        if entries == span.ref.entries:
+            size = span.ref.frame_bytes
+        elif entries:
+            _, size = measure_live(fs, directory, span.ref, live, before_read)
+        found.append(Measured(span, entries, size))
+    return found
+
+
+def run_merge(
+    fs: FileSystem,
+    directory: str,
+    group: str,
+    merge: Merge,
+    state: LiveState,
+    allowance: Allowance,
+) -> SegmentRef:
+    """Write the live entries of some segments into one and let it take their place."""
+    numbers = merge.numbers
+    target = f"{directory}/{compacting_name(numbers)}"
+    lowest = f"{directory}/{segment_name(numbers[0])}"
+    inode = None
+    try:
+        ref = _write_target(fs, directory, group, merge, state, allowance)
+        inode = fs.stat(target).inode
+        # A file of overwritten entries with a number among these was removed when they came, but
+        # perhaps not for good. Were it back beside the merged file, it would count as the newer.
+        fs.sync_dir(directory)
+        merging.put_in_place(fs, directory, numbers)
+    except Exception:
+        # Nothing is left that the next run would trip over. What counts already does count.
+        merging.recover(fs, directory)
+        if fs.stat(lowest).inode != inode:
+            raise
+    return ref
+
+
+def _write_target(
+    fs: FileSystem,
+    directory: str,
+    group: str,
+    merge: Merge,
+    state: LiveState,
+    allowance: Allowance,
+) -> SegmentRef:
+    """Copy what is live into a `.compacting` file, which is durable then."""
+    numbers = merge.numbers
+    first = live_in(merge.sources[0].span, state).first or 0
+    header = SegmentHeader(numbers[0], first, 0, KIND, log_id_of(group))
+    path = f"{directory}/{compacting_name(numbers)}"
+    writer = SegmentWriter.create(fs, path, header)
+    with writer.file:
+        for source in merge.sources:
+            live = live_in(source.span, state)
+            ref = source.span.ref
+            copied = copy_live(fs, directory, ref, live, len(live), writer, allowance)
+            if copied != len(live):
+                index = _first_missing(fs, directory, ref, live)
+                raise EntriesLost(group, index, f"it is live and not in {ref.name}")
+        footer = writer.seal()
+    return ref_of(numbers[0], footer)
+
+
+def _first_missing(fs: FileSystem, directory: str, ref: SegmentRef, live: LiveSet) -> int:
+    """The lowest live index that a segment does not have."""
+    segment = OpenSegment(fs, directory, ref)
+    left = live
+    with segment.file:
+        first = ref.first_position - 1
+        for frames in scan_frames(segment.file, SEGMENT_HEADER_BYTES, segment.frames_end, first):
+            left -= LiveSet.from_iterable(frames.positions.tolist())
+    return left.first or 0

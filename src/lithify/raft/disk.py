@@ -1,0 +1,142 @@
+"""The threads of a node that wait for its disk, so that its event loop never does.
+
+    write-ahead log   takes whatever the groups have handed in since its last round, makes it
+                      durable with one fdatasync, and posts what is; meanwhile the next gathers
+    segment writer    moves the entries of a full file to segments; the groups take them in, and
+                      only then it goes on with the next file
+    worker            one job at a time: snapshots and compaction
+
+A refused write is tried again, after a wait that grows to `REFUSED_S_MAX`; nothing is acknowledged
+meanwhile. Anything else that goes wrong in a thread is the end of the node: `failed` is told.
+
+Started and stopped in the event loop's thread, where all callbacks come too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from lithify.events import WriteRefused
+from lithify.logger import get_logger
+from lithify.raft.wal import Rolled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.storage import RaftStorage
+    from lithify.raft.wal import WalEvent
+
+__all__ = ["Disk"]
+
+IDLE_S = 0.2
+"""How long the write-ahead log's thread waits before it looks whether it should end."""
+REFUSED_S_MIN, REFUSED_S_MAX = 0.05, 2.0
+
+log = get_logger("lithify.raft")
+
+
+class Disk:
+    """See the module."""
+
+    def __init__(
+        self,
+        storage: RaftStorage,
+        *,
+        written: Callable[[list[WalEvent]], None],
+        flushed: Callable[[Rolled, list[Flushed]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._storage = storage
+        self._written = written
+        self._flushed = flushed
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._ending = threading.Event()
+        self._roll = threading.Event()
+        self._rolled: queue.SimpleQueue[Rolled | None] = queue.SimpleQueue()
+        self._settled = threading.Event()
+        self._worker = ThreadPoolExecutor(1, "raft-worker")
+        self._threads = [
+            threading.Thread(target=self._guard, args=(work,), name=name)
+            for name, work in (("raft-wal", self._write), ("raft-segments", self._move))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def roll(self) -> None:
+        """Have the write-ahead log begin another file."""
+        self._roll.set()
+
+    def run(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Have the worker do something; `done` gets what comes of it, which may be an error."""
+
+        def call() -> None:
+            result: object
+            try:
+                result = job()
+            except Exception as error:  # noqa: BLE001  (the group that wanted it decides)
+                result = error
+            self._post(done, result)
+
+        self._worker.submit(call)
+
+    async def close(self) -> None:
+        """Write what was handed in, and end all threads; jobs that were not begun are dropped."""
+        self._ending.set()
+        self._rolled.put(None)
+        await asyncio.to_thread(self._worker.shutdown, cancel_futures=True)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _post(self, callback: Callable[..., None], *values: object) -> None:
+        self._loop.call_soon_threadsafe(callback, *values)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  (a node without this thread is none)
+            self._post(self._failed, error)
+
+    def _write(self) -> None:
+        wal = self._storage.wal
+        refused_s = REFUSED_S_MIN
+        while not self._ending.is_set() or wal.wait(0):
+            if self._roll.is_set():
+                self._roll.clear()
+                events = wal.roll()
+            elif wal.wait(IDLE_S):
+                events = wal.flush()
+            else:
+                continue
+            self._post(self._written, events)
+            for event in events:
+                if isinstance(event, Rolled):
+                    self._rolled.put(event)
+            if any(isinstance(event, WriteRefused) for event in events):
+                log.error("write refused", reason=str(events[0]))
+                if self._ending.wait(refused_s):
+                    return
+                refused_s = min(2 * refused_s, REFUSED_S_MAX)
+            else:
+                refused_s = REFUSED_S_MIN
+
+    def _move(self) -> None:
+        while (rolled := self._rolled.get()) is not None:
+            done = self._storage.flush(rolled)
+            self._settled.clear()
+            self._post(self._settle, rolled, done)
+            # The next file's entries go behind these, which the groups must know of by then.
+            while not self._settled.wait(IDLE_S):
+                if self._ending.is_set():
+                    return
+
+    def _settle(self, rolled: Rolled, done: list[Flushed]) -> None:
+        try:
+            self._flushed(rolled, done)
+        finally:
+            self._settled.set()

@@ -1,0 +1,424 @@
+"""One member of one group: consensus core, storage and machine, put together. No threads, no clock.
+
+    group = Group(storage, "orders", "n1", KvMachine(), GroupSettings(members), random.randrange)
+    group.propose(command, done)            # and `read`, `receive`, `tick`, …: what happens
+    group.wal_event(event); group.job_done(job, result)
+    out = group.work()                      # messages to send, jobs for the worker
+
+All calls come from one thread, and each returns at once; `work` does what has come of them and is
+called after them, as often as wanted. What the write-ahead log, the segment writer and the worker
+do in their threads comes back by `wal_event`, `settled` and `job_done`. So a program runs a group
+with three threads and a loop (`node.py`), and a simulator with none.
+
+`work`, step by step, until nothing is left to do:
+
+1. Proposals and reads of this round go to the core, together.
+2. The core's `Ready` is done: what is to be written goes to `Appends`, entries are applied to the
+   machine and their proposals answered, transfers of snapshots are begun.
+3. Reads whose index is applied are answered.
+4. Appends that are durable are acknowledged to the core, which may have more to do then.
+5. A snapshot that the core has taken becomes the log, in three steps with waits between them: all
+   appends before it are done; the write-ahead log was rolled and what it held is in segments; then
+   `RaftStorage.finish_install`.
+6. Jobs: a snapshot to be written, a received one to be loaded, segments to be compacted.
+
+A member applies nothing that is not durable on it, so the state never is ahead of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lithify.clock import Clock, SystemClock
+from lithify.errors import LithifyError
+from lithify.raft.appends import Appends
+from lithify.raft.compactor import CompactionSettings, Compactor
+from lithify.raft.core import (
+    Applied,
+    Config,
+    CoreSettings,
+    EntryKind,
+    RaftCore,
+    Role,
+    StorageAppended,
+    Unreachable,
+)
+from lithify.raft.jobs import Job, Outgoing
+from lithify.raft.log_view import StoredLog
+from lithify.raft.machine import Checkpoint, Meta, ReadEntries, ReleaseCursor, Send, Timer
+from lithify.raft.receiving import Receiving
+from lithify.raft.requests import Answer, Proposals, Reads, command_in, time_of
+from lithify.raft.sending import Sending, SendingSettings
+from lithify.raft.snapshotting import Moment, Snapshotting
+from lithify.raft.transfer import SnapshotAck, TransferMessage
+from lithify.raft.wal import Resend, StateSaved, Written
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.raft.core import ConfChange, Message, Ready
+    from lithify.raft.entry import Entry
+    from lithify.raft.machine import Effect, Machine
+    from lithify.raft.requests import Done
+    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.storage import RaftStorage
+    from lithify.raft.wal import WalEvent
+
+__all__ = ["Group", "GroupSettings"]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How one member of one group behaves."""
+
+    members: Config = field(default_factory=Config)
+    """The first members, the same on all of them; none on a member that joins later."""
+    snapshot_entries: int = 4096
+    """Commands after which a snapshot is taken."""
+    sending: SendingSettings = field(default_factory=SendingSettings)
+    receive_silence_ticks: int = 300
+    """A transfer of which nothing comes for so long is given up."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    clock: Clock = field(default_factory=SystemClock)
+    """For the time that commands carry, and for compaction's timer."""
+    core: Callable[[str, Callable[[int], int]], CoreSettings] = CoreSettings
+    """Makes the core's settings of a node and its draw; `partial(CoreSettings, …)` for others."""
+
+    def __post_init__(self) -> None:
+        check_range("snapshot_entries", self.snapshot_entries, 1, 2**48)
+        check_range("receive_silence_ticks", self.receive_silence_ticks, 1, 2**31)
+
+
+class Group(Generic[S]):
+    """See the module."""
+
+    def __init__(
+        self,
+        storage: RaftStorage,
+        name: str,
+        node: str,
+        machine: Machine[S],
+        settings: GroupSettings,
+        draw: Callable[[int], int],
+    ) -> None:
+        """Take up a group that the storage has, or begin one."""
+        self.name = name
+        self.node = node
+        self.settings = settings
+        self._storage = storage
+        self._machine = machine
+        own = storage.groups.get(name) or storage.create(name)
+        self._own = own
+        view = StoredLog(own, settings.members)
+        meta = view.snapshot()
+        state = machine.init() if own.stored is None else self._load()
+        self._at = Moment(meta.index, meta.term, meta.config, state)
+        core_settings = settings.core(node, draw)
+        self._core = RaftCore(core_settings, view)
+        self._appends = Appends(name, storage.wal, own.log)
+        self._proposals = Proposals(name)
+        self._reads = Reads(draw(2**62), core_settings.election_ticks)
+        self._snapshots = Snapshotting(own, machine, settings.snapshot_entries)
+        self._sending = Sending(node, own, settings.sending, draw)
+        self._receiving = Receiving(name, node, storage, machine, settings.receive_silence_ticks)
+        self._compactor = Compactor(
+            storage.fs,
+            own.directory,
+            own.log,
+            storage.limits,
+            settings.clock,
+            settings.compaction,
+        )
+        self._compaction: Job | None = None
+        self._rolled: int | None = None
+        self._roll_asked = False
+        self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
+        self._ticks = 0
+        self._timers: dict[bytes, tuple[int, bytes]] = {}
+        self._out = Outgoing()
+
+    def _load(self) -> S:
+        assert self._own.stored is not None
+        return self._machine.load(self._own.snapshots.pieces(self._own.stored))
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One unit of time went by."""
+        self._ticks += 1
+        self._core.tick()
+        self._reads.tick()
+        self._sending.tick()
+        self._receiving.tick()
+        self._snapshots.tick()
+        if self._role is Role.LEADER:
+            for name, (due, command) in list(self._timers.items()):
+                if due <= self._ticks:
+                    del self._timers[name]
+                    self._proposals.add(command, _nobody)
+
+    def receive(self, message: Message) -> None:
+        """A message of another member."""
+        if isinstance(message, SnapshotAck):
+            self._sending.receive(message)
+        elif isinstance(message, TransferMessage):
+            self._receiving.receive(message, self._core.term, self._at.index)
+        else:
+            self._core.step(message)
+
+    def unreachable(self, peer: str) -> None:
+        """Messages to a peer were lost."""
+        self._core.step(Unreachable(peer))
+
+    def propose(self, command: bytes, done: Done) -> None:
+        """Have a command applied, on the leader; `done` gets the machine's reply or an error."""
+        self._proposals.add(command, done)
+
+    def propose_change(self, change: ConfChange, done: Done) -> None:
+        """Change the members."""
+        self._proposals.add_change(change, done)
+
+    def read(self, query: bytes, done: Done) -> None:
+        """Ask the machine, on any member; what was answered before this call is seen."""
+        self._reads.add(query, done)
+
+    def transfer(self, to: str) -> None:
+        """Hand leadership over; `TransferDropped` if that cannot be."""
+        self._core.transfer(to)
+
+    def campaign(self) -> None:
+        """Try to be elected now."""
+        self._core.campaign()
+
+    def take_snapshot(self) -> None:
+        """Have a snapshot taken, whenever the last was."""
+        self._snapshots.ask()
+
+    def compact(self) -> None:
+        """Have segments merged, whatever the triggers say."""
+        self._compactor.ask(merge=True)
+
+    def wal_event(self, event: WalEvent) -> None:
+        """The write-ahead log tells something of this group, or of an install of it."""
+        if isinstance(event, Written):
+            if event.group == self.name:
+                self._appends.written(event)
+            else:
+                self._receiving.written(event)
+        elif isinstance(event, StateSaved):
+            self._appends.saved(event.state)
+        elif isinstance(event, Resend):
+            if event.group == self.name:
+                self._appends.resend(event)
+
+    def settled(self, flushed: Flushed) -> None:
+        """Entries of this group went to segments, and the storage has taken them in."""
+
+    def job_done(self, job: Job, result: object) -> None:
+        """A job has returned something, or raised it."""
+        if self._snapshots.is_job(job):
+            if self._snapshots.done(result):
+                self._sending.give_up()
+                self._compactor.ask()
+        elif self._receiving.is_job(job):
+            question = self._receiving.loaded(job, result)
+            if question is not None:
+                self._core.step(question)
+                self._do_ready(self._core.ready(), asked=True)
+        elif job is self._compaction:
+            self._compaction = None
+            self._compactor.done(result)
+
+    # --- what is to be done -----------------------------------------------------------------
+
+    def work(self) -> Outgoing:
+        """Do all there is to do; what others have to do is handed out."""
+        self._proposals.hand_in(self._core, self.settings.clock.now_ms())
+        self._reads.hand_in(self._core)
+        self._acknowledge()
+        while True:
+            while not _is_empty(ready := self._core.ready()):
+                self._do_ready(ready)
+            self._answer_reads()
+            self._transfer()
+            self._install()
+            if not self._acknowledge():
+                break
+        self._begin_jobs()
+        out, self._out = self._out, Outgoing()
+        return out
+
+    def _do_ready(self, ready: Ready, *, asked: bool = False) -> None:
+        if asked:
+            wanted = None if ready.append is None else ready.append.snapshot
+            self._receiving.answered(wanted, ready.commit)
+        if (ready.term, ready.leader, ready.role) != (self._term, self._leader, self._role):
+            self._follow(ready)
+        self._out.messages += ready.messages
+        if ready.append is not None:
+            self._appends.hand_in(ready.append)
+        if ready.apply:
+            self._apply(ready.apply)
+        for request in ready.snapshots:
+            self._sending.begin(request)
+        self._reads.confirmed(ready.reads)
+
+    def _follow(self, ready: Ready) -> None:
+        """Term, leader or role have changed."""
+        if ready.term != self._term:
+            self._receiving.abort()
+        if (ready.term, ready.leader) != (self._term, self._leader):
+            self._reads.lost(ready.leader)
+            self._sending.stop()
+        self._term, self._leader, self._role = ready.term, ready.leader, ready.role
+
+    def _acknowledge(self) -> bool:
+        """Tell the core what is durable; was there something?"""
+        number = self._appends.take_done()
+        if number is None:
+            return False
+        self._core.step(StorageAppended(number))
+        return True
+
+    # --- applying ---------------------------------------------------------------------------
+
+    def _apply(self, entries: list[Entry]) -> None:
+        at, machine = self._at, self._machine
+        size = 0
+        for entry in entries:
+            reply = b""
+            effects: Sequence[Effect] = ()
+            if entry.kind == EntryKind.COMMAND:
+                meta = Meta(entry.index, entry.term, time_of(entry))
+                at.state, reply, effects = machine.apply(meta, command_in(entry), at.state)
+            elif entry.kind == EntryKind.CONFIG:
+                at.config = Config.parse(entry.payload)
+            at.index, at.term = entry.index, entry.term
+            size += len(entry.payload)
+            if effects:
+                self._do_effects(effects)
+            self._proposals.applied(entry, reply, self._leader)
+        self._snapshots.applied(len(entries), size)
+        self._core.step(Applied(at.index))
+
+    def _do_effects(self, effects: Sequence[Effect]) -> None:
+        leads = self._role is Role.LEADER
+        for effect in effects:
+            if isinstance(effect, ReleaseCursor):
+                self._snapshots.release(effect.index, self._at.index)
+            elif isinstance(effect, Checkpoint):
+                self._snapshots.ask_checkpoint()
+            elif isinstance(effect, Timer):
+                self._timers[effect.name] = self._ticks + effect.ticks, effect.command
+            elif isinstance(effect, ReadEntries):
+                if leads:
+                    self._do_effects(effect.then(self._read_commands(effect.indexes)))
+            elif leads:
+                self._out.sends.append(effect)
+
+    def _read_commands(self, indexes: Sequence[int]) -> list[bytes]:
+        return [command_in(entry) for entry in self._own.log.read(indexes)]
+
+    def _answer_reads(self) -> None:
+        for query, done in self._reads.take_due(self._at.index):
+            try:
+                reply = self._machine.query(self._at.state, query, self._read_commands)
+            except LithifyError as error:
+                done(error)
+            else:
+                done(Answer(self._at.index, reply))
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    def _transfer(self) -> None:
+        """Send what transfers have to say, and tell the core of those that are over."""
+        messages, over = self._sending.take()
+        self._out.messages += messages
+        for status in over:
+            self._core.step(status)
+        self._out.messages += self._receiving.take()
+
+    def _install(self) -> None:
+        """Let a snapshot take the place of the log, once it may; see step 5."""
+        received = self._receiving.received
+        if received is None or self._appends.installing is None:
+            return
+        if not self._roll_asked:
+            self._roll_asked = True
+            self._storage.wal.ask_roll(self.name)
+        if self._rolled is None:
+            self._rolled = self._storage.wal.rolled_for(self.name)
+        if self._rolled is None or self._storage.settled_number < self._rolled:
+            return
+        self._roll_asked, self._rolled = False, None
+        self._storage.finish_install(received.install, received.live)
+        meta = received.install.head.meta
+        self._at = Moment(meta.index, meta.term, meta.config, received.state)
+        self._timers.clear()
+        self._proposals.passed(meta.index)
+        self._appends.installed()
+        self._receiving.finish()
+        self._compactor.ask()
+        self._out.messages += self._receiving.take()
+
+    def _begin_jobs(self) -> None:
+        snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
+        load = self._receiving.due_job()
+        if self._compaction is None:
+            run = self._compactor.next_job()
+            self._compaction = None if run is None else Job("compact", run)
+            if self._compaction is not None:
+                self._out.jobs.append(self._compaction)
+        self._out.jobs += (job for job in (snapshot, load) if job is not None)
+
+    # --- about it ---------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as this member knows; empty if it knows nobody."""
+        return self._leader
+
+    @property
+    def applied_index(self) -> int:
+        """Of the last entry that the machine has seen."""
+        return self._at.index
+
+    def overview(self) -> dict[str, Any]:
+        """Everything worth seeing, as it can be printed."""
+        status, log = self._core.status(), self._own.log
+        return {
+            "group": self.name,
+            "node": self.node,
+            "role": str(status.role),
+            "term": status.term,
+            "leader": status.leader,
+            "members": str(status.config),
+            "last_index": status.last_index,
+            "durable_index": status.stable,
+            "commit_index": status.commit,
+            "applied_index": self._at.index,
+            "snapshot_index": log.snapshot_index,
+            "snapshots_taken": self._snapshots.taken,
+            "live_entries": len(log.state.live),
+            "live_ranges": int(log.state.live.starts.size),
+            "segments": len(log.segments.spans),
+            "segment_bytes": sum(span.ref.frame_bytes for span in log.segments.spans),
+            "table_entries": len(log.table),
+            "compactions": self._compactor.runs,
+            "merges": self._compactor.merges,
+            "peers": status.progress,
+        }
+
+
+def _nobody(_: object) -> None:
+    """A timer's command: nobody waits for it."""
+
+
+def _is_empty(ready: Ready) -> bool:
+    return not (
+        ready.append is not None or ready.messages or ready.apply or ready.snapshots or ready.reads
+    )

@@ -1,0 +1,210 @@
+"""Takes a group's snapshots and checkpoints: when, in which order, and what they set free.
+
+A snapshot of the state at the last applied index, step by step:
+
+1. The group's thread asks the machine for the live indexes and for the pieces of its state, which
+   stay as they are while commands go on. Everything up to the index is durable by then: the core
+   hands out nothing to be applied that is not, and here it is looked at again, because a snapshot
+   that is found without the entries it needs is worth nothing.
+2. The worker's thread writes it (`Snapshots.write`): it counts when that returns.
+3. The group's thread takes it in: the log lets go of what is dead, older snapshots are removed, and
+   compaction has something to do.
+
+One is due when somebody asks; when the machine says that it is a good moment; and by itself after
+`entries` commands, if these were as many bytes as the last snapshot. So snapshots do not write more
+than the log does. While a snapshot is being sent, those of the last kind wait, up to four times as
+long: a new one would end the transfer.
+
+A checkpoint is written the same way and sets nothing free. When the machine releases an index below
+the applied one, the newest checkpoint at or below it becomes a snapshot.
+
+One job at a time. One that fails is tried again after `RETRY_TICKS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from lithify.raft.core.values import SnapshotMeta
+from lithify.raft.jobs import Job
+from lithify.raft.live_state import LiveState
+from lithify.raft.snapshot_file import Head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lithify.liveset import LiveSet
+    from lithify.raft.core.config import Config
+    from lithify.raft.machine import Machine
+    from lithify.raft.snapshots import Stored
+    from lithify.raft.storage import GroupStorage
+
+__all__ = ["Moment", "Snapshotting"]
+
+S = TypeVar("S")
+
+RETRY_TICKS = 50
+CHECKPOINTS_MAX = 4
+
+
+@dataclass(slots=True)
+class Moment(Generic[S]):
+    """Where a member is with applying."""
+
+    index: int
+    term: int
+    config: Config
+    state: S
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a job has written."""
+
+    stored: Stored
+    live: LiveSet
+    size_bytes: int
+    checkpoint: bool = False
+
+
+class Snapshotting(Generic[S]):
+    """See the module; the group's thread calls."""
+
+    def __init__(self, storage: GroupStorage, machine: Machine[S], entries: int) -> None:
+        self._storage = storage
+        self._machine = machine
+        self._interval = entries
+        self._entries = self._bytes = 0
+        """Applied since the last snapshot was begun."""
+        self._size_bytes = 0
+        """Of the last snapshot."""
+        self._wanted = self._checkpoint_wanted = False
+        self._release: int | None = None
+        self._job: Job | None = None
+        self._pause_ticks = 0
+        self.taken = 0
+        """In this process."""
+
+    # --- when -------------------------------------------------------------------------------
+
+    def applied(self, entries: int, size_bytes: int) -> None:
+        """Commands were applied."""
+        self._entries += entries
+        self._bytes += size_bytes
+
+    def ask(self) -> None:
+        """Have one taken as soon as nothing else is under way."""
+        self._wanted = True
+
+    def ask_checkpoint(self) -> None:
+        """Have a checkpoint written."""
+        self._checkpoint_wanted = True
+
+    def release(self, index: int, applied: int) -> None:
+        """The machine needs nothing up to an index but what is live."""
+        if index >= applied:
+            self._wanted = True
+        else:
+            self._release = index
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._pause_ticks = max(0, self._pause_ticks - 1)
+
+    def _is_due(self, *, sending: bool) -> bool:
+        interval = self._interval * (4 if sending else 1)
+        return self._entries >= interval and self._bytes >= self._size_bytes
+
+    def due_job(self, now: Moment[S], *, sending: bool) -> Job | None:
+        """What the worker is to write now."""
+        log = self._storage.log
+        if self._job is not None or self._pause_ticks or now.index > log.written_index:
+            return None
+        if now.index <= log.snapshot_index:
+            # Nothing was applied since.
+            self._wanted = self._checkpoint_wanted = False
+            return None
+        if self._wanted or self._is_due(sending=sending):
+            self._wanted = False
+            self._entries = self._bytes = 0
+            self._job = self._write(now, checkpoint=False)
+        elif self._release is not None:
+            self._job = self._promote(self._release)
+            self._release = None
+        elif self._checkpoint_wanted:
+            self._checkpoint_wanted = False
+            self._job = self._write(now, checkpoint=True)
+        return self._job
+
+    # --- how --------------------------------------------------------------------------------
+
+    def _write(self, now: Moment[S], *, checkpoint: bool) -> Job:
+        head = Head(SnapshotMeta(now.index, now.term, now.config), self._machine.version)
+        live = self._machine.live_indexes(now.state)
+        pieces = self._machine.save(now.state)
+        place = self._storage.log.place()
+        snapshots = self._storage.snapshots
+
+        def write() -> _Taken:
+            counted = _Counted(pieces)
+            stored = snapshots.write(head, counted, live, place, checkpoint=checkpoint)
+            if checkpoint:
+                for old in snapshots.checkpoints()[CHECKPOINTS_MAX:]:
+                    snapshots.remove_checkpoint(old)
+            return _Taken(stored, live, counted.size_bytes, checkpoint)
+
+        return Job(f"{'checkpoint' if checkpoint else 'snapshot'} {now.index}", write)
+
+    def _promote(self, index: int) -> Job:
+        snapshots, machine = self._storage.snapshots, self._machine
+
+        def promote() -> _Taken | None:
+            stored = snapshots.promote(index)
+            if stored is None:
+                return None
+            live = snapshots.live(stored, lambda pieces: machine.live_indexes(machine.load(pieces)))
+            return _Taken(stored, live, 0)
+
+        return Job(f"promotion up to {index}", promote)
+
+    def is_job(self, job: Job) -> bool:
+        """Is the job one of this?"""
+        return job is self._job
+
+    def done(self, result: object) -> bool:
+        """The job has ended; is there a new snapshot?"""
+        self._job = None
+        if isinstance(result, BaseException):
+            self._wanted = True
+            self._pause_ticks = RETRY_TICKS
+            return False
+        if not isinstance(result, _Taken):
+            return False
+        storage, stored = self._storage, result.stored
+        newest = storage.stored
+        if newest is not None and newest.index >= stored.index:
+            # One of another member was installed meanwhile.
+            storage.snapshots.remove_older(newest)
+            return False
+        if result.checkpoint:
+            return False
+        self._size_bytes = result.size_bytes or self._size_bytes
+        storage.stored = stored
+        storage.log.snapshot(LiveState(stored.index, result.live), stored.head.meta.term)
+        storage.snapshots.remove_older(stored)
+        self.taken += 1
+        return True
+
+
+class _Counted:
+    """Pieces that are counted as they go by."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.size_bytes += len(piece)
+            yield piece

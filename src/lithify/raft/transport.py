@@ -1,0 +1,367 @@
+"""How nodes reach each other: one connection for each peer and direction, shared by all groups.
+
+1. A node connects to every peer in its book, sends `Hello` and waits for `Welcome`; from then on
+   that connection carries what it sends to this peer. What the peer sends comes over another one,
+   which the peer has made.
+2. Both hand over their books, so a node that knows one member comes to know all, and all come to
+   know it. What a node says about itself counts; hearsay only fills gaps.
+3. A connection that ends is made again, after a wait that doubles up to `WAIT_S_MAX` and is cut
+   short when the peer comes by itself.
+4. A message to a peer that is not connected, or that has `UNSENT_BYTES_MAX` to take already, is
+   dropped, and the group is told that the peer is unreachable: Raft sends again by itself.
+
+With TLS both ends show a certificate of the same authority. That of a node must be for its name,
+which is what it is checked against; a client's may have any.
+
+A node with the wrong name, cluster or version is refused with a text that says so.
+All of it runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.logger import get_logger
+from lithify.raft.channel import Channel
+from lithify.raft.core.messages import Message
+from lithify.raft.requests import Address, parse_address
+from lithify.raft.wire import WIRE_VERSION, Ask, Hello, Welcome, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.raft.identity import Identity
+
+__all__ = ["Handlers", "Tls", "Transport", "check_welcome", "connect"]
+
+HELLO_S = 5.0
+WAIT_S_MIN, WAIT_S_MAX = 0.05, 2.0
+UNSENT_BYTES_MAX = 64 * 2**20
+"""A few times what one group may have under way to a peer."""
+CONNECTIONS_MAX = 4096
+
+log = get_logger("lithify.raft")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: the authority that signs everybody, the own certificate, its key."""
+
+    authority_file: str
+    certificate_file: str
+    key_file: str
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """For one side of a connection; the other side must show a certificate."""
+        protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Nodes are known by their names, not by where they are reached: see `_check_certificate`.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(self.authority_file)
+        context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Whom a transport tells what."""
+
+    heard: Callable[[str, Message], None]
+    """A group got a message of a peer."""
+    asked: Callable[[Channel, str, Ask], None]
+    """A client wants something of a group."""
+    unreachable: Callable[[str, str], None]
+    """A group's message to a peer was dropped."""
+    left: Callable[[Channel], None]
+    """A client is gone."""
+
+
+class CannotListen(LithifyError):
+    """The operating system refuses an address."""
+
+    def __init__(self, address: Address, why: str) -> None:
+        self.address = address
+        super().__init__(f"cannot listen at {address}: {why}")
+
+
+async def connect(
+    address: Address, hello: Hello, channel: Channel, context: ssl.SSLContext | None
+) -> None:
+    """Connect a channel and say hello."""
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
+    channel.send("", hello)
+
+
+def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str) -> Welcome:
+    """The answer to `Hello`, if it is one and from whom was wanted; empty for anybody."""
+    welcome = messages[0][1] if messages else None
+    if not isinstance(welcome, Welcome) or len(messages) > 1:
+        raise ProtocolError("the answer to the greeting is none")
+    if welcome.refusal:
+        raise ProtocolError(welcome.refusal)
+    if wanted not in ("", welcome.node):
+        raise ProtocolError(f"is node {welcome.node}, not {wanted}")
+    _check_certificate(channel, welcome.node)
+    return welcome
+
+
+def _check_certificate(channel: Channel, node: str) -> None:
+    names = channel.certificate_names
+    if names is not None and node not in names:
+        raise ProtocolError(f"says it is node {node}, but its certificate is for {sorted(names)}")
+
+
+class Transport:
+    """See the module."""
+
+    def __init__(self, identity: Identity, handlers: Handlers, tls: Tls | None) -> None:
+        self._identity = identity
+        self._handlers = handlers
+        self._tls = tls
+        self._context = None if tls is None else tls.context(server=False)
+        self._links: dict[str, _Link] = {}
+        self._channels: set[Channel] = set()
+        self._from: dict[str, Channel] = {}
+        self._server: asyncio.Server | None = None
+        self.address = Address("", 0)
+
+    async def start(self, listen: Address) -> None:
+        """Listen, and connect to all peers that are known; port 0 takes a free one."""
+        loop = asyncio.get_running_loop()
+        context = None if self._tls is None else self._tls.context(server=True)
+        try:
+            self._server = await loop.create_server(
+                self._accept, listen.host, listen.port, ssl=context, backlog=1024
+            )
+        except OSError as error:
+            raise CannotListen(listen, error.strerror or str(error)) from error
+        self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
+        self._connect_all()
+
+    async def close(self) -> None:
+        """Let everybody go."""
+        if self._server is not None:
+            self._server.close()
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.close()
+        for channel in set(self._channels):
+            channel.close()
+        # What was answered last still goes out to clients that take it.
+        await asyncio.sleep(0)
+        for channel in set(self._channels):
+            if channel.unsent_bytes:
+                channel.abort("the node stops")
+
+    @property
+    def connected(self) -> list[str]:
+        """The peers that messages go out to."""
+        return sorted(name for name, link in self._links.items() if link.channel is not None)
+
+    def learn(self, book: dict[str, str]) -> None:
+        """Somebody who should know says where nodes are reached."""
+        if self._identity.learn(book):
+            self._connect_all()
+
+    def send(self, group: str, message: Message) -> None:
+        """Send a message of a group to whom it is for, or drop it and say so."""
+        link = self._links.get(message.to)
+        channel = None if link is None else link.channel
+        if channel is None or channel.unsent_bytes + size_of(message) > UNSENT_BYTES_MAX:
+            self._handlers.unreachable(group, message.to)
+        else:
+            channel.send(group, message)
+
+    # --- going out --------------------------------------------------------------------------
+
+    def _connect_all(self) -> None:
+        for name, text in self._identity.book.items():
+            address = parse_address(text)
+            link = self._links.get(name)
+            if link is None:
+                self._links[name] = _Link(self, name, address)
+            elif link.address != address:
+                link.move(address)
+
+    async def connect(self, name: str, address: Address, channel: Channel) -> None:
+        """Connect to a peer and say hello."""
+        identity = self._identity
+        hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, self._book())
+        await connect(address, hello, channel, self._context)
+
+    def _book(self) -> str:
+        return json.dumps(self._identity.book | {self._identity.node: str(self.address)})
+
+    def take_book(self, text: str, owner: str) -> None:
+        """From another node: what it says about itself counts, the rest only if it is new."""
+        try:
+            book = {str(name): str(parse_address(at)) for name, at in json.loads(text).items()}
+        except (ValueError, AttributeError, InvalidInput) as error:
+            raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
+        known = self._identity.book
+        self.learn({n: at for n, at in book.items() if n == owner or n not in known})
+
+    # --- coming in --------------------------------------------------------------------------
+
+    def _accept(self) -> Channel:
+        channel = Channel(self._receive, self._lost)
+        self._channels.add(channel)
+        asyncio.get_running_loop().call_later(HELLO_S, self._check_greeted, channel)
+        return channel
+
+    def _check_greeted(self, channel: Channel) -> None:
+        if not channel.greeted and not channel.closed:
+            channel.abort(f"no greeting within {HELLO_S} s")
+
+    def _lost(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        if self._from.get(channel.node) is channel:
+            del self._from[channel.node]
+        if channel.greeted and not channel.node:
+            self._handlers.left(channel)
+
+    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
+        if not channel.greeted:
+            hello = messages[0][1] if messages else None
+            if not isinstance(hello, Hello):
+                raise ProtocolError("the first message is no greeting")
+            self._welcome(channel, hello)
+            if not channel.greeted:
+                return
+            messages = messages[1:]
+        for group, message in messages:
+            if channel.node and isinstance(message, Message):
+                self._handlers.heard(group, message)
+            elif isinstance(message, Ask) and not channel.node:
+                self._handlers.asked(channel, group, message)
+            else:
+                raise ProtocolError(f"{type(message).__name__} from {channel.node or 'a client'}")
+
+    def _welcome(self, channel: Channel, hello: Hello) -> None:
+        here = self._identity.node
+        refusal = self._refusal(hello)
+        channel.send("", Welcome(WIRE_VERSION, here, refusal, "" if refusal else self._book()))
+        if refusal:
+            log.warning("connection refused", peer=channel.peer, reason=refusal)
+            channel.close(refusal)
+            return
+        if hello.node:
+            _check_certificate(channel, hello.node)
+            self.take_book(hello.book, hello.node)
+            old = self._from.get(hello.node)
+            if old is not None:
+                old.close("the node has connected again")
+            self._from[hello.node] = channel
+            if hello.node in self._links:
+                self._links[hello.node].hurry()
+        channel.greet(hello.node, here)
+
+    def _refusal(self, hello: Hello) -> str:
+        identity = self._identity
+        if hello.version != WIRE_VERSION:
+            return f"version {hello.version} of the protocol, this node speaks {WIRE_VERSION}"
+        if hello.to not in ("", identity.node):
+            return f"this is node {identity.node}, not {hello.to}"
+        if hello.node and hello.cluster != identity.cluster:
+            return f"this is a node of cluster {identity.cluster}, not of {hello.cluster}"
+        if hello.node == identity.node:
+            return f"there is another node {identity.node}"
+        if len(self._channels) > CONNECTIONS_MAX:
+            return f"this node has {CONNECTIONS_MAX} connections already"
+        return ""
+
+
+class _Link:
+    """The connection to one peer, made again and again."""
+
+    def __init__(self, transport: Transport, name: str, address: Address) -> None:
+        self._transport = transport
+        self._name = name
+        self.address = address
+        self.channel: Channel | None = None
+        """None while there is nobody who listens."""
+        self._opening: Channel | None = None
+        self._changed = asyncio.Event()
+        self._welcomed = asyncio.Event()
+        self._reason = ""
+        self._task = asyncio.create_task(self._run())
+
+    def hurry(self) -> None:
+        """The peer is there: do not wait any longer."""
+        self._changed.set()
+
+    def move(self, address: Address) -> None:
+        """The peer is somewhere else now."""
+        self.address = address
+        if self._opening is not None:
+            self._opening.abort("the node has moved")
+
+    async def close(self) -> None:
+        """End it."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        if self._opening is not None:
+            self._opening.close()
+
+    async def _run(self) -> None:
+        wait_s = WAIT_S_MIN
+        while True:
+            if await self._stay_connected():
+                wait_s = WAIT_S_MIN
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait_s)
+            wait_s = min(2 * wait_s, WAIT_S_MAX)
+
+    async def _stay_connected(self) -> bool:
+        """Connect, and return when that has ended; was it worth it?"""
+        ended, self._welcomed = asyncio.Event(), asyncio.Event()
+
+        def lost(_: Channel) -> None:
+            # Whoever waits for the welcome finds that there was none.
+            self._welcomed.set()
+            ended.set()
+
+        channel = self._opening = Channel(self._receive, lost)
+        transport = self._transport
+        try:
+            async with asyncio.timeout(HELLO_S):
+                await transport.connect(self._name, self.address, channel)
+                await self._welcomed.wait()
+        except (OSError, TimeoutError) as error:
+            channel.abort(str(error) or "no answer")
+        if not channel.greeted or channel.closed:
+            self._tell(channel.reason)
+            return False
+        self._reason = ""
+        log.info("connected", node=self._name, address=str(self.address))
+        self.channel = channel
+        await ended.wait()
+        self.channel = None
+        self._tell(channel.reason)
+        return True
+
+    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
+        if channel.greeted:
+            raise ProtocolError("a peer talks on a connection that is for listening")
+        welcome = check_welcome(channel, messages, self._name)
+        self._transport.take_book(welcome.book, self._name)
+        channel.greet(self._name, "")
+        self._welcomed.set()
+
+    def _tell(self, reason: str) -> None:
+        # Once, not at every attempt.
+        if reason != self._reason:
+            self._reason = reason
+            address = str(self.address)
+            log.warning("not connected", node=self._name, address=address, reason=reason)
