@@ -95,7 +95,7 @@ class Life:
         found = self.storage.groups[group]
         settings = CompactionSettings(after_drops=self.rng.choice([None, 2]), link_keep_ms=0)
         limits, clock = SETTINGS.segments, ManualClock()
-        return Compactor(fs, found, limits, clock, settings)
+        return Compactor(fs, found.directory, found.log, limits, clock, settings)
 
     def take(self, events: list[WalEvent]) -> None:
         for event in events:

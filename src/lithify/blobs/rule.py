@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.blobs.judging import Valid, Verdict
+    from lithify.compaction.budget import Allowance
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.deadset import Parts
@@ -183,6 +184,7 @@ class BlobRewriting:
         sources: Sequence[SegmentRef],  # noqa: ARG002  (the protocol's name)
         target: SegmentRef,
         edited_bytes: NDArray[np.int64],  # noqa: ARG002
+        allowance: Allowance,  # noqa: ARG002
     ) -> None:
         """Make the key index of a target that is durable."""
         run_index(IndexTask(fs, directory, target, self.log_id), no_check)

@@ -47,7 +47,7 @@ def add_up(  # type: ignore[no-untyped-def]
     """Add the rows up into `counts` and `sizes`, a line a segment and a column a span of time.
 
     `starts[s, b]` is the first row of bucket b of segment s, `starts[s, b + 1]` the one behind its
-    last; segments are in position order. Deletes of segments that are `held` do not go. `terms` are
+    last; segments are in position order. Changes in segments that are `held` do not go. `terms` are
     (as_of_ms, retention_ms, span_ms).
     """
     largest = 0
@@ -92,6 +92,8 @@ def _note(row, before, kinds, column, lasts, never, columns, puts):  # type: ign
         columns[put] = column
     if kinds[row] == _DELETE:
         columns[row] = never if put >= 0 or lasts else column
+    elif lasts:
+        columns[row] = never
     elif put >= 0:
         columns[row] = column
 

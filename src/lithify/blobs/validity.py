@@ -83,8 +83,8 @@ def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
     fates = [Fate.SUPERSEDED] * len(history)
     if newest.kind is Kind.DELETE:
         fates[-1] = Fate.TOMBSTONE if not puts and (gone or expired) else Fate.LIVE
-    elif puts or expired:
-        fates[-1] = Fate.EXPIRED if expired else Fate.LIVE
+    else:
+        fates[-1] = Fate.LIVE if puts and not expired else Fate.EXPIRED
     if puts:
         fates[puts[-1]] = Fate.EXPIRED if expired else Fate.DELETED if gone else Fate.LIVE
     return fates
@@ -129,8 +129,7 @@ def judge_rows(
     has_put = puts >= 0
     fates[rows] = Fate.SUPERSEDED
     delete_fate = np.where(~has_put & (gone | expired), Fate.TOMBSTONE, Fate.LIVE)
-    other_fate = np.where(expired, Fate.EXPIRED, Fate.LIVE)
-    other_fate = np.where(has_put | expired, other_fate, Fate.SUPERSEDED)
+    other_fate = np.where(has_put & ~expired, Fate.LIVE, Fate.EXPIRED)
     fates[newest] = np.where(deleted, delete_fate, other_fate)
     put_fate = np.where(expired, Fate.EXPIRED, np.where(gone, Fate.DELETED, Fate.LIVE))
     fates[rows[puts[has_put]]] = put_fate[has_put]

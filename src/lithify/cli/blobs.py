@@ -25,7 +25,7 @@ import typer
 from lithify.cli.blob_admin import NewBlob, open_blobs
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
 from lithify.cli.topics import AsJson, Data, Url, pair  # typer reads them at run time
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, ReadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -169,7 +169,10 @@ class _FileStream:
         self._at = 0
 
     def read(self, size: int, /) -> bytes:
-        data = self._file.pread(size, self._at)
+        try:
+            data = self._file.pread(size, self._at)
+        except OSError as error:
+            raise ReadFailed(self._file.path, self._at, error) from error
         self._at += len(data)
         return data
 

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import blob_stores, blobs, config, log, serve, topic_compaction, topics
+from lithify.cli import blob_stores, blobs, config, log, raft, serve, topic_compaction, topics
 from lithify.errors import LithifyError
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ for noun, commands in _MORE:
         noun.command()(command)
 app.add_typer(topics.app, name="topics")
 app.add_typer(blobs.app, name="blobs")
+app.add_typer(raft.app, name="raft")
 app.add_typer(log.app, name="log")
 app.add_typer(config.app, name="config")
 

@@ -117,15 +117,16 @@ def read_index(
     stop: int,
     columns: Sequence[str],
     make: Callable[[IndexTask], object],
+    before_read: Callable[[int], None] = lambda _: None,
 ) -> tuple[KeyRows, NDArray[np.int64]]:
     """(rows of a range of buckets, first row of each bucket); `make` makes a damaged one again."""
     try:
         with open_index(task) as index:
-            return index.read(first, stop, columns), index.starts
+            return index.read(first, stop, columns, before_read), index.starts
     except (Corrupt, UnsupportedVersion):
         make(task)
     with open_index(task) as index:
-        return index.read(first, stop, columns), index.starts
+        return index.read(first, stop, columns, before_read), index.starts
 
 
 def place_index(task: IndexTask, pieces: Sequence[Buffer]) -> None:

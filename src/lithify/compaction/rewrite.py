@@ -84,8 +84,9 @@ class Rewriting(Protocol):
         sources: Sequence[SegmentRef],
         target: SegmentRef,
         edited_bytes: _Array,
+        allowance: Allowance,
     ) -> None:
-        """Make the side files of a target that is durable.
+        """Make the side files of a target that is durable, within the task's allowance.
 
         `edited_bytes` are the sizes of the frames that were partly live, as they are now, by
         ascending position: they are known here, and to find them out is to read the target.
@@ -149,7 +150,7 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
     )
     if task.rewriting is not None:
         sizes = np.concatenate(edited_bytes)
-        task.rewriting.finish(fs, task.directory, task.sources, target, sizes)
+        task.rewriting.finish(fs, task.directory, task.sources, target, sizes, allowance)
     return target
 
 

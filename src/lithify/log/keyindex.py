@@ -57,7 +57,7 @@ from lithify.errors import DamagedFile, InvalidInput, ReadFailed, UnsupportedVer
 from lithify.log.keyindex_kernels import bucket_crcs, bucket_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -275,12 +275,21 @@ class KeyIndex:
         return part
 
     def read(
-        self, first: int = 0, stop: int = BUCKETS, columns: Iterable[str] = tuple(COLUMNS)
+        self,
+        first: int = 0,
+        stop: int = BUCKETS,
+        columns: Iterable[str] = tuple(COLUMNS),
+        before_read: Callable[[int], None] = lambda _: None,
     ) -> KeyRows:
-        """These columns of the buckets from `first` up to `stop`, every CRC checked."""
-        return KeyRows(**{name: self._read(name, first, stop) for name in columns})
+        """These columns of the buckets from `first` up to `stop`, every CRC checked.
 
-    def _read(self, name: str, first: int, stop: int) -> NDArray[Any]:
+        `before_read` is told how many bytes of each come from the file.
+        """
+        return KeyRows(**{name: self._read(name, first, stop, before_read) for name in columns})
+
+    def _read(
+        self, name: str, first: int, stop: int, before_read: Callable[[int], None]
+    ) -> NDArray[Any]:
         kind = COLUMNS[name]
         begin, end = int(self.starts[first]), int(self.starts[stop])
         if name not in self._columns:
@@ -290,6 +299,7 @@ class KeyIndex:
         column = np.empty(end - begin, kind)
         data = column.view(np.uint8)
         at = column_at + begin * kind.itemsize
+        before_read(len(data))
         try:
             self._file.readinto(data.data, at)
         except OSError as error:

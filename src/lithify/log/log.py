@@ -695,8 +695,9 @@ class Log:
     def abandon(self) -> None:
         """Let go without making anything durable, as a killed process would."""
         with self._write_lock:
-            while self._rolling:
-                # Whoever opens the log next may give the same name to a segment.
+            while self._rolling or self._syncing:
+                # Whoever opens the log next may give the same name to a segment, and an fsync
+                # needs the file that is closed here.
                 self._sync_ended.wait()
             if self._closed:
                 return

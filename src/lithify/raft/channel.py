@@ -159,12 +159,12 @@ class Channel(asyncio.BufferedProtocol):
                 self._start += size
                 self._heard(self, messages)
 
-    def pause(self, *, reading: bool) -> None:
+    def read_on(self, *, wanted: bool) -> None:
         """Read on, or let the other end wait."""
         transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() == reading:
+        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
             return
-        if reading:
+        if wanted:
             transport.resume_reading()
         else:
             transport.pause_reading()

@@ -7,7 +7,7 @@
    One that is away, or cannot do it now, is left for the next, round and round until time is up.
 2. Any number of requests may be under way; they share one connection to the node that leads.
 3. What was sent and not answered when a connection ended may have happened. A read is asked again;
-   for everything else that is `OutcomeUnknown`, because doing it twice may be wrong.
+   for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
 
 One event loop.
 """
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.channel import Channel
-from lithify.raft.requests import (
+from lithify.raft.operations import (
+    MayHaveHappened,
     NoAnswer,
     Operation,
     Outcome,
-    OutcomeUnknown,
     Refused,
     parse_address,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from lithify.raft.requests import Address
+    from lithify.raft.operations import Address
     from lithify.raft.transport import Tls
 
 __all__ = ["RaftClient"]
@@ -98,7 +98,7 @@ class RaftClient:
                     pass
         except TimeoutError:
             what = f"{operation.name.lower()} was not answered within {self._timeout_s:g} s"
-            kind = OutcomeUnknown if request.under_way else NoAnswer
+            kind = MayHaveHappened if request.under_way else NoAnswer
             raise kind(f"{what}: {self._why}") from None
         return answer.index, answer.body
 
@@ -120,13 +120,13 @@ class RaftClient:
         if answer is None:
             self._why = f"{connection.address}: {connection.channel.reason}"
             if request.under_way:
-                raise OutcomeUnknown(f"it may have happened or not: {self._why}")
+                raise MayHaveHappened(f"it may have happened or not: {self._why}")
             await self._next()
             return None
         request.under_way = False
         text = "" if answer.outcome == Outcome.DONE else answer.body.decode(errors="replace")
         if answer.outcome == Outcome.UNKNOWN:
-            raise OutcomeUnknown(f"it may have happened or not: {text}")
+            raise MayHaveHappened(f"it may have happened or not: {text}")
         if answer.outcome == Outcome.REFUSED:
             raise Refused(text)
         if answer.outcome == Outcome.ELSEWHERE:

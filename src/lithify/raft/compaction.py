@@ -13,9 +13,7 @@ Phase 3, `plan_merges`, oldest to newest:
 1. A segment joins the open group if the group's live entries still fit into one segment and it has
    at most `SOURCES_MAX` sources. Else the group is closed, and the segment begins the next one.
 2. A segment whose live entries do not even fit into an empty group is skipped.
-3. No group has segments from both sides of the snapshot's cut (`Place`): of those up to a number it
-   says that nothing behind an index counts, so nothing from behind it may come under such a number.
-4. A group of two or more is merged: it saves a file at least. A group of one is written anew only
+3. A group of two or more is merged: it saves a file at least. A group of one is written anew only
    if more than half of it is dead, by entries or by bytes.
 
 Segments without live entries are in no group and separate none.
@@ -47,7 +45,7 @@ from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWrit
 from lithify.raft import merging
 from lithify.raft.errors import EntriesLost
 from lithify.raft.names import compacting_name, parse_segment, segment_name
-from lithify.raft.segment import KIND, log_id_of, ref_of
+from lithify.raft.segment import MERGED_KIND, log_id_of, ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,17 +135,14 @@ def plan_drops(spans: Sequence[Span], state: LiveState) -> list[Span]:
     return [span for span in compactable(spans, state) if not overlaps(span.first, span.last + 1)]
 
 
-def plan_merges(
-    segments: Sequence[Measured], limits: SegmentLimits, cut_number: int = 0
-) -> list[Merge]:
+def plan_merges(segments: Sequence[Measured], limits: SegmentLimits) -> list[Merge]:
     """Phase 3: what is to be merged, of segments that may be judged, oldest first."""
     merges: list[Merge] = []
     group: list[Measured] = []
     for segment in segments:
         if not segment.live_entries:
             continue
-        crosses = group and group[0].span.number <= cut_number < segment.span.number
-        if crosses or not _fits([*group, segment], limits):
+        if not _fits([*group, segment], limits):
             _close(group, merges)
             group = []
             if not _fits([segment], limits):
@@ -282,7 +277,7 @@ def _write_target(
     """Copy what is live into a `.compacting` file, which is durable then."""
     numbers = merge.numbers
     first = live_in(merge.sources[0].span, state).first or 0
-    header = SegmentHeader(numbers[0], first, 0, KIND, log_id_of(group))
+    header = SegmentHeader(numbers[0], first, 0, MERGED_KIND, log_id_of(group))
     path = f"{directory}/{compacting_name(numbers)}"
     writer = SegmentWriter.create(fs, path, header)
     with writer.file:

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
+    from lithify.raft.group_log import GroupLog
     from lithify.raft.live_state import LiveState
     from lithify.raft.segment import SegmentLimits
     from lithify.raft.segments import Span
-    from lithify.raft.storage import GroupStorage
 
 __all__ = ["CompactionSettings", "Compactor", "Outcome"]
 
@@ -127,15 +127,15 @@ class Compactor:
     def __init__(
         self,
         fs: FileSystem,
-        storage: GroupStorage,
+        directory: str,
+        log: GroupLog,
         limits: SegmentLimits,
         clock: Clock,
         settings: CompactionSettings | None = None,
     ) -> None:
         self._fs = fs
-        self._storage = storage
-        self._directory = storage.directory
-        self._log = storage.log
+        self._directory = directory
+        self._log = log
         self._limits = limits
         self._clock = clock
         self._settings = settings or CompactionSettings()
@@ -144,6 +144,8 @@ class Compactor:
         """The snapshot's index when the job that is under way was made."""
         self._untidy = False
         """May a merge be half done?"""
+        self._merging = False
+        """Does the job that is under way merge?"""
         self._drops = 0
         self._left = _Dead()
         self._merged_ms = clock.now_ms()
@@ -173,8 +175,6 @@ class Compactor:
         if self.is_running or not (self._drop_wanted or purge):
             return None
         state, segments = self._log.state, self._log.segments
-        stored = self._storage.stored
-        assert (0 if stored is None else stored.index) == state.snapshot_index
         if self._untidy:
             self._running_at = state.snapshot_index
             return partial(self._tidy, segments.spans)
@@ -188,10 +188,9 @@ class Compactor:
             self._purge_ms = now_ms + self._settings.link_keep_ms
             self.merges += 1
         self._drop_wanted = False
-        self._running_at = state.snapshot_index
+        self._running_at, self._merging = state.snapshot_index, merge
         before_ms = now_ms - self._settings.link_keep_ms
-        cut = 0 if stored is None else stored.place.cut_number
-        return partial(self._run, segments.spans, state, before_ms, cut if merge else None)
+        return partial(self._run, segments.spans, state, before_ms, merge=merge)
 
     def _drop(self, state: LiveState) -> bool:
         """Phase 1 as far as the group is concerned; is phase 3 due?"""
@@ -229,9 +228,13 @@ class Compactor:
         if self._untidy:
             # Tried again when somebody asks next: a full disk stays full for a while.
             self._drop_wanted = False
+            self._merge_wanted |= self._merging
             self._merged_ms = now_ms = self._clock.now_ms()
             self._purge_ms = now_ms + self._settings.link_keep_ms
-        self._left = _Dead.of(segments.spans, state)
+        dead = _Dead.of(segments.spans, state)
+        if self._merging or dead.entries < self._left.entries:
+            self._left = dead
+        self._merging = False
         if state.snapshot_index != began_at:
             self.ask()
 
@@ -242,28 +245,25 @@ class Compactor:
         return Outcome(gone=list(tidied.gone), refs=list(tidied.refs))
 
     def _run(
-        self, spans: Sequence[Span], state: LiveState, before_ms: int, cut_number: int | None
+        self, spans: Sequence[Span], state: LiveState, before_ms: int, *, merge: bool
     ) -> Outcome:
-        """Remove what phase 1 has dropped; phase 3 too if there is a cut to keep to."""
         fs, directory = self._fs, self._directory
         outcome = Outcome()
         try:
             outcome.removed = run_drops(fs, directory, spans)
-            if cut_number is not None:
-                self._merge(outcome, compactable(spans, state), state, cut_number)
+            if merge:
+                self._merge(outcome, compactable(spans, state), state)
             merging.purge_links(fs, directory, before_ms)
         except Exception as error:  # noqa: BLE001  (what was done before it must be taken in)
             outcome.failure = error
         return outcome
 
-    def _merge(
-        self, outcome: Outcome, spans: Sequence[Span], state: LiveState, cut_number: int
-    ) -> None:
+    def _merge(self, outcome: Outcome, spans: Sequence[Span], state: LiveState) -> None:
         """Phase 3; what each merge has done stands in the outcome when the next one fails."""
         fs, directory, group = self._fs, self._directory, self._log.group
         allowance = Allowance(self._settings.budget, self._clock)
         measured = run_measure(fs, directory, spans, state, allowance.read)
-        for merge in plan_merges(measured, self._limits, cut_number):
+        for merge in plan_merges(measured, self._limits):
             outcome.refs.append(run_merge(fs, directory, group, merge, state, allowance))
             outcome.gone += (source.span.ref.name for source in merge.sources[1:])
             outcome.read_bytes = allowance.bytes_read

@@ -57,7 +57,6 @@ class Disk:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._ending = threading.Event()
-        self._roll = threading.Event()
         self._rolled: queue.SimpleQueue[Rolled | None] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._worker = ThreadPoolExecutor(1, "raft-worker")
@@ -67,10 +66,6 @@ class Disk:
         ]
         for thread in self._threads:
             thread.start()
-
-    def roll(self) -> None:
-        """Have the write-ahead log begin another file."""
-        self._roll.set()
 
     def run(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
         """Have the worker do something; `done` gets what comes of it, which may be an error."""
@@ -106,13 +101,9 @@ class Disk:
         wal = self._storage.wal
         refused_s = REFUSED_S_MIN
         while not self._ending.is_set() or wal.wait(0):
-            if self._roll.is_set():
-                self._roll.clear()
-                events = wal.roll()
-            elif wal.wait(IDLE_S):
-                events = wal.flush()
-            else:
+            if not wal.wait(IDLE_S):
                 continue
+            events = wal.flush()
             self._post(self._written, events)
             for event in events:
                 if isinstance(event, Rolled):

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lithify.clock import Clock, SystemClock
 from lithify.errors import LithifyError
 from lithify.raft.appends import Appends
-from lithify.raft.compactor import CompactionSettings, Compactor
+from lithify.raft.compactor import CompactionSettings, Compactor, Outcome
 from lithify.raft.core import (
     Applied,
     Config,
@@ -46,9 +46,10 @@ from lithify.raft.core import (
 )
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
-from lithify.raft.machine import Checkpoint, Meta, ReadEntries, ReleaseCursor, Send, Timer
+from lithify.raft.machine import Checkpoint, Meta, ReadEntries, ReleaseCursor, Timer
 from lithify.raft.receiving import Receiving
 from lithify.raft.requests import Answer, Proposals, Reads, command_in, time_of
+from lithify.raft.rewriting import Rewriter, RewriteSettings
 from lithify.raft.sending import Sending, SendingSettings
 from lithify.raft.snapshotting import Moment, Snapshotting
 from lithify.raft.transfer import SnapshotAck, TransferMessage
@@ -83,6 +84,7 @@ class GroupSettings:
     receive_silence_ticks: int = 300
     """A transfer of which nothing comes for so long is given up."""
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    rewriting: RewriteSettings = field(default_factory=RewriteSettings)
     clock: Clock = field(default_factory=SystemClock)
     """For the time that commands carry, and for compaction's timer."""
     core: Callable[[str, Callable[[int], int]], CoreSettings] = CoreSettings
@@ -134,6 +136,7 @@ class Group(Generic[S]):
             settings.compaction,
         )
         self._compaction: Job | None = None
+        self._rewriter = Rewriter(settings.rewriting)
         self._rolled: int | None = None
         self._roll_asked = False
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
@@ -155,6 +158,7 @@ class Group(Generic[S]):
         self._sending.tick()
         self._receiving.tick()
         self._snapshots.tick()
+        self._rewriter.tick()
         if self._role is Role.LEADER:
             for name, (due, command) in list(self._timers.items()):
                 if due <= self._ticks:
@@ -202,6 +206,11 @@ class Group(Generic[S]):
         """Have segments merged, whatever the triggers say."""
         self._compactor.ask(merge=True)
 
+    def rewrite(self) -> None:
+        """Have scattered live entries moved to the head of the log, if this member leads."""
+        if self._role is Role.LEADER:
+            self._rewriter.begin(self._own.log.state.live)
+
     def wal_event(self, event: WalEvent) -> None:
         """The write-ahead log tells something of this group, or of an install of it."""
         if isinstance(event, Written):
@@ -211,12 +220,16 @@ class Group(Generic[S]):
                 self._receiving.written(event)
         elif isinstance(event, StateSaved):
             self._appends.saved(event.state)
-        elif isinstance(event, Resend):
-            if event.group == self.name:
-                self._appends.resend(event)
+        elif isinstance(event, Resend) and event.group == self.name:
+            self._appends.resend(event)
 
     def settled(self, flushed: Flushed) -> None:
-        """Entries of this group went to segments, and the storage has taken them in."""
+        """Entries of this group went to segments, and the storage has taken them in.
+
+        What was the newest segment is not any more, so it may be compacted.
+        """
+        if flushed.refs:
+            self._compactor.ask()
 
     def job_done(self, job: Job, result: object) -> None:
         """A job has returned something, or raised it."""
@@ -224,6 +237,8 @@ class Group(Generic[S]):
             if self._snapshots.done(result):
                 self._sending.give_up()
                 self._compactor.ask()
+                if self._rewriter.is_scattered(self._own.log.state.live):
+                    self.rewrite()
         elif self._receiving.is_job(job):
             question = self._receiving.loaded(job, result)
             if question is not None:
@@ -231,12 +246,15 @@ class Group(Generic[S]):
                 self._do_ready(self._core.ready(), asked=True)
         elif job is self._compaction:
             self._compaction = None
+            assert isinstance(result, Outcome | BaseException)
             self._compactor.done(result)
 
     # --- what is to be done -----------------------------------------------------------------
 
     def work(self) -> Outgoing:
         """Do all there is to do; what others have to do is handed out."""
+        if self._rewriter.is_active:
+            self._move_entries()
         self._proposals.hand_in(self._core, self.settings.clock.now_ms())
         self._reads.hand_in(self._core)
         self._acknowledge()
@@ -274,6 +292,7 @@ class Group(Generic[S]):
         if (ready.term, ready.leader) != (self._term, self._leader):
             self._reads.lost(ready.leader)
             self._sending.stop()
+            self._rewriter.stop()
         self._term, self._leader, self._role = ready.term, ready.leader, ready.role
 
     def _acknowledge(self) -> bool:
@@ -331,6 +350,20 @@ class Group(Generic[S]):
                 done(error)
             else:
                 done(Answer(self._at.index, reply))
+
+    def _move_entries(self) -> None:
+        """Propose for some live entries what the machine says; it will compare before it moves."""
+        state, live = self._at.state, self._own.log.state.live
+        for index in self._rewriter.take():
+            command = None
+            if index in live:
+                found = self._read_commands([index])[0]
+                command = self._machine.rewrite_command(state, index, found)
+            if command is None:
+                self._rewriter.settled()
+            else:
+                self._rewriter.moved(len(command))
+                self._proposals.add(command, lambda _: self._rewriter.settled())
 
     # --- snapshots --------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ The group's thread calls; `read` may be called by others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lithify.raft.core.values import entry_bytes
@@ -76,7 +76,7 @@ class GroupLog:
         self._wal = wal
         self._states = states
         self._snapshot_term = 0 if stored is None else stored.head.meta.term
-        self._wal_file = 0 if stored is None else stored.place.wal_file
+        self._place = Place() if stored is None else stored.place
         self.last_index = self._find_last()
         table.last = self.last_index
         self.last_term = self._term_of(self.last_index)
@@ -195,7 +195,8 @@ class GroupLog:
 
     def place(self) -> Place:
         """Where a snapshot that is written now stands among the member's files."""
-        return Place(*self.segments.cut(), self._wal_file)
+        number, index = self.segments.cut()
+        return replace(self._place, cut_number=number, cut_index=index)
 
     def snapshot(self, state: LiveState, term: int) -> None:
         """A snapshot is durable: what it does not need is gone."""
@@ -213,7 +214,7 @@ class GroupLog:
         index = state.snapshot_index
         self._states[self.group] = state
         self._snapshot_term = stored.head.meta.term
-        self._wal_file = stored.place.wal_file
+        self._place = stored.place
         self._superseded += self.segments.limit(stored.place.cut_index)
         # Nothing is appended to a segment that is cut.
         self.segments.last_number += 1

@@ -176,13 +176,12 @@ class Receiving(Generic[S]):
         self._job = None
         if self._offer is None or self._install is None:
             return None
-        if not isinstance(result, Received):
+        if isinstance(result, BaseException):
             self._end(TransferState.REFUSED)
             if not isinstance(result, LithifyError | OSError):
-                raise RuntimeError(f"group {self._group}: the snapshot cannot be loaded") from (
-                    result if isinstance(result, BaseException) else None
-                )
+                raise result
             return None
+        assert isinstance(result, Received)
         self._received = result
         offer = self._offer
         return InstallSnapshot(offer.sender, self._node, offer.term, offer.head.meta)

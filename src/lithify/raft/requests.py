@@ -1,7 +1,7 @@
 """What clients of a group wait for: proposals and reads. No I/O.
 
-Proposals. Those of one round go to the core together, in batches. Each is answered when its index is
-applied: if the entry there is the one that was proposed, it has the term it was proposed in, and
+Proposals. Those of one round go to the core together, in batches. Each is answered when its index
+is applied: if the entry there is the one that was proposed, it has the term it was proposed in, and
 the machine's reply is the answer. If it has another, somebody else's entry took its place, and the
 proposal never was and never will be done: `ProposalDropped`, ask again. If a snapshot of another
 member passes the index, or the entry was cut off the log, nobody here knows: `OutcomeUnknown`.

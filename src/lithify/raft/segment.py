@@ -3,7 +3,8 @@
 The file is `log/segment.py`'s, of kind "raft", with the term where other logs keep the time: its
 position is the index, `stamp` is term << 16 | kind << 8, the body is the payload. The log id is the
 first 12 bytes of a hash of the group's name. Indexes ascend; an entry that overwrites another one
-begins a new segment, whose higher number makes it count.
+begins a new segment, whose higher number makes it count. One that was merged is of kind "raftlive":
+it has only entries that were live, so nothing in it was ever overwritten.
 
 The segment writer appends to the newest segment until it is full (`is_full`). Each flush ends with
 block index and footer, so that a restart reads 80 bytes of a segment and not all of it; the next
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KIND",
+    "MERGED_KIND",
     "SegmentAppender",
     "SegmentFile",
     "SegmentLimits",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 KIND = "raft"
+MERGED_KIND = "raftlive"
 PAYLOAD_BYTES_MAX = 2**28
 
 

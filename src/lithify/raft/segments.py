@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from lithify.raft.segment import SegmentFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
@@ -109,14 +109,14 @@ class GroupSegments:
         """The highest index that counts, 0 if there is none."""
         return self.spans[-1].last if self.spans else 0
 
-    def limit(self, index: int, number: int | None = None) -> list[str]:
-        """Let nothing behind an index count, of all segments or of those up to a number.
+    def limit(self, index: int, number: int | None = None, but: Container[int] = ()) -> list[str]:
+        """Let nothing behind an index count, of all segments or of those up to a number but some.
 
         The names of those of which nothing counts any more.
         """
         spans, dropped = [], []
         for span in self.spans:
-            if number is not None and span.number > number:
+            if number is not None and (span.number > number or span.number in but):
                 spans.append(span)
             elif span.first <= index:
                 spans.append(Span(span.ref, span.first, min(span.last, index)))

@@ -203,7 +203,7 @@ class Sending:
             sender.close(arrived=False)
 
     def stop(self) -> None:
-        """This member leads no more; nobody asks how the transfers end."""
+        """Another leads now; nobody asks how the transfers end."""
         self._senders.clear()
         self._waiting.clear()
         self._failures.clear()

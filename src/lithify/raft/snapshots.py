@@ -70,6 +70,9 @@ class Place:
     wal_file: int = 0
     """Files of the write-ahead log up to this number were written before a snapshot was installed:
     what counts of the group's entries in them is in segments."""
+    install_index: int = 0
+    """Of the last snapshot that was installed. Its live entries may still be in no other place than
+    the write-ahead log, under the name that they came by."""
 
 
 @dataclass(frozen=True, slots=True)

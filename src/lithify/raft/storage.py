@@ -24,7 +24,7 @@ from lithify.errors import DamagedFile, LogLocked
 from lithify.fs import read_file
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
-from lithify.log.segment import read_blocks, read_footer
+from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
 from lithify.raft.errors import EntriesLost
 from lithify.raft.group_log import GroupLog
@@ -40,7 +40,7 @@ from lithify.raft.names import (
     parse_segment,
     segment_name,
 )
-from lithify.raft.segment import SegmentAppender, SegmentLimits, ref_of
+from lithify.raft.segment import MERGED_KIND, SegmentAppender, SegmentLimits, ref_of
 from lithify.raft.segment_writer import SegmentWriter
 from lithify.raft.segments import GroupSegments
 from lithify.raft.snapshots import Place, Snapshots
@@ -120,7 +120,8 @@ class RaftStorage:
         for group, (snapshots, stored) in found.items():
             rest = recovered.pop(group, None) or Recovered()
             if stored is not None:
-                self._join(group, rest, recovered.pop(install_name(group, stored.index), None))
+                name = install_name(group, stored.place.install_index)
+                self._join(group, rest, recovered.pop(name, None))
             self.groups[group] = self._open(group, snapshots, stored, rest)
         for group in recovered:
             # A group that was removed, or an install that did not come to its end.
@@ -198,7 +199,8 @@ class RaftStorage:
         storage = self.groups[install.group]
         install.check(live)
         segments = storage.log.segments
-        place = Place(segments.last_number, install.applied, wal_file)
+        index = install.head.meta.index
+        place = Place(segments.last_number, install.applied, wal_file, index)
         stored = storage.stored = install.finish(live, place)
         self.wal.restart(install.group)
         storage.log.install(LiveState(stored.index, live), stored)
@@ -269,12 +271,17 @@ class RaftStorage:
         self, group: str, snapshots: Snapshots, stored: Stored | None, recovered: Recovered
     ) -> GroupStorage:
         directory = self._directory_of(group)
-        segments = GroupSegments(self.fs, directory, self._refs(directory))
+        refs, merged = self._refs(directory)
+        segments = GroupSegments(self.fs, directory, refs)
         if stored is not None:
-            segments.limit(stored.place.cut_index, stored.place.cut_number)
+            # Merged ones have the numbers of their lowest source, but nothing that was overwritten.
+            segments.limit(stored.place.cut_index, stored.place.cut_number, merged)
             # What is cut off is not appended to, and its number not given out again.
             if segments.last_number <= stored.place.cut_number:
                 segments.last_number = stored.place.cut_number + 1
+        if segments.last_number in merged:
+            # Nothing is appended to a merged one: what is in it counts, whatever is cut off.
+            segments.last_number += 1
         if recovered.entries:
             # What was written before them and is behind them was cut off when they were written.
             segments.limit(next(iter(recovered.entries)) - 1)
@@ -295,8 +302,11 @@ class RaftStorage:
         _check_live(log, self.states[group])
         return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
 
-    def _refs(self, directory: str) -> list[SegmentRef]:
-        """The segments of a group; the newest is brought to an end that counts."""
+    def _refs(self, directory: str) -> tuple[list[SegmentRef], set[int]]:
+        """The segments of a group, and the numbers of merged ones among them.
+
+        The newest is brought to an end that counts.
+        """
         numbers = [
             number
             for name in self.fs.list(directory)
@@ -307,20 +317,22 @@ class RaftStorage:
             # A killed process may have left it in the operating system's cache only.
             with self.fs.open_append(f"{directory}/{segment_name(numbers[-1])}") as file:
                 file.fsync()
-        refs = []
+        refs, merged = [], set()
         for number in numbers:
             try:
                 with self.fs.open_read(f"{directory}/{segment_name(number)}") as file:
                     footer = read_footer(file)
                     read_blocks(file, footer)
                     ref = ref_of(number, footer)
+                    if read_header(file).kind == MERGED_KIND:
+                        merged.add(number)
             except DamagedFile:
                 if number != numbers[-1]:
                     raise
                 ref = self._end(directory, number)
             if ref.entries:
                 refs.append(ref)
-        return refs
+        return refs, merged
 
     def _end(self, directory: str, number: int) -> SegmentRef:
         """Bring a segment that was being written to an end; one just begun has no entries."""

@@ -30,7 +30,7 @@ from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.core.messages import Message
-from lithify.raft.requests import Address, parse_address
+from lithify.raft.operations import Address, parse_address
 from lithify.raft.wire import WIRE_VERSION, Ask, Hello, Welcome, size_of
 
 if TYPE_CHECKING:
@@ -234,26 +234,26 @@ class Transport:
             hello = messages[0][1] if messages else None
             if not isinstance(hello, Hello):
                 raise ProtocolError("the first message is no greeting")
-            self._welcome(channel, hello)
-            if not channel.greeted:
+            if not self._welcome(channel, hello):
                 return
             messages = messages[1:]
         for group, message in messages:
             if channel.node and isinstance(message, Message):
                 self._handlers.heard(group, message)
-            elif isinstance(message, Ask) and not channel.node:
+            elif not channel.node and isinstance(message, Ask):
                 self._handlers.asked(channel, group, message)
             else:
-                raise ProtocolError(f"{type(message).__name__} from {channel.node or 'a client'}")
+                kind = type(message).__name__
+                raise ProtocolError(f"{kind} from {channel.node or 'a client'}")
 
-    def _welcome(self, channel: Channel, hello: Hello) -> None:
+    def _welcome(self, channel: Channel, hello: Hello) -> bool:
         here = self._identity.node
         refusal = self._refusal(hello)
         channel.send("", Welcome(WIRE_VERSION, here, refusal, "" if refusal else self._book()))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)
-            return
+            return False
         if hello.node:
             _check_certificate(channel, hello.node)
             self.take_book(hello.book, hello.node)
@@ -264,6 +264,7 @@ class Transport:
             if hello.node in self._links:
                 self._links[hello.node].hurry()
         channel.greet(hello.node, here)
+        return True
 
     def _refusal(self, hello: Hello) -> str:
         identity = self._identity

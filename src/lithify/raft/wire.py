@@ -31,14 +31,12 @@ received. Pure.
 
 from __future__ import annotations
 
-import json
 import struct
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from lithify.checksum import crc32c
 from lithify.errors import ProtocolError
-from lithify.raft.core.config import Config
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
@@ -51,7 +49,6 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
@@ -119,7 +116,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A client wants something; see `requests.py` for what there is."""
+    """A client wants something; see `operations.py` for what there is."""
 
     number: int
     """The client's own, which comes back in the answer."""
@@ -209,20 +206,15 @@ def _take_entries(data: memoryview, at: int) -> tuple[list[Entry], int]:
 
 
 def _put_head(head: Head, pieces: list[Buffer]) -> None:
-    value = asdict(head)
-    value["meta"]["config"] = str(head.meta.config)
-    _put_text(json.dumps(value), pieces)
+    _put_bytes(head.to_json(), pieces)
 
 
 def _take_head(data: memoryview, at: int) -> tuple[Head, int]:
-    text, at = _take_text(data, at)
-    value = json.loads(text)
-    meta = value["meta"]
-    index, term, version = meta["index"], meta["term"], value["machine_version"]
-    if not all(isinstance(number, int) for number in (index, term, version)):
+    value, at = _take_bytes(data, at)
+    head = Head.from_json(value)
+    if not all(isinstance(n, int) for n in (head.meta.index, head.meta.term, head.machine_version)):
         raise ProtocolError("the head of a snapshot has no numbers where they should be")
-    config = Config.parse(meta["config"].encode())
-    return Head(SnapshotMeta(index, term, config), version), at
+    return head, at
 
 
 def _put_state(state: TransferState, pieces: list[Buffer]) -> None:
@@ -327,7 +319,7 @@ def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any
         TypeError,
         LookupError,
         AttributeError,
-        InvalidInput,
+        RecursionError,
     ) as error:
         raise ProtocolError(f"a message cannot be read: {error}") from error
 

@@ -88,7 +88,7 @@ a row would stand in the same few places of that cache and drive each other out.
 
 def run_index(task: IndexTask, check: Callable[[], None]) -> IndexFacts:
     """Make the segment's index, also if it has one; `check` may raise to stop it."""
-    allowance = Allowance(task.budget, SystemClock())
+    allowance = Allowance(task.budget, SystemClock(), check)
     segment = OpenSegment(task.fs, task.directory, task.segment)
     with segment.file:
         footer = read_footer(segment.file)

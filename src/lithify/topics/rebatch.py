@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
+    from lithify.compaction.budget import Allowance
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
 
@@ -199,10 +200,11 @@ class TopicRewriting:
         sources: Sequence[SegmentRef],
         target: SegmentRef,
         edited_bytes: NDArray[np.int64],
+        allowance: Allowance,
     ) -> None:
         """Make the target's key index of those of its sources."""
         try:
-            found = [self._live_rows(fs, directory, source) for source in sources]
+            found = [self._live_rows(fs, directory, source, allowance) for source in sources]
         except (Corrupt, UnsupportedVersion, FileNotFoundError):
             return
         orders = {order for _, order, _ in found}
@@ -221,18 +223,19 @@ class TopicRewriting:
             segment_crc = segment_crc_of(read_footer(file))
         keep = np.ones(len(rows), np.bool_)
         pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc)
+        allowance.write(sum(len(piece) for piece in pieces))
         path = f"{directory}/{key_index_name(target.name)}"
         write_key_index(fs, path, pieces, f"{os.getpid():x}-{threading.get_ident():x}")
 
     def _live_rows(
-        self, fs: FileSystem, directory: str, source: SegmentRef
+        self, fs: FileSystem, directory: str, source: SegmentRef, allowance: Allowance
     ) -> tuple[KeyRows, int, NDArray[np.int64]]:
         """Of a source: the live rows of its key index, their order, where it is partly live."""
         with fs.open_read(f"{directory}/{source.name}") as file:
             segment_crc = segment_crc_of(read_footer(file))
         file = fs.open_read(f"{directory}/{key_index_name(source.name)}")
         with file, KeyIndex(file, source.id, self.log_id, segment_crc) as index:
-            rows, order = index.read(), index.facts.order
+            rows, order = index.read(before_read=allowance.read), index.facts.order
         dead = DeadSet(LiveSet.empty())
         if source.dead is not None:
             dead = read_dead_set(fs, directory, source.dead)

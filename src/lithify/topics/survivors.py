@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lithify.clock import SystemClock
+from lithify.compaction.budget import Allowance
 from lithify.compaction.by_key import count_dropped
 from lithify.compaction.indexes import IndexTask, read_index
 from lithify.compaction.jobs import no_check
@@ -104,10 +106,11 @@ class Survivors:
 
 def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Survivors]:
     """Carry out a task."""
+    allowance = Allowance(task.budget, SystemClock(), check)
     parts = []
     for segment in task.segments:
         check()
-        parts.append(_read_part(task, segment))
+        parts.append(_read_part(task, segment, allowance.read))
     columns: dict[str, NDArray[Any]] = {
         name: np.concatenate([getattr(part.rows, name) for part in parts]) for name in _COLUMNS
     }
@@ -148,7 +151,9 @@ class _Part:
     starts: NDArray[np.int64]
 
 
-def _read_part(task: SurvivorsTask, segment: SegmentRef) -> _Part:
+def _read_part(
+    task: SurvivorsTask, segment: SegmentRef, before_read: Callable[[int], None]
+) -> _Part:
     index = IndexTask(
         task.fs,
         task.directory,
@@ -158,10 +163,11 @@ def _read_part(task: SurvivorsTask, segment: SegmentRef) -> _Part:
         task.budget,
     )
     columns = _COLUMNS if segment.dead is None else (*_COLUMNS, "position", "slot")
-    rows, starts = read_rows(index, task.first, task.stop, columns)
+    rows, starts = read_rows(index, task.first, task.stop, columns, before_read)
     if segment.dead is None and (rows.flags & CHUNK_PART).any():
         # Seldom needed, so it is not worth it for all.
-        rows, starts = read_rows(index, task.first, task.stop, (*_COLUMNS, "position"))
+        wanted = (*_COLUMNS, "position")
+        rows, starts = read_rows(index, task.first, task.stop, wanted, before_read)
     count = int(starts[task.stop] - starts[task.first])
     verdicts = np.full(count, kernels.LIVE, dtype=np.uint8)
     if segment.dead is not None:
@@ -171,10 +177,18 @@ def _read_part(task: SurvivorsTask, segment: SegmentRef) -> _Part:
 
 
 def read_rows(
-    task: IndexTask, first: int, stop: int, columns: Sequence[str]
+    task: IndexTask,
+    first: int,
+    stop: int,
+    columns: Sequence[str],
+    before_read: Callable[[int], None] = lambda _: None,
 ) -> tuple[KeyRows, NDArray[np.int64]]:
     """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
-    return read_index(task, first, stop, columns, lambda damaged: run_index(damaged, no_check))
+
+    def make(damaged: IndexTask) -> None:
+        run_index(damaged, no_check)
+
+    return read_index(task, first, stop, columns, make, before_read)
 
 
 def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.clock import SystemClock
+from lithify.compaction.budget import Allowance
 from lithify.compaction.by_key import live_rows
 from lithify.liveset import LiveSet
 from lithify.log.deadset import Parts
@@ -61,7 +63,8 @@ def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
     """Carry out a task."""
     check()
     columns = ("position", "slot", "slots", "length", "flags", "group")
-    rows, _ = read_rows(task.index, 0, BUCKETS, columns)
+    allowance = Allowance(task.index.budget, SystemClock(), check)
+    rows, _ = read_rows(task.index, 0, BUCKETS, columns, allowance.read)
     live = live_rows(task.index, task.survivors, len(rows))
     row_bytes = int(rows.length.sum(dtype=np.int64))
     order = position_order(live, rows.position, rows.slot)

@@ -331,18 +331,18 @@ class Life:
             puts = [r for r in records if r.kind == "put"]
             kept = {newest.position} | {r.position for r in puts}
             expired = as_of_ms > newest.expiry_ms
+            unseen = any(newest.position in span for span in held)
             if newest.kind == "delete":
                 gone = newest.time_ms < as_of_ms - self.settings.deleted_retention_ms
                 if expired or gone:
-                    stays = puts or any(newest.position in span for span in held)
-                    kept = {newest.position} if stays else set()
+                    kept = {newest.position} if puts or unseen else set()
             elif expired or not puts:
-                kept = set()
+                kept = {newest.position} if unseen and newest.kind != "put" else set()
             doomed |= {r.position for r in records} - kept
         return {position for position in doomed if position <= horizon}
 
     def held(self) -> Held:
-        """The positions whose deletes a replica may not have seen, told by segment."""
+        """The positions whose changes a replica may not have seen, told by segment."""
         sealed = [s for s in self.store._log.manifest.segments if s.sealed]
         passed = POSITION_MAX if self.passed is None else self.passed
         unseen = [s for s in sealed if s.last_position > passed]

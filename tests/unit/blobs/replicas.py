@@ -389,6 +389,8 @@ class World:
     def check_same(self) -> None:
         for blob_id, content in self.contents.items():
             greatest = max(self.states[blob_id], key=lambda state: state.rank)
+            if abs(greatest.expiry_ms - self.clock.now_ms()) <= 1000:
+                continue  # By some of the clocks it is expired, by others not.
             answers = {replica.name: replica.content(blob_id) for replica in self.replicas}
             assert len(set(answers.values())) == 1, (blob_id, answers, greatest)
             answer = answers["a"]

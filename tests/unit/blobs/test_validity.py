@@ -43,7 +43,7 @@ def fates(text: str) -> str:
         ("P!99 T!101", "++"),
         ("P T!99", "ee"),
         ("P T!99 T!101", "+s+"),
-        ("T", "s"),  # its put is gone
+        ("T", "e"),  # its put is gone
         # A delete.
         ("P D51", "++"),
         ("P D50", "++"),  # at the very instant the retention is not over
@@ -58,7 +58,7 @@ def fates(text: str) -> str:
         # An undelete.
         ("P D40 U", "+s+"),
         ("P!99 D40 U", "ese"),
-        ("U", "s"),
+        ("U", "e"),
         ("P D40 U D45", "dss+"),
         ("P D40 U D60 U", "+sss+"),
         ("P D40 U T!101", "+ss+"),

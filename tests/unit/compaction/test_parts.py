@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lithify.compaction.budget import Allowance
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -113,6 +114,7 @@ class Shrinking:
         sources: Sequence[SegmentRef],
         target: SegmentRef,
         edited_bytes: NDArray[np.int64],
+        allowance: Allowance,
     ) -> None:
         assert fs.exists(f"{directory}/{target.name}")
         self.edited_bytes += edited_bytes.tolist()

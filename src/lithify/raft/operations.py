@@ -1,0 +1,94 @@
+"""What a client may ask a node for, and how it is told what came of it. Pure.
+
+| operation | body | answer |
+|---|---|---|
+| propose | a command of the group's machine | the machine's reply, and the index |
+| read | a query of the group's machine | the machine's reply; linearizable |
+| all others | JSON, an object | JSON, an object |
+
+    create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
+    change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
+    transfer   {"to": "n2"}
+    snapshot, compact, members, overview   {}; an overview without a group is that of the node
+
+| outcome | meaning | what a client does |
+|---|---|---|
+| done | | |
+| elsewhere | another node leads: the body is `name address` | asks there |
+| not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
+| unknown | it may have happened or not: leadership was lost meanwhile | asks the group what is so |
+| refused | it can never be; the body says why | gives up |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lithify.errors import InvalidInput, LithifyError
+
+__all__ = [
+    "Address",
+    "MayHaveHappened",
+    "NoAnswer",
+    "Operation",
+    "Outcome",
+    "Refused",
+    "parse_address",
+]
+
+
+class Operation(IntEnum):
+    """See the module."""
+
+    PROPOSE = 1
+    READ = 2
+    CREATE = 3
+    CHANGE = 4
+    TRANSFER = 5
+    SNAPSHOT = 6
+    COMPACT = 7
+    MEMBERS = 8
+    OVERVIEW = 9
+
+
+class Outcome(IntEnum):
+    """See the module."""
+
+    DONE = 0
+    ELSEWHERE = 1
+    NOT_NOW = 2
+    UNKNOWN = 3
+    REFUSED = 4
+
+
+class Refused(LithifyError):
+    """The node says that this can never be."""
+
+
+class MayHaveHappened(LithifyError):
+    """What was asked for has happened, or has not, or will."""
+
+
+class NoAnswer(LithifyError):
+    """Nobody who could do it was found in time; nothing has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node is reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`, an IPv6 address in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidInput(f"address {text!r} must be like 127.0.0.1:7001")
+    return Address(host, int(port))

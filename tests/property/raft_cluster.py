@@ -1,0 +1,502 @@
+"""Whole members of a Raft group in a bad world: core, storage, machine, disks; driven by one seed.
+
+    python -m tests.property.raft_cluster [--seeds N] [--first SEED] [--steps N]
+
+Every member has its own disk, on which any operation may be the last: what was not durable may then
+be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
+work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
+links break, clocks run at different speeds, members come and go, snapshots are taken and sent,
+segments dropped and merged, live entries rewritten at the head of the log. Checked:
+
+- every member applies the same command at each index
+- after each restart, every live entry can be read and is the one that its key is about
+- clients' histories are linearizable, key by key; what was answered stays
+- in the end the world heals: all members come to the same state, and all values can be read there
+
+A clock of the world counts steps: an operation is called and answered at steps of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lithify.clock import ManualClock
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
+from lithify.raft import kv_format as kv
+from lithify.raft.compactor import CompactionSettings
+from lithify.raft.core import Change, ConfChange, Config, CoreSettings, Dropped, Mode, Op, Role
+from lithify.raft.core.errors import InvalidChange
+from lithify.raft.group import Group, GroupSettings
+from lithify.raft.kv import ROW, KvMachine, KvState
+from lithify.raft.requests import Answer, Result
+from lithify.raft.segment import SegmentLimits
+from lithify.raft.sending import SendingSettings
+from lithify.raft.storage import RaftStorage, StorageSettings
+from lithify.raft.transfer import TransferMessage
+from lithify.raft.wal import Rolled
+from tests.linearizable import Op as ClientOp
+from tests.linearizable import explain, is_linearizable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lithify.liveset import LiveSet
+    from lithify.raft.core import Message
+    from lithify.raft.jobs import Job
+    from lithify.raft.machine import Effect, Meta
+    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.wal import WalEvent
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+KEYS = (b"a", b"b", b"c")
+GROUP = "g"
+HEAL_ROUNDS_MAX = 600
+
+
+class WatchedMachine(KvMachine):
+    """Tells the world what is applied."""
+
+    def __init__(self, applied: dict[int, tuple[int, bytes]]) -> None:
+        self.applied = applied
+
+    def apply(
+        self, meta: Meta, command: bytes, state: KvState
+    ) -> tuple[KvState, bytes, Sequence[Effect]]:
+        fact = (meta.term, command)
+        assert self.applied.setdefault(meta.index, fact) == fact, f"two histories at {meta.index}"
+        return super().apply(meta, command, state)
+
+
+def live_in(_: str, pieces: Iterable[bytes]) -> LiveSet:
+    machine = KvMachine()
+    return machine.live_indexes(machine.load(pieces))
+
+
+class Member:
+    """One process: its disk, and what its threads have to do."""
+
+    def __init__(self, world: World, name: str, disk: MemoryFileSystem) -> None:
+        self.world = world
+        self.name = name
+        self.disk = disk
+        rng = world.random
+        kind = rng.choice(["CRASH", "CRASH_AFTER"])
+        lives = rng.randrange(20, 1500) if world.crashes else 10**9
+        faults = [Fault("mutating", "*", lives, kind=kind)]
+        self.fs = FaultyFileSystem(disk, faults)
+        self.events: list[WalEvent] = []
+        self.rolled: list[Rolled] = []
+        self.flushed: list[tuple[Rolled, list[Flushed]]] = []
+        self.jobs: list[Job] = []
+        self.results: list[tuple[Job, object]] = []
+        self.calls = 0
+        self.storage = RaftStorage(self.fs, "d", world.storage_settings)
+        self.storage.open_groups(live_in)
+        machine = WatchedMachine(world.applied)
+        settings = world.settings_of(name)
+        self.group = Group(self.storage, GROUP, name, machine, settings, rng.randrange)
+        check_live(self)
+
+    def flush_wal(self) -> None:
+        self.events += self.storage.wal.flush()
+
+    def take_event(self) -> None:
+        event = self.events.pop(0)
+        if isinstance(event, Rolled):
+            self.rolled.append(event)
+        else:
+            self.group.wal_event(event)
+
+    def write_segments(self) -> None:
+        rolled = self.rolled.pop(0)
+        self.flushed.append((rolled, self.storage.flush(rolled)))
+
+    def settle(self) -> None:
+        rolled, flushed = self.flushed.pop(0)
+        self.storage.settle(rolled, flushed)
+        for each in flushed:
+            self.group.settled(each)
+
+    def run_job(self) -> None:
+        job = self.jobs.pop(0)
+        try:
+            self.results.append((job, job()))
+        except Exception as error:
+            raise AssertionError(f"{job.what} failed") from error
+
+    def finish_job(self) -> None:
+        job, result = self.results.pop(0)
+        self.world.counts[job.what.split(" ")[0]] += 1
+        self.group.job_done(job, result)
+
+    def background(self) -> list[Callable[[], None]]:
+        """What its threads could do now."""
+        can = [self.flush_wal]
+        for queue, act in (
+            (self.events, self.take_event),
+            # The next file's entries go behind those of the last, which must be taken in by then.
+            (self.rolled and not self.flushed, self.write_segments),
+            (self.flushed, self.settle),
+            (self.jobs, self.run_job),
+            (self.results, self.finish_job),
+        ):
+            if queue:
+                can.append(act)
+        return can
+
+    @property
+    def state(self) -> KvState:
+        return self.group._at.state
+
+    @property
+    def leads(self) -> bool:
+        return self.group._role is Role.LEADER
+
+
+def check_live(member: Member) -> None:
+    """Every row of the state leads to an entry with its value."""
+    state = member.state
+    places = {ROW.unpack(row)[0]: (key, row) for key, row in state.rows.items()}
+    assert frozenset(state.live.live_set()) == frozenset(places)
+    for entry in member.group._own.log.read(sorted(places)):
+        key, row = places[entry.index]
+        command = entry.payload[8:]
+        assert kv.parse_key(command)[1] == key
+        assert kv.digest_of(kv.value_at(command)) == ROW.unpack(row)[2]
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.now = 0
+        self.crashes = rng.random() < 0.8
+        self.loss = rng.choice((0.0, 0.02, 0.1))
+        self.applied: dict[int, tuple[int, bytes]] = {}
+        self.counts: Counter[str] = Counter()
+        self.network: list[Message] = []
+        self.broken: set[frozenset[str]] = set()
+        self.dead: dict[str, MemoryFileSystem] = {}
+        self.members: dict[str, Member] = {}
+        self.history: dict[bytes, list[ClientOp]] = {key: [] for key in KEYS}
+        self.known: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
+        self.values = 0
+        self.storage_settings = StorageSettings(
+            wal_bytes_max=rng.choice((400, 1500, 6000)),
+            segments=SegmentLimits(rng.choice((3, 8, 20)), rng.choice((300, 1000))),
+        )
+        self.snapshot_entries = rng.choice((4, 12, 40))
+        self.after_drops = rng.choice((1, 2, 5))
+        self.voters = frozenset(NAMES[: rng.choice((3, 3, 5))])
+        self.speeds = {name: rng.choice((0.2, 0.5, 0.5)) for name in NAMES}
+        self.disks = {name: rng.choice((0.2, 0.6, 1.0)) for name in NAMES}
+        for name in NAMES:
+            self.start(name, MemoryFileSystem())
+        storm = rng.choice((0.3, 1, 3)) if self.crashes else 0.3
+        self.actions: list[tuple[float, Callable[[], None]]] = [
+            (14, self.tick),
+            (60, self.background),
+            (60, self.deliver),
+            (25, self.call),
+            (1.5 * storm, self.change),
+            (0.3 * storm, self.transfer),
+            (0.5 * storm, self.crash),
+            (6, self.restart),
+            (1 * storm, self.break_link),
+            (3 * storm, self.heal_link),
+            (1, self.maintain),
+        ]
+
+    def settings_of(self, name: str) -> GroupSettings:
+        core = partial(
+            CoreSettings,
+            election_ticks=6,
+            append_bytes_max=200,
+            inflight_messages_max=4,
+            inflight_bytes_max=600,
+            apply_bytes_max=300,
+        )
+        return GroupSettings(
+            Config(self.voters) if name in self.voters else Config(),
+            snapshot_entries=self.snapshot_entries,
+            sending=SendingSettings(150, resend_ticks=3, tries_max=4, backoff_ticks=4),
+            receive_silence_ticks=15,
+            compaction=CompactionSettings(after_drops=self.after_drops, link_keep_ms=2000),
+            clock=self.clock,
+            core=core,
+        )
+
+    # Members.
+
+    def start(self, name: str, disk: MemoryFileSystem) -> None:
+        try:
+            self.members[name] = Member(self, name, disk)
+        except PowerCut:
+            self.dead[name] = self.after_crash(disk)
+
+    def after_crash(self, disk: MemoryFileSystem) -> MemoryFileSystem:
+        self.counts["crashes"] += 1
+        torn = self.random.random() < 0.7
+        return disk.crash_clone(self.random) if torn else disk.kill_clone()
+
+    @contextlib.contextmanager
+    def running(self, member: Member) -> Iterator[None]:
+        """Something happens in a member's process, which may be its end."""
+        try:
+            yield
+        except PowerCut:
+            self.end(member)
+
+    def end(self, member: Member) -> None:
+        del self.members[member.name]
+        self.dead[member.name] = self.after_crash(member.disk)
+
+    def work(self, member: Member) -> None:
+        out = member.group.work()
+        member.jobs += out.jobs
+        for message in out.messages:
+            self.counts["transfers"] += isinstance(message, TransferMessage)
+            lost = self.random.random() < self.loss
+            if not lost and frozenset((message.sender, message.to)) not in self.broken:
+                self.network.append(message)
+
+    def one(self) -> Member | None:
+        return self.random.choice(list(self.members.values())) if self.members else None
+
+    def a_leader(self) -> Member | None:
+        leaders = [member for member in self.members.values() if member.leads]
+        return self.random.choice(leaders) if leaders else None
+
+    # What happens.
+
+    def run(self, steps: int) -> None:
+        weights = [weight for weight, _ in self.actions]
+        for _, action in self.random.choices(self.actions, weights, k=steps):
+            self.now += 1
+            action()
+        self.heal()
+        self.check_history()
+
+    def tick(self) -> None:
+        self.clock.advance(0.1)
+        for member in list(self.members.values()):
+            if self.random.random() < self.speeds[member.name]:
+                with self.running(member):
+                    member.group.tick()
+                    self.work(member)
+
+    def background(self) -> None:
+        for member in list(self.members.values()):
+            if self.random.random() < self.disks[member.name]:
+                with self.running(member):
+                    self.random.choice(member.background())()
+                    self.work(member)
+
+    def deliver(self) -> None:
+        for _ in range(min(len(self.network), self.random.choice((1, 4, 10)))):
+            in_order = self.random.random() < 0.8
+            place = 0 if in_order else self.random.randrange(len(self.network))
+            message = self.network[place]
+            if self.random.random() >= 0.03:
+                del self.network[place]
+            self.hand_over(message)
+
+    def hand_over(self, message: Message) -> None:
+        member = self.members.get(message.to)
+        if member is not None:
+            with self.running(member):
+                member.group.receive(message)
+                self.work(member)
+
+    def change(self) -> None:
+        member = self.a_leader()
+        if member is None:
+            return
+        names = self.random.sample(NAMES, self.random.choice((1, 1, 2)))
+        changes = tuple(Change(self.random.choice(list(Op)), name) for name in names)
+        change = ConfChange(changes, self.random.choice((Mode.AUTO, Mode.JOINT)))
+        with self.running(member):
+            member.group.propose_change(change, self.changed)
+            self.work(member)
+
+    def changed(self, result: Result) -> None:
+        self.counts["changes"] += isinstance(result, Answer)
+
+    def transfer(self) -> None:
+        if (member := self.a_leader()) is not None:
+            with self.running(member), contextlib.suppress(Dropped, InvalidChange):
+                member.group.transfer(self.random.choice(NAMES))
+                self.work(member)
+
+    def crash(self) -> None:
+        if self.crashes and (member := self.one()) is not None:
+            self.end(member)
+
+    def restart(self) -> None:
+        if self.dead:
+            name = self.random.choice(list(self.dead))
+            self.start(name, self.dead.pop(name))
+
+    def break_link(self) -> None:
+        one, two = self.random.sample(NAMES, 2)
+        links = {frozenset((one, two))}
+        if self.random.random() < 0.6:
+            leader = self.a_leader()
+            one = one if leader is None else leader.name
+            links = {frozenset((one, name)) for name in NAMES if name != one}
+        self.broken |= links
+
+    def heal_link(self) -> None:
+        if self.random.random() < 0.5:
+            self.broken.clear()
+        elif self.broken:
+            self.broken.remove(self.random.choice(sorted(self.broken, key=sorted)))
+
+    def maintain(self) -> None:
+        if (member := self.one()) is not None:
+            with self.running(member):
+                group = member.group
+                self.random.choice((group.take_snapshot, group.compact, group.rewrite))()
+                self.work(member)
+
+    # Clients.
+
+    def call(self) -> None:
+        leader = self.a_leader()
+        member = self.one() if leader is None or self.random.random() < 0.2 else leader
+        if member is None or member.calls > 4:
+            return
+        key = self.random.choice(KEYS)
+        self.values += 1
+        value = b"%d" % self.values + b"." * self.random.choice((0, 10, 60))
+        kind = self.random.choice(("put", "put", "put", "cas", "get", "get", "delete"))
+        op = ClientOp(kind, self.now, None if kind in ("get", "delete") else value)
+        group = member.group
+        done = partial(self.answered, member, key, op)
+        self.history[key].append(op)
+        member.calls += 1
+        if kind == "put":
+            group.propose(kv.put(key, value), done)
+        elif kind == "cas":
+            op.expected = self.known[key]
+            group.propose(kv.compare_and_set(key, value, op.expected), done)
+        elif kind == "delete":
+            group.propose(kv.delete(key), done)
+        else:
+            group.read(kv.get(key), done)
+        with self.running(member):
+            self.work(member)
+
+    def answered(self, member: Member, key: bytes, op: ClientOp, result: Result) -> None:
+        if self.members.get(member.name) is not member and member.name in self.members:
+            raise AssertionError("an answer of a dead member")
+        member.calls -= 1
+        if isinstance(result, Dropped):
+            # Nothing has happened, and nothing will.
+            self.history[key] = [other for other in self.history[key] if other is not op]
+            self.counts["dropped"] += 1
+            return
+        if not isinstance(result, Answer):
+            self.counts["unknown"] += 1
+            return
+        self.counts[op.kind] += 1
+        op.returned = self.now
+        reply = kv.parse_reply(result.reply)
+        if op.kind == "get":
+            op.answer = reply.value if reply.outcome is kv.Outcome.DONE else None
+            self.known[key] = op.answer
+        else:
+            op.answer = reply.outcome is kv.Outcome.DONE
+
+    def check_history(self) -> None:
+        for key, ops in self.history.items():
+            assert is_linearizable(ops), f"key {key!r} is not linearizable\n{explain(ops)}"
+
+    # The end.
+
+    def heal(self) -> None:
+        self.broken.clear()
+        self.loss = 0
+        self.crashes = False
+        while self.dead:
+            self.restart()
+        for member in list(self.members.values()):
+            member.fs.clear()
+        final: list[int] = []
+        for _ in range(HEAL_ROUNDS_MAX):
+            self.now += 1
+            self.heal_round()
+            leader = self.a_leader()
+            if not final and leader is not None:
+                done = partial(self.ended, final)
+                leader.group.propose(kv.put(b"end", b"%d" % self.now), done)
+            if final and self.all_the_same(final[0]):
+                return
+        lines = [str(member.group._core.status()) for member in self.members.values()]
+        raise AssertionError("no progress\n" + "\n".join(lines))
+
+    def ended(self, final: list[int], result: Result) -> None:
+        if isinstance(result, Answer):
+            final.append(result.index)
+
+    def heal_round(self) -> None:
+        self.clock.advance(0.1)
+        for member in list(self.members.values()):
+            member.group.tick()
+            self.work(member)
+            for _ in range(12):
+                for act in member.background():
+                    act()
+                self.work(member)
+        network, self.network = self.network, []
+        for message in network:
+            self.hand_over(message)
+
+    def all_the_same(self, index: int) -> bool:
+        """All members of the newest configuration are that far, and have the same."""
+        leaders = [member for member in self.members.values() if member.leads]
+        if not leaders:
+            return False
+        leader = max(leaders, key=lambda member: member.group._core.term)
+        members = [self.members[name] for name in leader.group._core.config.members | {leader.name}]
+        if any(member.group.applied_index < index for member in members):
+            return False
+        if len({member.group.applied_index for member in members}) > 1:
+            return False
+        for member in members:
+            assert member.state.rows == leader.state.rows, "two states"
+            check_live(member)
+        return True
+
+
+def simulate(seed: int, steps: int = 1200) -> World:
+    world = World(seed)
+    try:
+        world.run(steps)
+    except BaseException:
+        again = f"python -m tests.property.raft_cluster --first {seed} --seeds 1 --steps {steps}"
+        print(f"seed {seed} failed: {again}", file=sys.stderr)
+        raise
+    return world
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1200)
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        counts += simulate(seed, arguments.steps).counts
+    print(f"{arguments.seeds} seeds: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+
+
+if __name__ == "__main__":
+    main()
