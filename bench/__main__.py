@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from bench import blobs, blobs_http, compaction, foundation, reading, topics
+from bench import blobs, blobs_http, compaction, foundation, raft, raft_storage, reading, topics
 from bench.harness import compare, table
 
 if TYPE_CHECKING:
@@ -29,14 +29,8 @@ if TYPE_CHECKING:
 
     from bench.harness import Case, Result
 
-NAMES = (
-    *foundation.CASES,
-    *topics.CASES,
-    *reading.CASES,
-    *blobs.CASES,
-    *blobs_http.CASES,
-    *compaction.CASES,
-)
+_MODULES = (foundation, topics, reading, blobs, blobs_http, compaction, raft_storage, raft)
+NAMES = tuple(name for module in _MODULES for name in module.CASES)
 
 
 def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, Iterable[Case]]:
@@ -44,20 +38,11 @@ def rows(name: str, directory: str, *, quick: bool, gib: float) -> tuple[int, It
     if name in compaction.CASES:
         of_compaction = compaction.QUICK if quick else compaction.FULL.of(gib)
         return of_compaction.rounds, compaction.CASES[name](directory, of_compaction)
-    if name in topics.CASES:
-        of_topics = topics.QUICK if quick else topics.FULL
-        return of_topics.rounds, topics.CASES[name](directory, of_topics)
-    if name in reading.CASES:
-        of_reading = reading.QUICK if quick else reading.FULL
-        return of_reading.rounds, reading.CASES[name](directory, of_reading)
-    if name in blobs.CASES:
-        of_blobs = blobs.QUICK if quick else blobs.FULL
-        return of_blobs.rounds, blobs.CASES[name](directory, of_blobs)
-    if name in blobs_http.CASES:
-        of_http = blobs_http.QUICK if quick else blobs_http.FULL
-        return of_http.rounds, blobs_http.CASES[name](directory, of_http)
-    sizes = foundation.QUICK if quick else foundation.FULL
-    return sizes.rounds, foundation.CASES[name](directory, sizes)
+    for module in _MODULES:
+        if name in module.CASES:
+            sizes = module.QUICK if quick else module.FULL
+            return sizes.rounds, module.CASES[name](directory, sizes)
+    raise KeyError(name)
 
 
 def main() -> None:

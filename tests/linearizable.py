@@ -74,7 +74,9 @@ def explain(ops: list[Op]) -> str:
     lines = []
     for op in sorted(ops, key=_by_call):
         end = "?" if op.returned == inf else f"{op.returned:.0f}"
-        lines.append(f"{op.called:.0f} to {end} {op.kind} {op.value!r} {op.expected!r} {op.answer!r}")
+        lines.append(
+            f"{op.called:.0f} to {end} {op.kind} {op.value!r} {op.expected!r} {op.answer!r}"
+        )
     return "\n".join(lines)
 
 

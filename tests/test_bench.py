@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import blobs, blobs_http, compaction, foundation, reading, topics
+from bench import blobs, blobs_http, compaction, foundation, raft, raft_storage, reading, topics
+from bench.etcd import find_etcd
 from bench.harness import Case, Result, compare, table
 
 ROOT = Path(__file__).parent.parent
@@ -26,8 +27,10 @@ def test_every_row_is_measured_and_printed(tmp_path: Path) -> None:
     lines = bench(tmp_path).splitlines()
     names = [line.split("|")[1].strip() for line in lines[2:]]
     served = (blobs_http,) if blobs_http.find_nginx() else ()
-    measured = (foundation, topics, reading, blobs, *served, compaction)
+    measured = (foundation, topics, reading, blobs, *served, compaction, raft_storage, raft)
     rows = [name for module in measured for name in module.CASES]
+    if not find_etcd():
+        rows.remove("raft-three")
     assert [name for name in names if "(" not in name] == rows
     assert len({len(line) for line in lines}) == 1, "the columns stand below each other"
 

@@ -1,13 +1,21 @@
-"""Nodes in processes of their own, started by the command as users do."""
+"""Nodes in processes of their own, started by the command as users do, and one without."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import uvicorn
+
+import lithify
+from lithify.http import create_app
+from lithify.pulsar.broker import Broker
 
 if TYPE_CHECKING:
     import signal
@@ -49,3 +57,21 @@ def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
             yield node
         finally:
             node.process.kill()
+
+
+@contextmanager
+def served_here(data: Path) -> Iterator[str]:
+    """A node of this process, whose runs are done here, without a Spark session; its address."""
+    with (
+        lithify.open(str(data)) as node,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
+        app = create_app(Broker(node.topics, name="here", version="0"), node.blobs)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

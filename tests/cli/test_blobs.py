@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from tests.cli.nodes import COMMAND, served
+from tests.cli.nodes import COMMAND, served_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,16 +71,36 @@ def tell_the_story(at: tuple[str, ...], directory: Path) -> str:
     assert "reclaimable" in blobs("stats", "photos", "--forecast", *at)
     assert blobs("erase-status", "photos", *at).startswith("photos: ")
     assert "does not exist" in refused("stats", "nothing", *at)
+    tell_what_is_refused(at, directory)
     return blob_id
 
 
+def tell_what_is_refused(at: tuple[str, ...], directory: Path) -> None:
+    """Also what a node refuses before it has heard all of a content."""
+    (directory / "large").write_bytes(bytes(3 * 2**20))
+    assert "larger than a segment" in refused("put", "photos", str(directory / "large"), *at)
+    for ttl in ("-5", "9" * 30):
+        assert "ttl" in refused("put", "photos", str(directory / "large"), "--ttl", ttl, *at)
+    assert str(directory) in refused("put", "photos", str(directory), *at)
+    for words in (("get", "photos", "none"), ("head", "photos", "none"), ("list", "photos")):
+        assert "expired" in refused(*words, "--include", "some", *at)
+    before = sorted(directory.iterdir())
+    assert "is not in the store" in refused(
+        "get", "photos", "none", "--out", str(directory / "new"), *at
+    )
+    assert sorted(directory.iterdir()) == before
+    assert "/dev/null" in refused("get", "photos", "none", "--out", "/dev/null", *at)
+
+
 def test_blobs_at_a_node(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as node:
-        at = ("--url", node.http)
+    with served_here(tmp_path / "data") as url:
+        at = ("--url", url)
         blob_id = tell_the_story(at, tmp_path)
         for _ in range(3):
             (tmp_path / "more").write_bytes(bytes(100_000))
             blobs("delete", "photos", blobs("put", "photos", str(tmp_path / "more"), *at)[:-1], *at)
+        create(at, "empty")
+        assert "nothing sealed, there is no segment" in blobs("compact", "empty", *at)
         plan = as_json("compact", "photos", "--dry-run", "--policy", "all", *at)
         assert "policy all" in plan[0]["text"]
         lines = blobs("compact", "photos", *at).splitlines()
@@ -90,8 +109,9 @@ def test_blobs_at_a_node(tmp_path: Path) -> None:
         assert "admin" in blobs("compaction-history", "photos", *at)
         assert "--master" in refused("compact", "photos", "--master", "local", *at)
         assert "policy" in refused("compact", "photos", "--policy", "some", *at)
+        for wrong in ("ü=1", "a=x\ny"):
+            assert "no header" in refused("put", "photos", "--meta", wrong, *at)
         assert as_json("head", "photos", blob_id, *at)["id"] == blob_id
-        assert node.end(signal.SIGTERM)[0] == 0
 
 
 def test_blobs_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 import httpx
@@ -45,6 +46,27 @@ def fill(data: Path) -> None:
             topic.append(key=f"k{number % 10}", value=b"v%d" % number)
 
 
+def watch_one_that_is_cancelled(url: str) -> None:
+    """A run that takes ten seconds for as many kilobytes; others look on, and one stops it."""
+    at = f"{url}/admin/v2/persistent/public/default/orders"
+    slow = {"compaction_read_bytes_per_s": 1024}
+    httpx.post(f"{at}/compactionSettings", json=slow).raise_for_status()
+    httpx.put(f"{at}/compaction").raise_for_status()
+    assert topics("compaction-status", "orders", "--url", url).startswith(f"{ORDERS}: ")
+    assert "going on" in refused("compact", "orders", "--url", url)
+
+    def stop() -> None:
+        while httpx.get(f"{at}/compaction/progress").json()[0]["phase"] != "index":
+            pass
+        httpx.delete(f"{at}/compaction").raise_for_status()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert "cancelled" in refused("compaction-status", "orders", "--watch", "--url", url)
+    stopping.join()
+    httpx.delete(f"{at}/compactionSettings").raise_for_status()
+
+
 def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: Path) -> None:
     fill(tmp_path)
     with served(tmp_path) as node:
@@ -52,6 +74,11 @@ def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: 
         assert topics("compaction-status", "orders", *at) == f"{ORDERS}: has not been compacted\n"
         [planned] = json.loads(topics("compact", "orders", "--dry-run", "--json", *at))
         assert "horizon" in planned["text"]
+        told = topics("compact", "orders", "--dry-run", *at).splitlines()
+        assert told[0] == ORDERS
+        assert told[-1].startswith("not included: 100 entries")
+        assert topics("compaction-history", "orders", "--json", *at) == "[]\n", "it was no run"
+        watch_one_that_is_cancelled(node.http)
         lines = topics("compact", "orders", *at).splitlines()
         assert lines[0].startswith(f"{ORDERS}: done in ")
         assert [line.split()[:3] for line in lines[2:4]] == [
@@ -61,7 +88,11 @@ def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: 
         assert "nothing to do" in topics("compact", "orders", *at)
         [status] = json.loads(topics("compaction-status", "orders", "--watch", "--json", *at))
         assert status["status"] == "SUCCESS"
-        assert "admin" in topics("compaction-history", "orders", *at)
+        history = topics("compaction-history", "orders", *at).splitlines()
+        assert [(" done " in row, " cancelled " in row) for row in history[-2:]] == [
+            (True, False),
+            (False, True),
+        ]
         assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")
         row = json.loads(topics("get", "orders", "k3", "--json", *at))
         assert (row["id"], row["value"]) == ("1:93", "v93")

@@ -110,7 +110,7 @@ def test_a_crash_at_every_operation(what: str) -> None:
             member.check()
             spans = compactable(member.log.segments.spans, member.log.state)
             state, root = member.log.state, member.own.directory
-            measured = run_measure(member.fs, root, spans, state, lambda _: None)
+            measured = run_measure(member.fs, root, spans, state, LIMITS, lambda _: None)
             assert plan_merges(measured, LIMITS) == []  # 7
             assert sum(segment.live_entries for segment in measured) == len(LIVE)
             assert sum(segment.span.ref.entries for segment in measured) <= 2 * len(LIVE)

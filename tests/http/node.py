@@ -62,7 +62,11 @@ class HttpNode:
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         """Any request."""
-        return self.loop.run_until_complete(self._client.request(method, path, **more))
+        return self.loop.run_until_complete(self.asks(method, path, **more))
+
+    async def asks(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """The same, while another one is on its way."""
+        return await self._client.request(method, path, **more)
 
     def get(self, path: str) -> Any:
         """What a path below /admin/v2 says; it must be there."""

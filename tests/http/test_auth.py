@@ -22,6 +22,8 @@ from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastapi import FastAPI
 
 SECRET = b"a secret of more than thirty-two bytes"
@@ -73,6 +75,11 @@ class Site:
         )
         stores.create("photos", capacity_bytes=2**20, segment_bytes=2**18, namespace=str(SHOP))
         self.app: FastAPI = create_app(broker, stores)
+        self._ends = (stores.close, topics.close)
+
+    def close(self) -> None:
+        for end in self._ends:
+            end()
 
     def token(self, name: str) -> str:
         expires_s = self.clock.now_ms() // 1000 + 60
@@ -102,8 +109,14 @@ class Site:
         return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
-def test_no_route_is_open_but_those_that_say_how_the_node_is() -> None:
+@pytest.fixture
+def site() -> Iterator[Site]:
     site = Site()
+    yield site
+    site.close()
+
+
+def test_no_route_is_open_but_those_that_say_how_the_node_is(site: Site) -> None:
     routes = site.routes()
     assert len(routes) > 30
     stranger = f"Bearer {site.token('stranger')}"
@@ -198,12 +211,11 @@ MEMBERS = ADMINS | {"writer", "reader"}
         ("GET", "/blobs/nothing/x", {"root"}),
     ],
 )
-def test_each_may_send_what_was_granted(method: str, path: str, who: set[str]) -> None:
-    assert Site().allowed(method, path) == who
+def test_each_may_send_what_was_granted(site: Site, method: str, path: str, who: set[str]) -> None:
+    assert site.allowed(method, path) == who
 
 
-def test_a_store_is_deleted_by_who_administers_its_namespace() -> None:
-    site = Site()
+def test_a_store_is_deleted_by_who_administers_its_namespace(site: Site) -> None:
     statuses = [
         site.ask("DELETE", "/blobs/photos", f"Bearer {site.token(name)}").status_code
         for name in ("writer", "reader", "clerk", "root")
@@ -211,8 +223,7 @@ def test_a_store_is_deleted_by_who_administers_its_namespace() -> None:
     assert statuses == [403, 403, 204, 404]
 
 
-def test_a_name_written_otherwise_is_the_same_name() -> None:
-    site = Site()
+def test_a_name_written_otherwise_is_the_same_name(site: Site) -> None:
     boss = f"Bearer {site.token('boss')}"
     assert site.ask("GET", "/admin/v2/tenants/sho%70", boss).status_code == 200
     assert site.ask("GET", "/admin/v2/persistent/pu%62lic/default", boss).status_code == 403
@@ -223,9 +234,8 @@ def test_a_name_written_otherwise_is_the_same_name() -> None:
 @pytest.mark.parametrize(
     "authorization", ["", "Bearer", "Bearer ", "Bearer a.b.c", "Basic cm9vdDo=", "Bearer \xff\xfe"]
 )
-def test_what_is_no_token_is_answered_with_401(authorization: str) -> None:
+def test_what_is_no_token_is_answered_with_401(site: Site, authorization: str) -> None:
     headers = [(b"authorization", authorization.encode("latin-1"))]
-    site = Site()
 
     async def answer() -> httpx.Response:
         transport = httpx.ASGITransport(site.app)
@@ -238,8 +248,7 @@ def test_what_is_no_token_is_answered_with_401(authorization: str) -> None:
     assert refused.json()["reason"]
 
 
-def test_an_expired_token_is_answered_with_401() -> None:
-    site = Site()
+def test_an_expired_token_is_answered_with_401(site: Site) -> None:
     root = f"bearer {site.token('root')}"
     assert site.ask("GET", "/admin/v2/tenants", root).status_code == 200
     site.clock.advance(60)

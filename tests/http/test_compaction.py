@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from lithify.compaction.jobs import LocalJobs
 from lithify.errors import RunRefused
 from lithify.fs import write_atomic
 from lithify.topics.compaction_service import LogCompactionService
+from lithify.topics.compaction_settings import CompactionSettings
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def test_a_topic_is_compacted_on_request_as_pulsars_tools_do_it(node: HttpNode) 
     assert stats["lastCompactionRemovedEventCount"] == 990
     assert stats["lastCompactionSucceedTimestamp"] > 0
     assert stats["lastCompactionFailedTimestamp"] == 0
+    assert stats["lastCompactionDurationTimeInMills"] == 0, "by a clock that stands still"
+    assert len(stats) == 4
     internal = node.get(f"{AT}/internalStats")
     assert internal["compactedLedger"]["entries"] == 10
     cursor = internal["cursors"]["__compaction"]
@@ -335,6 +339,40 @@ def test_settings_of_a_topic_come_before_those_of_its_namespace(node: HttpNode) 
     node.do("DELETE", f"{NAMESPACE}/compactionThreshold")
     node.do("DELETE", f"{AT}/compactionSettings")
     assert node.get(f"{AT}/compactionSettings") == {}
+
+
+DEFAULTS = asdict(CompactionSettings())
+
+
+def values_of(name: str) -> list[Any]:
+    """Three for a setting, each another than the one before it, the first not the default."""
+    default = DEFAULTS[name]
+    if isinstance(default, bool):
+        return [not default, default, not default]
+    if name == "compaction_order":
+        return ["event", "publish", "event"]
+    return [0.1, 0.2, 0.3] if isinstance(default, float) else [2**20, 2**21, 2**22]
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_setting_can_be_set_for_node_namespace_and_topic(name: str) -> None:
+    by_node, by_namespace, by_topic = values_of(name)
+    with HttpNode(compaction=CompactionSettings(**{name: by_node})) as node:
+        topic = node.topic()
+
+        def applies(value: Any) -> None:
+            assert getattr(topic.compaction.settings(), name) == value
+            assert node.get(f"{AT}/compactionSettings?applied=true") == {**DEFAULTS, name: value}
+
+        applies(by_node)
+        node.do("POST", f"{NAMESPACE}/compactionSettings", {name: by_namespace})
+        applies(by_namespace)
+        node.do("POST", f"{AT}/compactionSettings", {name: by_topic})
+        applies(by_topic)
+        node.do("POST", f"{AT}/compactionSettings", {name: None})
+        applies(by_namespace)
+        node.do("DELETE", f"{NAMESPACE}/compactionSettings")
+        applies(by_node)
 
 
 def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.clock import SystemClock
+from lithify.clock import ManualClock
 from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import DamagedFile, JobFailed, RunCancelled
 from lithify.pipeline.jobs import SparkJobs
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Jobs
 
 
+CLOCK = ManualClock()
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerJobs]:
-    jobs = WorkerJobs(SystemClock(), master="local[2,4]", preload=["tests.spark.tasks"])
+    jobs = WorkerJobs(CLOCK, idle_s=300, master="local[2,4]", preload=["tests.spark.tasks"])
     yield jobs
     jobs.close()
 
@@ -131,3 +134,23 @@ def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(
     assert worker.pid is None
     again = worker.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
     assert list(again) == [(0, 2)]
+
+
+def test_a_worker_stays_warm_and_is_let_go_when_it_was_idle_for_long(worker: WorkerJobs) -> None:
+    def work() -> int | None:
+        list(worker.run("double", tasks.double, [1], check=no_check, progress=ignore_progress))
+        return worker.pid
+
+    def idle(seconds: int) -> int | None:
+        CLOCK.advance(seconds)
+        worker.maintain()
+        return worker.pid
+
+    pid = work()
+    assert pid is not None
+    assert idle(200) == pid
+    assert work() == pid
+    assert idle(299) == pid
+    assert idle(1) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

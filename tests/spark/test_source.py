@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from lithify.log.manifest import SegmentRef
     from lithify.topics.topic import Topic
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -264,13 +265,26 @@ def test_a_planned_query_reads_what_it_has_planned(spark: SparkSession, orders: 
     assert sorted(planned.map(value).collect()) == before
 
 
-def parts_of(topic: Topic) -> list[ScanPart]:
+def parts_of(topic: Topic, bounds: Bounds | None = None) -> list[ScanPart]:
     """Planned by somebody who is gone."""
     fs = LocalFileSystem()
     (partition,) = find_place(fs, path_of(topic)).partitions(fs)
     with ExitStack() as stack:
         snapshot = open_partition(stack, fs, partition)
-        return plan_partition(fs, partition, snapshot, compacted=True, bounds=Bounds())
+        bounds = bounds or Bounds()
+        return plan_partition(fs, partition, snapshot, compacted=True, bounds=bounds)
+
+
+def test_positions_and_times_leave_out_the_view_or_what_is_above_it(orders: Topic) -> None:
+    def segments(**bounds: int) -> list[SegmentRef]:
+        return [part.segment for part in parts_of(orders, Bounds(**bounds))]
+
+    view, sealed, active = segments()
+    assert view in (orders.log.manifest.view or ())
+    assert segments(low=sealed.first_position) == [sealed, active]
+    assert segments(high=sealed.first_position - 1) == [view]
+    assert segments(time_min_ms=view.time_max + 1) == [sealed, active]
+    assert segments(time_max_ms=sealed.time_min - 1) == [view, active], "its times are not known"
 
 
 def test_a_part_whose_files_are_gone_is_not_read_as_something_else(orders: Topic) -> None:

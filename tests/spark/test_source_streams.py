@@ -96,6 +96,38 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, data: str, tmp_p
     with_topics.close()
 
 
+def test_a_stream_that_fails_in_the_middle_of_a_batch_gets_that_batch_again(
+    spark: SparkSession, data: str, tmp_path: Path
+) -> None:
+    """Although what it had planned was compacted, and is nowhere any more as it was."""
+    topics = open_topics(data)
+    topic = topics.create(NAME)
+    for number in range(12):
+        topic.append(key=f"k{number % 4}", value=b"%d" % number)
+    topic.compaction.run("test")
+
+    def fail(frame: DataFrame, _: int) -> None:
+        frame.count()
+        raise ArithmeticError("whoever takes it fails")
+
+    stream = spark.readStream.format("lithify").option("view", "compacted").load(path_of(data))
+    failing = (
+        stream.writeStream.foreachBatch(fail)
+        .option("checkpointLocation", f"{tmp_path}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match="whoever takes it fails"):
+        failing.awaitTermination(120)
+    topic.append(key="k0", value=b"12")
+    topic.append(key="k1", value=None)
+    topic.compaction.run("test")
+    topic.maintain()
+    found = drain(spark, path_of(data), f"{tmp_path}/checkpoint", view="compacted")
+    assert found == [b"10", b"11", b"12", b""], "8 and 9 were superseded by what comes after them"
+    topics.close()
+
+
 def test_a_compacted_stream_begins_with_the_view_and_sees_every_delete_after_it(
     spark: SparkSession, data: str, tmp_path: Path
 ) -> None:

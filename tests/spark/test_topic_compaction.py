@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import lithify
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.pipeline.jobs import SparkJobs
@@ -59,6 +60,37 @@ def test_the_view_that_spark_makes_is_what_a_naive_replay_keeps(
     life.check()
     assert life.oracle.kept == kept
     assert not life.strays()
+
+
+def test_a_session_that_is_there_is_used_and_left_alone(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[SparkSession] = []
+
+    class Seen(SparkJobs):
+        def __init__(self, session: SparkSession) -> None:
+            used.append(session)
+            super().__init__(session, small_weight=0)
+
+    monkeypatch.setattr("lithify.pipeline.jobs.SparkJobs", Seen)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with lithify.open(str(tmp_path / "data"), durability="none") as node:
+        topic = node.topics.create("orders")
+        for number in range(100):
+            topic.append(key=f"k{number % 10}", value=b"%d" % number)
+        topic.log.roll()
+        before = topic.log.manifest
+        planned = topic.plan_compaction(spark)
+        assert topic.log.manifest == before
+        assert "horizon" in planned.explain()
+        report = topic.compact(spark)
+        assert (report.result, report.kept_messages, report.trigger) == ("done", 10, "library")
+        assert planned.plan.bytes_written >= report.kept_bytes, "it was done as it was planned"
+        assert [each.value for each in topic.read(compacted=True)] == [
+            b"%d" % number for number in range(90, 100)
+        ]
+    assert used == [spark, spark]
+    assert spark.range(3).count() == 3, "it goes on"
 
 
 def test_a_worker_that_is_killed_during_a_rewrite_costs_an_attempt(

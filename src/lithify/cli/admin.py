@@ -39,6 +39,7 @@ __all__ = [
     "Wanted",
     "open_admin",
     "open_data",
+    "open_place",
     "remote_node",
     "topic_path",
 ]
@@ -107,13 +108,24 @@ class TopicsAdmin(Protocol):
 @contextmanager
 def open_admin(data: str | None, url: str | None, *, create: bool = False) -> Iterator[TopicsAdmin]:
     """What the options name; `create` makes a data directory that is not there."""
+    with open_place(data, url, create=create) as place:
+        yield place if isinstance(place, RemoteNode) else _Local(place)
+
+
+@contextmanager
+def open_place(
+    data: str | None, url: str | None, *, master: str | None = None, create: bool = False
+) -> Iterator[RemoteNode | Node]:
+    """A node that is asked over HTTP, or one of this process on a data directory."""
     if data is None:
+        if master is not None:
+            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
         yield remote_node(url)
     elif url is not None:
         raise InvalidInput("--data and --url name two different places: give one of them")
     else:
         with open_data(data, create=create) as node:
-            yield _Local(node)
+            yield node
 
 
 @contextmanager
@@ -282,7 +294,6 @@ class RemoteNode:
             raise NodeNotReached(self.url, str(getattr(error, "reason", error))) from error
         with answer:
             yield answer
-
 
     def upload(self, path: str, pieces: Iterable[bytes], headers: Mapping[str, str]) -> Any:
         """POST a content as it comes; what the node says to it, be it before it has heard all."""

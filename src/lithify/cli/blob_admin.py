@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify.cli.admin import NodeNotReached, open_data, remote_node
+from lithify.cli.admin import NodeNotReached, RemoteNode, open_place
 from lithify.cli.compaction_admin import POLL_S, run_when_disk_is_free, spark_jobs
 from lithify.errors import InvalidInput
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lithify.blobs.answer import Include
     from lithify.blobs.spool import Readable
     from lithify.blobs.stores import BlobStores
-    from lithify.cli.admin import RemoteNode
     from lithify.compaction.jobs import Jobs
     from lithify.node.node import Node
 
@@ -108,15 +107,11 @@ def open_blobs(
     data: str | None, url: str | None, master: str | None = None, *, create: bool = False
 ) -> Iterator[BlobsAdmin]:
     """What the options name; `create` makes a data directory that is not there."""
-    if data is None:
-        if master is not None:
-            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
-        yield _Remote(remote_node(url))
-    elif url is not None:
-        raise InvalidInput("--data and --url name two different places: give one of them")
-    else:
-        with open_data(data, create=create) as node, ExitStack() as stack:
-            yield _Local(node, master or node.settings.compaction_master, stack)
+    with open_place(data, url, master=master, create=create) as place, ExitStack() as stack:
+        if isinstance(place, RemoteNode):
+            yield _Remote(place)
+        else:
+            yield _Local(place, master or place.settings.compaction_master, stack)
 
 
 class _Remote:

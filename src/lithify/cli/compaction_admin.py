@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify.cli.admin import Refused, open_data, remote_node, topic_path
-from lithify.errors import InvalidInput, RunRefused
+from lithify.cli.admin import Refused, RemoteNode, open_place, topic_path
+from lithify.errors import RunRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lithify.cli.admin import RemoteNode
     from lithify.compaction.jobs import Jobs
     from lithify.topics.names import TopicName
     from lithify.topics.store import Topics
@@ -58,15 +57,11 @@ def open_compaction(
     data: str | None, url: str | None, master: str | None = None
 ) -> Iterator[CompactionAdmin]:
     """What the options name."""
-    if data is None:
-        if master is not None:
-            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
-        yield _Remote(remote_node(url))
-    elif url is not None:
-        raise InvalidInput("--data and --url name two different places: give one of them")
-    else:
-        with open_data(data) as node, ExitStack() as stack:
-            yield _Local(node.topics, master or node.settings.compaction_master, stack)
+    with open_place(data, url, master=master) as place, ExitStack() as stack:
+        if isinstance(place, RemoteNode):
+            yield _Remote(place)
+        else:
+            yield _Local(place.topics, master or place.settings.compaction_master, stack)
 
 
 class _Remote:

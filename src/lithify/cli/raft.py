@@ -17,6 +17,7 @@ Exit codes as everywhere; 1 also if a key is absent, or does not have what `cas`
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,7 +121,18 @@ async def _serve(settings: NodeSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = RaftNode(settings, LocalFileSystem(), KvMachine)
+    _collect_rarely()
     await node.run(stop, lambda address: typer.echo(f"raft  {address}"))
+
+
+def _collect_rarely() -> None:
+    """Have cycles looked for less often: a node makes many thousand entries a second, none in one.
+
+    Each look at the oldest objects goes through all entries in memory, a quarter of a million.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def _named_address(text: str) -> tuple[str, Address]:

@@ -77,7 +77,8 @@ class Shown:
         seconds = (report["finished_ms"] - report["started_ms"]) / 1000
         title = f"{name}: {report['result']} in {seconds:.1f} s ({report['trigger']})"
         if report["result"] == "nothing to do":
-            print_line(title)
+            declined = report.get("declined")
+            print_line(title + (f": {declined['why']}, {declined['detail']}" if declined else ""))
             return
         rows = [["judged", human_count(report.get(self.read, 0)), ""]]
         rows += [

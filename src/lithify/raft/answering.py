@@ -1,7 +1,7 @@
 """A node's answers to its clients: what they ask for is done by the groups.
 
-A client that has `ASKED_MAX` requests or `ASKED_BYTES_MAX` under way, or does not take its answers,
-is not read from until that is better. So memory is bounded by the number of clients.
+A client that has `ASKED_MAX` requests or `ASKED_BYTES_MAX` under way is not read from until that is
+better, nor is one that does not take its answers. So memory is bounded by the number of clients.
 
 Errors become outcomes (`operations.py`): a request that was not taken is `elsewhere`, with the
 leader's address, or `not now`; one whose fate nobody knows is `unknown`; the rest is refused.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
-from lithify.raft.errors import OutcomeUnknown
+from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.operations import Operation, Outcome
 from lithify.raft.wire import Answer
 
@@ -31,7 +31,6 @@ __all__ = ["Answering"]
 
 ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
-UNTAKEN_BYTES_MAX = 4 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
 AGAIN_S = 0.02
 
@@ -42,6 +41,7 @@ class _Asked:
 
     requests: int = 0
     size_bytes: int = 0
+    waits: bool = False
 
     @property
     def is_much(self) -> bool:
@@ -71,14 +71,16 @@ class Answering:
             channel.send(name, Answer(ask.number, outcome, index, body))
             client.requests -= 1
             client.size_bytes -= size
-            if not client.is_much:
-                channel.read_on(wanted=channel.unsent_bytes <= UNTAKEN_BYTES_MAX)
+            if client.waits and not client.is_much:
+                client.waits = False
+                channel.read_on(wanted=True)
 
         try:
             self._begin(name, ask, done)
         except LithifyError as error:
             done(error)
-        if client.is_much:
+        if client.is_much and not client.waits:
+            client.waits = True
             channel.read_on(wanted=False)
 
     def _begin(self, name: str, ask: Ask, done: requests.Done) -> None:
@@ -91,7 +93,7 @@ class Answering:
         elif ask.operation == Operation.OVERVIEW and not name:
             done(_reply(self._node_overview()))
         elif group is None:
-            raise InvalidInput(f"there is no group {name!r} on node {self._node.identity.node}")
+            raise GroupAbsent(name, self._node.identity.node)
         else:
             if ask.operation == Operation.PROPOSE:
                 group.propose(ask.body, done)
@@ -114,6 +116,8 @@ class Answering:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
         elif isinstance(result, OutcomeUnknown):
             outcome = Outcome.UNKNOWN
+        elif isinstance(result, GroupAbsent):
+            outcome = Outcome.ABSENT
         return outcome, 0, text.encode()
 
     # --- the operations that are not the machine's -------------------------------------------

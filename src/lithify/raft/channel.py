@@ -19,10 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import ProtocolError
 from lithify.logger import get_logger
-from lithify.raft.wire import FRAME_HEADER_BYTES, decode_frame, encode_frame, frame_bytes, size_of
+from lithify.raft.wire import (
+    FRAME_HEADER_BYTES,
+    decode_frame,
+    encode_message,
+    frame_bytes,
+    join_frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lithify.checksum import Buffer
 
     Heard = Callable[["Channel", list[tuple[str, Any]]], None]
     Lost = Callable[["Channel"], None]
@@ -32,7 +40,7 @@ __all__ = ["FRAME_BYTES_MAX", "Channel"]
 HELLO_BYTES_MAX = 2**16
 FRAME_BYTES_MAX = 32 * 2**20
 """Above any message: a command has at most half of it."""
-FRAME_BYTES_USUAL = 2**20
+FRAME_BYTES_USUAL = 2**16
 RECEIVE_BYTES = 2**16
 RECEIVE_BYTES_FULL = 2**20
 SILENCE_MS_MAX = 10_000
@@ -52,9 +60,11 @@ class Channel(asyncio.BufferedProtocol):
         self._start = 0
         self._stop = 0
         self._limit = HELLO_BYTES_MAX
-        self._queue: list[tuple[str, object]] = []
+        self._queue: list[Buffer] = []
         self._queued_bytes = 0
         self._flushing = False
+        self._gone = asyncio.Event()
+        self._wanted = self._taken = True
         self.peer = "?"
         self.node = ""
         """Who is at the other end; empty for a client, or before it has said so."""
@@ -99,6 +109,7 @@ class Channel(asyncio.BufferedProtocol):
         self._buffer = bytearray()
         self._start = self._stop = 0
         self._queue.clear()
+        self._gone.set()
         self._lost(self)
 
     @property
@@ -118,6 +129,16 @@ class Channel(asyncio.BufferedProtocol):
         self.reason = reason
         if self._transport is not None:
             self._transport.abort()
+
+    async def wait_closed(self, timeout_s: float) -> None:
+        """Come back when nothing is left of it; what has not gone out by then is dropped."""
+        if self._transport is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._gone.wait()
+        self._transport.abort()
+        await self._gone.wait()
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -160,11 +181,25 @@ class Channel(asyncio.BufferedProtocol):
                 self._heard(self, messages)
 
     def read_on(self, *, wanted: bool) -> None:
-        """Read on, or let the other end wait."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
+        """Read on, or let the other end wait; it also waits while it does not take its answers."""
+        self._wanted = wanted
+        self._read_or_not()
+
+    def pause_writing(self) -> None:
+        """The other end does not take what it is sent."""
+        self._taken = False
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        """It has taken nearly all of it."""
+        self._taken = True
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        transport, reading = self._transport, self._wanted and self._taken
+        if transport is None or transport.is_closing() or transport.is_reading() == reading:
             return
-        if wanted:
+        if reading:
             transport.resume_reading()
         else:
             transport.pause_reading()
@@ -174,15 +209,15 @@ class Channel(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """What waits here because the other end does not take it."""
-        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._queued_bytes + waiting
+        if self._transport is None or self.closed:
+            return 0
+        return self._queued_bytes + self._transport.get_write_buffer_size()
 
     def send(self, group: str, message: object) -> None:
         """Have a message sent with the others of this turn of the loop."""
         if self.closed:
             return
-        self._queue.append((group, message))
-        self._queued_bytes += size_of(message)
+        self._queued_bytes += encode_message(group, message, self._queue)
         if self._queued_bytes >= FRAME_BYTES_USUAL:
             self._flush()
         elif not self._flushing:
@@ -194,7 +229,7 @@ class Channel(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._flushing = False
         if queue and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(queue))
+            self._transport.write(join_frame(queue))
 
 
 assert HELLO_BYTES_MAX + FRAME_HEADER_BYTES <= 2 * RECEIVE_BYTES

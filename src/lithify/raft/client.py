@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import InvalidInput, ProtocolError
@@ -55,6 +55,8 @@ class _Request:
     body: bytes
     under_way: bool = False
     """It was sent and not answered, and to do it twice may be wrong."""
+    absent: set[Address] = field(default_factory=set)
+    """Who has said that there is no such group."""
 
 
 class RaftClient:
@@ -124,18 +126,25 @@ class RaftClient:
             await self._next()
             return None
         request.under_way = False
-        text = "" if answer.outcome == Outcome.DONE else answer.body.decode(errors="replace")
+        if answer.outcome == Outcome.DONE:
+            return answer
+        await self._go_on(request, connection.address, answer)
+        return None
+
+    async def _go_on(self, request: _Request, address: Address, answer: Answer) -> None:
+        """Find somebody else to ask; raises if that is of no use."""
+        text = answer.body.decode(errors="replace")
         if answer.outcome == Outcome.UNKNOWN:
             raise MayHaveHappened(f"it may have happened or not: {text}")
-        if answer.outcome == Outcome.REFUSED:
+        if answer.outcome == Outcome.ABSENT:
+            request.absent.add(address)
+        if answer.outcome == Outcome.REFUSED or request.absent.issuperset(self._addresses):
             raise Refused(text)
+        self._why = f"{address}: {text}"
         if answer.outcome == Outcome.ELSEWHERE:
             self._at = parse_address(text.partition(" ")[2])
-            self._why = f"{text} should lead"
-        elif answer.outcome == Outcome.NOT_NOW:
-            self._why = f"{connection.address}: {text}"
+        else:
             await self._next()
-        return answer if answer.outcome == Outcome.DONE else None
 
     async def _next(self) -> None:
         """Let somebody else be asked, after a while."""

@@ -19,11 +19,12 @@ Phase 3, `plan_merges`, oldest to newest:
 Segments without live entries are in no group and separate none.
 
 Running. `run_drops` removes the files of all segments that the group does not refer to any more.
-`run_merge` copies the live frames of a group as they are, CRCs checked, to a `.compacting` file
-that is named by its sources, makes it durable, and lets `merging.py` put it in their place. It
-raises `EntriesLost` before that if a live index is not where it must be. If something fails, a disk
-is full, then what counts already is brought to its end and the rest taken back; `run_tidy` does
-the same for what even that could not, before anything else is begun.
+`run_merges` copies the live frames of each group as they are, CRCs checked, to a `.compacting` file
+that is named by its sources. It makes these durable and lets `merging.py` put them in place, a
+round of them at a time (`rounds`), because an fsync costs the same for many as for one. A live
+index that is not where it must be is `EntriesLost`, before anything has changed. If something
+fails, a disk is full, then what counts already is brought to its end and the rest taken back;
+`run_tidy` does the same for what even that could not, before anything else is begun.
 
 Order of deletion: the group drops its references (`GroupSegments.replace`), then files go. A crash
 in between leaves files that nobody needs and the next start removes.
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lithify.compaction.rewrite import copy_live, measure_live
 from lithify.liveset import LiveSet
@@ -44,14 +45,14 @@ from lithify.log.scan import scan_frames
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter, read_footer
 from lithify.raft import merging
 from lithify.raft.errors import EntriesLost
-from lithify.raft.names import compacting_name, parse_segment, segment_name
+from lithify.raft.names import compacting_name, parse_segment
 from lithify.raft.segment import MERGED_KIND, log_id_of, ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lithify.compaction.budget import Allowance
-    from lithify.fs import FileSystem
+    from lithify.fs import File, FileSystem
     from lithify.log.manifest import SegmentRef
     from lithify.raft.live_state import LiveState
     from lithify.raft.segment import SegmentLimits
@@ -61,19 +62,25 @@ __all__ = [
     "SOURCES_MAX",
     "Measured",
     "Merge",
-    "Tidied",
+    "Merged",
     "compactable",
     "live_in",
     "plan_drops",
     "plan_merges",
+    "rounds",
     "run_drops",
     "run_measure",
-    "run_merge",
+    "run_merges",
     "run_tidy",
 ]
 
 SOURCES_MAX = 8
 """The target's name has the numbers of all sources: 8 make 146 characters, 255 may be."""
+
+ROUND_BYTES = 512 * 2**20
+"""That are on disk twice meanwhile."""
+ROUND_MERGES = 128
+"""Files that are open meanwhile."""
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -86,6 +93,7 @@ class Measured:
     span: Span
     live_entries: int
     live_bytes: int
+    """Estimated where it decides nothing; see `run_measure`."""
 
     @property
     def is_sparse(self) -> bool:
@@ -152,6 +160,20 @@ def plan_merges(segments: Sequence[Measured], limits: SegmentLimits) -> list[Mer
     return merges
 
 
+def rounds(merges: Sequence[Merge]) -> Iterator[list[Merge]]:
+    """The merges that are made durable together: so many bytes, so many files."""
+    chosen: list[Merge] = []
+    size = 0
+    for merge in merges:
+        if chosen and (size + merge.live_bytes > ROUND_BYTES or len(chosen) == ROUND_MERGES):
+            yield chosen
+            chosen, size = [], 0
+        chosen.append(merge)
+        size += merge.live_bytes
+    if chosen:
+        yield chosen
+
+
 def _fits(group: Sequence[Measured], limits: SegmentLimits) -> bool:
     merge = Merge(tuple(group))
     return (
@@ -170,17 +192,22 @@ def _close(group: list[Measured], merges: list[Merge]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tidied:
-    """What an interrupted merge has changed after all."""
+class Merged:
+    """The merges that took place, the segments they have left, and why there are no more."""
 
-    gone: tuple[str, ...] = ()
-    refs: tuple[SegmentRef, ...] = ()
+    merges: list[Merge]
+    refs: list[SegmentRef]
+    failure: Exception | None
 
 
-def run_tidy(fs: FileSystem, directory: str, spans: Sequence[Span]) -> Tidied:
-    """Finish or take back a merge that failed earlier in this process."""
-    if not merging.recover(fs, directory):
-        return Tidied()
+def run_tidy(
+    fs: FileSystem, directory: str, spans: Sequence[Span]
+) -> tuple[list[str], list[SegmentRef]]:
+    """Finish or take back merges that failed earlier in this process.
+
+    (Names that lead to a lower segment now, segments that were written anew.)
+    """
+    merging.recover(fs, directory)
     gone, refs = [], []
     for span in spans[:-1]:
         path = f"{directory}/{span.ref.name}"
@@ -191,7 +218,7 @@ def run_tidy(fs: FileSystem, directory: str, spans: Sequence[Span]) -> Tidied:
             ref = ref_of(span.number, read_footer(file))
         if ref != span.ref:
             refs.append(ref)
-    return Tidied(tuple(gone), tuple(refs))
+    return gone, refs
 
 
 def run_drops(fs: FileSystem, directory: str, spans: Sequence[Span]) -> list[str]:
@@ -223,47 +250,71 @@ def run_measure(
     directory: str,
     spans: Sequence[Span],
     state: LiveState,
+    limits: SegmentLimits,
     before_read: Callable[[int], None],
 ) -> list[Measured]:
-    """How much of each segment is live; one that is wholly live or dead is not read."""
+    """How much of each segment is live.
+
+    Entries are known; bytes are not, and to find them out is to read the segment. They are
+    estimated where they decide nothing: the segment is sparse by its entries, and so many of these
+    segments fit into one as may be merged, were they wholly live.
+    """
+    largest_bytes = max((span.ref.frame_bytes for span in spans), default=0)
+    fits = SOURCES_MAX * largest_bytes <= limits.frame_bytes_max
     found = []
     for span in spans:
-        live = live_in(span, state)
-        entries, size = len(live), 0
-        if entries == span.ref.entries:
-            size = span.ref.frame_bytes
-        elif entries:
-            _, size = measure_live(fs, directory, span.ref, live, before_read)
+        ref, live = span.ref, live_in(span, state)
+        entries = len(live)
+        size = ref.frame_bytes * entries // ref.entries
+        if 0 < entries < ref.entries and not (fits and 2 * entries < ref.entries):
+            _, size = measure_live(fs, directory, ref, live, before_read)
         found.append(Measured(span, entries, size))
     return found
 
 
-def run_merge(
+def run_merges(
     fs: FileSystem,
     directory: str,
     group: str,
-    merge: Merge,
+    merges: Sequence[Merge],
     state: LiveState,
     allowance: Allowance,
-) -> SegmentRef:
-    """Write the live entries of some segments into one and let it take their place."""
-    numbers = merge.numbers
-    target = f"{directory}/{compacting_name(numbers)}"
-    lowest = f"{directory}/{segment_name(numbers[0])}"
-    inode = None
+) -> Merged:
+    """Write the live entries of each merge into one segment; all are put in place together."""
+    targets: list[_Target] = []
+    failure: Exception | None = None
     try:
-        ref = _write_target(fs, directory, group, merge, state, allowance)
-        inode = fs.stat(target).inode
-        # A file of overwritten entries with a number among these was removed when they came, but
-        # perhaps not for good. Were it back beside the merged file, it would count as the newer.
-        fs.sync_dir(directory)
-        merging.put_in_place(fs, directory, numbers)
-    except Exception:
+        # One by one: those before a failure are there.
+        targets.extend(
+            _write_target(fs, directory, group, merge, state, allowance) for merge in merges
+        )
+    except Exception as error:  # noqa: BLE001  (those before it are whole, and put in place)
+        failure = error
+    try:
+        for target in targets:
+            # The disk has begun with all of them, so the first waits for most of the work.
+            target.file.fsync()
+        merging.put_in_place(fs, directory, [target.merge.numbers for target in targets])
+    except Exception as error:  # noqa: BLE001  (what counts already is found out below)
+        failure = error
+    finally:
+        for target in targets:
+            target.file.close()
+    if failure is not None:
         # Nothing is left that the next run would trip over. What counts already does count.
         merging.recover(fs, directory)
-        if fs.stat(lowest).inode != inode:
-            raise
-    return ref
+    placed = [target for target in targets if _is_placed(fs, directory, target)]
+    return Merged([each.merge for each in placed], [each.ref for each in placed], failure)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A `.compacting` file that has everything, and is not durable yet."""
+
+    merge: Merge
+    ref: SegmentRef
+    file: File
+    inode: int
 
 
 def _write_target(
@@ -273,31 +324,41 @@ def _write_target(
     merge: Merge,
     state: LiveState,
     allowance: Allowance,
-) -> SegmentRef:
-    """Copy what is live into a `.compacting` file, which is durable then."""
+) -> _Target:
+    """Copy what is live into a new file."""
     numbers = merge.numbers
     first = live_in(merge.sources[0].span, state).first or 0
     header = SegmentHeader(numbers[0], first, 0, MERGED_KIND, log_id_of(group))
     path = f"{directory}/{compacting_name(numbers)}"
     writer = SegmentWriter.create(fs, path, header)
-    with writer.file:
+    try:
         for source in merge.sources:
-            live = live_in(source.span, state)
-            ref = source.span.ref
+            ref, live = source.span.ref, live_in(source.span, state)
             copied = copy_live(fs, directory, ref, live, len(live), writer, allowance)
             if copied != len(live):
-                index = _first_missing(fs, directory, ref, live)
-                raise EntriesLost(group, index, f"it is live and not in {ref.name}")
-        footer = writer.seal()
-    return ref_of(numbers[0], footer)
+                _raise_lost(fs, directory, group, ref, live)
+        rows, footer = writer.footer()
+        writer.file.writev([rows, footer.to_bytes()])
+        writer.file.begin_sync()
+        return _Target(merge, ref_of(numbers[0], footer), writer.file, fs.stat(path).inode)
+    except BaseException:
+        writer.file.close()
+        raise
 
 
-def _first_missing(fs: FileSystem, directory: str, ref: SegmentRef, live: LiveSet) -> int:
-    """The lowest live index that a segment does not have."""
+def _is_placed(fs: FileSystem, directory: str, target: _Target) -> bool:
+    """Has the target the name of its lowest source?"""
+    return fs.stat(f"{directory}/{target.ref.name}").inode == target.inode
+
+
+def _raise_lost(
+    fs: FileSystem, directory: str, group: str, ref: SegmentRef, live: LiveSet
+) -> NoReturn:
+    """Name the lowest live index that a segment does not have."""
     segment = OpenSegment(fs, directory, ref)
     left = live
     with segment.file:
         first = ref.first_position - 1
         for frames in scan_frames(segment.file, SEGMENT_HEADER_BYTES, segment.frames_end, first):
             left -= LiveSet.from_iterable(frames.positions.tolist())
-    return left.first or 0
+    raise EntriesLost(group, left.first or 0, f"it is live and not in {ref.name}")

@@ -39,9 +39,10 @@ from lithify.raft.compaction import (
     compactable,
     plan_drops,
     plan_merges,
+    rounds,
     run_drops,
     run_measure,
-    run_merge,
+    run_merges,
     run_tidy,
 )
 from lithify.settings import check_range
@@ -241,8 +242,8 @@ class Compactor:
     # --- the worker's thread ----------------------------------------------------------------
 
     def _tidy(self, spans: Sequence[Span]) -> Outcome:
-        tidied = run_tidy(self._fs, self._directory, spans)
-        return Outcome(gone=list(tidied.gone), refs=list(tidied.refs))
+        gone, refs = run_tidy(self._fs, self._directory, spans)
+        return Outcome(gone=gone, refs=refs)
 
     def _run(
         self, spans: Sequence[Span], state: LiveState, before_ms: int, *, merge: bool
@@ -259,12 +260,17 @@ class Compactor:
         return outcome
 
     def _merge(self, outcome: Outcome, spans: Sequence[Span], state: LiveState) -> None:
-        """Phase 3; what each merge has done stands in the outcome when the next one fails."""
+        """Phase 3; what each round has done stands in the outcome when the next one fails."""
         fs, directory, group = self._fs, self._directory, self._log.group
         allowance = Allowance(self._settings.budget, self._clock)
-        measured = run_measure(fs, directory, spans, state, allowance.read)
-        for merge in plan_merges(measured, self._limits):
-            outcome.refs.append(run_merge(fs, directory, group, merge, state, allowance))
-            outcome.gone += (source.span.ref.name for source in merge.sources[1:])
+        limits = self._limits
+        measured = run_measure(fs, directory, spans, state, limits, allowance.read)
+        for merges in rounds(plan_merges(measured, limits)):
+            merged = run_merges(fs, directory, group, merges, state, allowance)
+            outcome.refs += merged.refs
+            for merge in merged.merges:
+                outcome.gone += (source.span.ref.name for source in merge.sources[1:])
             outcome.read_bytes = allowance.bytes_read
             outcome.written_bytes = allowance.bytes_written
+            if merged.failure is not None:
+                raise merged.failure

@@ -4,6 +4,7 @@ LithifyError
 ├── GapInLog        an entry that does not follow the one before it
 ├── EntryGone       an index that is compacted away
 ├── EntriesLost     entries that must be there and are not
+├── GroupAbsent     a group that has no member on this node
 └── OutcomeUnknown  nobody here knows whether a proposal was done
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from lithify.errors import LithifyError
 
-__all__ = ["EntriesLost", "EntryGone", "GapInLog", "OutcomeUnknown"]
+__all__ = ["EntriesLost", "EntryGone", "GapInLog", "GroupAbsent", "OutcomeUnknown"]
 
 
 class GapInLog(LithifyError):
@@ -41,6 +42,15 @@ class EntriesLost(LithifyError):
         self.index = index
         self.what = what
         super().__init__(f"group {group}: entry {index} is lost: {what}")
+
+
+class GroupAbsent(LithifyError):
+    """A group that has no member on this node."""
+
+    def __init__(self, group: str, node: str) -> None:
+        self.group = group
+        self.node = node
+        super().__init__(f"there is no group {group!r} on node {node}")
 
 
 class OutcomeUnknown(LithifyError):

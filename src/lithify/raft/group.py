@@ -117,7 +117,8 @@ class Group(Generic[S]):
         self._own = own
         view = StoredLog(own, settings.members)
         meta = view.snapshot()
-        state = machine.init() if own.stored is None else self._load()
+        found = None if own.stored is None else own.snapshots.pieces(own.stored)
+        state = machine.init() if found is None else machine.load(found)
         self._at = Moment(meta.index, meta.term, meta.config, state)
         core_settings = settings.core(node, draw)
         self._core = RaftCore(core_settings, view)
@@ -127,13 +128,9 @@ class Group(Generic[S]):
         self._snapshots = Snapshotting(own, machine, settings.snapshot_entries)
         self._sending = Sending(node, own, settings.sending, draw)
         self._receiving = Receiving(name, node, storage, machine, settings.receive_silence_ticks)
+        clock, limits = settings.clock, storage.limits
         self._compactor = Compactor(
-            storage.fs,
-            own.directory,
-            own.log,
-            storage.limits,
-            settings.clock,
-            settings.compaction,
+            storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
         self._compaction: Job | None = None
         self._rewriter = Rewriter(settings.rewriting)
@@ -143,10 +140,6 @@ class Group(Generic[S]):
         self._ticks = 0
         self._timers: dict[bytes, tuple[int, bytes]] = {}
         self._out = Outgoing()
-
-    def _load(self) -> S:
-        assert self._own.stored is not None
-        return self._machine.load(self._own.snapshots.pieces(self._own.stored))
 
     # --- what happens -----------------------------------------------------------------------
 

@@ -11,9 +11,13 @@ Any thread may read; the thread that runs a group writes its row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.liveset import LiveSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["NO_SNAPSHOT", "LiveState", "LiveStates"]
 
@@ -41,6 +45,12 @@ class LiveState:
     def needs(self, index: int) -> bool:
         """May somebody ask for this index?"""
         return index > self.snapshot_index or index in self.live
+
+    def needed(self, first: int, last: int) -> Iterator[int]:
+        """Those from `first` to `last` for which somebody may ask, ascending."""
+        if first <= self.snapshot_index:
+            yield from self.live.slice(first, min(last, self.snapshot_index) + 1)
+        yield from range(max(first, self.snapshot_index + 1), last + 1)
 
 
 NO_SNAPSHOT = LiveState()

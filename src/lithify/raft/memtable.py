@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lithify.raft.errors import GapInLog
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class MemTable:
             if index > state.snapshot_index:
                 break
             below.append(index)
-        self._remove(index for index in below if index not in state.live)
+        indexes = np.array(below, dtype=np.int64)
+        self._remove(indexes[~state.live.contains_many(indexes)].tolist())
 
     def flushed(self, indexes: Indexes) -> None:
         """Forget what is in segments now, unless it was overwritten since."""

@@ -1,4 +1,4 @@
-"""Putting the target of a merge in the place of its sources, at any crash point recoverable.
+"""Putting the targets of merges in the place of their sources, at any crash point recoverable.
 
 Sources 3, 4 and 5 were copied to `…3-…4-…5.compacting`, which is synced:
 
@@ -8,7 +8,8 @@ Sources 3, 4 and 5 were copied to `…3-…4-…5.compacting`, which is synced:
    bytes are free now, and who still has its name finds the merged file. The directory is synced.
 3. `….compacting` is removed, and the directory synced.
 
-A single source is simply replaced: the target is renamed over it.
+A single source is simply replaced: the target is renamed over it. Several merges at a time do each
+step for all of them before the directory is synced: three times, however many there are.
 
 What `recover` does with a `.compacting` it finds, by the inode of the lowest source's name, since
 a link count of two may also mean that a crash came between link and rename:
@@ -47,33 +48,40 @@ if TYPE_CHECKING:
 __all__ = ["purge_links", "put_in_place", "recover"]
 
 
-def put_in_place(fs: FileSystem, directory: str, numbers: Sequence[int]) -> None:
-    """Let the target of a merge, which is durable, take the place of its sources."""
-    target = f"{directory}/{compacting_name(list(numbers))}"
-    lowest = f"{directory}/{segment_name(numbers[0])}"
-    if len(numbers) == 1:
-        fs.rename(target, lowest)
-        fs.sync_dir(directory)
-        return
-    link = f"{directory}/{link_name(numbers[0])}"
-    _remove(fs, link)
-    fs.link(target, link)
-    # A crash here leaves a target with two names and every source in its place.
-    fs.rename(link, lowest)
-    fs.sync_dir(directory)
-    _finish(fs, directory, numbers)
+def put_in_place(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]) -> None:
+    """Let the targets of merges, which are durable, take the place of their sources.
 
-
-def _finish(fs: FileSystem, directory: str, numbers: Sequence[int]) -> None:
-    """Steps 2 and 3."""
-    for number in numbers[1:]:
-        link = f"{directory}/{link_name(number)}"
+    A merge is the numbers of its sources, ascending.
+    """
+    for numbers in merges:
+        target = f"{directory}/{compacting_name(list(numbers))}"
+        lowest = f"{directory}/{segment_name(numbers[0])}"
+        if len(numbers) == 1:
+            fs.rename(target, lowest)
+            continue
+        link = f"{directory}/{link_name(numbers[0])}"
         _remove(fs, link)
-        fs.symlink(segment_name(numbers[0]), link)
-        fs.rename(link, f"{directory}/{segment_name(number)}")
-    # Were the target's own name gone first, nobody would know which links are missing.
+        fs.link(target, link)
+        # A crash here leaves a target with two names and every source in its place.
+        fs.rename(link, lowest)
     fs.sync_dir(directory)
-    fs.remove(f"{directory}/{compacting_name(list(numbers))}")
+    several = [numbers for numbers in merges if len(numbers) > 1]
+    if several:
+        _finish(fs, directory, several)
+
+
+def _finish(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]) -> None:
+    """Steps 2 and 3."""
+    for lowest, *others in merges:
+        for number in others:
+            link = f"{directory}/{link_name(number)}"
+            _remove(fs, link)
+            fs.symlink(segment_name(lowest), link)
+            fs.rename(link, f"{directory}/{segment_name(number)}")
+    # Were a target's own name gone first, nobody would know which links are missing.
+    fs.sync_dir(directory)
+    for numbers in merges:
+        fs.remove(f"{directory}/{compacting_name(list(numbers))}")
     fs.sync_dir(directory)
 
 
@@ -90,7 +98,7 @@ def recover(fs: FileSystem, directory: str) -> list[str]:
         if place is not None and (place.device, place.inode) == (target.device, target.inode):
             # The rename may be in the cache of a killed process's file system only.
             fs.sync_dir(directory)
-            _finish(fs, directory, numbers)
+            _finish(fs, directory, [numbers])
         else:
             fs.remove(f"{directory}/{name}")
         removed.append(name)

@@ -17,6 +17,7 @@
 | elsewhere | another node leads: the body is `name address` | asks there |
 | not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
 | unknown | it may have happened or not: leadership was lost meanwhile | asks the group what is so |
+| absent | this node has no such group | asks another, or gives up if all have said so |
 | refused | it can never be; the body says why | gives up |
 """
 
@@ -60,6 +61,7 @@ class Outcome(IntEnum):
     NOT_NOW = 2
     UNKNOWN = 3
     REFUSED = 4
+    ABSENT = 5
 
 
 class Refused(LithifyError):

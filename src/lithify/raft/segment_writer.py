@@ -116,9 +116,7 @@ def chosen(group: str, indexes: Indexes, table: MemTable, states: LiveStates) ->
     """The entries of a mem table that must go to a segment; steps 1 and 2."""
     state = states[group]
     for first, last, term in indexes:
-        for index in range(max(first, state.smallest), last + 1):
-            if not state.needs(index):
-                continue
+        for index in state.needed(first, last):
             entry = table.get(index)
             if entry is not None and entry.term == term:
                 yield entry

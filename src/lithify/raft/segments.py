@@ -53,15 +53,16 @@ class Span:
 
 def limited(spans: Sequence[Span], ref: SegmentRef) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """(spans with a newer segment, those that it supersedes)."""
-    kept, superseded = [], []
-    for span in spans:
-        if span.number == ref.id:
-            continue
-        if span.first >= ref.first_position:
+    kept, superseded = list(spans), []
+    # Spans ascend, so only the last ones are concerned.
+    while kept and (kept[-1].number == ref.id or kept[-1].first >= ref.first_position):
+        span = kept.pop()
+        if span.number != ref.id:
             superseded.append(span)
-        else:
-            kept.append(Span(span.ref, span.first, min(span.last, ref.first_position - 1)))
-    return (*kept, Span(ref, ref.first_position, ref.last_position)), tuple(superseded)
+    if kept and kept[-1].last >= ref.first_position:
+        kept[-1] = Span(kept[-1].ref, kept[-1].first, ref.first_position - 1)
+    whole = Span(ref, ref.first_position, ref.last_position)
+    return (*kept, whole), tuple(reversed(superseded))
 
 
 class GroupSegments:

@@ -1,13 +1,13 @@
 """Sends a snapshot to one member: its live entries first, then its state. No I/O but reading.
 
-    sender = Sender("n1", request, number, storage, settings)
+    sender = Sender("n1", request, transfer, storage, settings)
     sender.take()            # messages to send, after each call
     sender.receive(ack); sender.tick()
     sender.ended             # None while it goes on, then whether the member has the snapshot
 
 1. The offer is sent. The answer says what the member has applied: it has the live entries up to
    there already, by Raft's log matching, so only those above go.
-2. Live entries in the order of the log, `ENTRIES_MIN` or more a message as long as they fit.
+2. Live entries in the order of the log, as many a message as fit, up to `ENTRIES_READ`.
 3. The state, piece by piece as it stands in the file.
 4. The member says that it is in force.
 

@@ -31,7 +31,7 @@ from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.core.messages import Message
 from lithify.raft.operations import Address, parse_address
-from lithify.raft.wire import WIRE_VERSION, Ask, Hello, Welcome, size_of
+from lithify.raft.wire import WIRE_VERSION, Ask, Hello, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["Handlers", "Tls", "Transport", "check_welcome", "connect"]
 
 HELLO_S = 5.0
+GOODBYE_S = 1.0
 WAIT_S_MIN, WAIT_S_MAX = 0.05, 2.0
 UNSENT_BYTES_MAX = 64 * 2**20
-"""A few times what one group may have under way to a peer."""
+"""A few times what one group may have under way to a peer; one more message may come on top."""
 CONNECTIONS_MAX = 4096
 
 log = get_logger("lithify.raft")
@@ -154,13 +155,13 @@ class Transport:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
-        for channel in set(self._channels):
-            channel.close()
-        # What was answered last still goes out to clients that take it.
-        await asyncio.sleep(0)
-        for channel in set(self._channels):
-            if channel.unsent_bytes:
-                channel.abort("the node stops")
+        channels = set(self._channels)
+        for channel in channels:
+            channel.close("the node stops")
+        for channel in channels:
+            await channel.wait_closed(GOODBYE_S)
+        if self._server is not None:
+            await self._server.wait_closed()
 
     @property
     def connected(self) -> list[str]:
@@ -176,7 +177,7 @@ class Transport:
         """Send a message of a group to whom it is for, or drop it and say so."""
         link = self._links.get(message.to)
         channel = None if link is None else link.channel
-        if channel is None or channel.unsent_bytes + size_of(message) > UNSENT_BYTES_MAX:
+        if channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
             self._handlers.unreachable(group, message.to)
         else:
             channel.send(group, message)
@@ -312,7 +313,8 @@ class _Link:
         with suppress(asyncio.CancelledError):
             await self._task
         if self._opening is not None:
-            self._opening.close()
+            self._opening.abort("the node stops")
+            await self._opening.wait_closed(GOODBYE_S)
 
     async def _run(self) -> None:
         wait_s = WAIT_S_MIN

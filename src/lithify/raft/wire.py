@@ -77,12 +77,14 @@ __all__ = [
     "Welcome",
     "decode_frame",
     "encode_frame",
+    "encode_message",
     "frame_bytes",
-    "size_of",
+    "join_frame",
 ]
 
 WIRE_VERSION = 1
 FRAME_HEADER_BYTES = 8
+PREFIXES_MAX = 4096
 
 _FRAME = struct.Struct("<II")
 _KIND = struct.Struct("<BB")
@@ -254,12 +256,27 @@ class _Codec:
         self.takes = tuple(_OTHER[types[name]][1] for name in others)
         read = [*self.fixed, *others]
         self.order = tuple(read.index(name) for name in types)
+        self.prefixes: dict[str, bytes] = {}
+        """By group, what stands before the fields: nearly always the same few."""
 
-    def encode(self, group: bytes, message: Any, pieces: list[Buffer]) -> None:
-        fixed = self.struct.pack(*[getattr(message, name) for name in self.fixed])
-        pieces.append(_KIND.pack(self.kind, len(group)) + group + fixed)
+    def values(self, message: Any) -> list[Any]:
+        """Of the fixed fields."""
+        return [getattr(message, name) for name in self.fixed]
+
+    def encode(self, group: str, message: Any, pieces: list[Buffer]) -> None:
+        prefix = self.prefixes.get(group)
+        if prefix is None:
+            prefix = self._new_prefix(group)
+        pieces.append(prefix + self.struct.pack(*self.values(message)))
         for name, put in self.puts:
             put(getattr(message, name), pieces)
+
+    def _new_prefix(self, group: str) -> bytes:
+        if len(self.prefixes) >= PREFIXES_MAX:
+            self.prefixes.clear()
+        name = group.encode()
+        prefix = self.prefixes[group] = _KIND.pack(self.kind, len(name)) + name
+        return prefix
 
     def decode(self, data: memoryview, at: int, names: tuple[str, ...]) -> tuple[Any, int]:
         values: list[Any] = list(self.struct.unpack_from(data, at))
@@ -275,24 +292,27 @@ _CODECS = tuple(_Codec(kind, cls) for kind, cls in enumerate(KINDS))
 _BY_CLASS = {codec.cls: codec for codec in _CODECS}
 
 
-def encode_frame(messages: Iterable[tuple[str, object]]) -> bytearray:
-    """A frame of messages, each with the name of its group."""
-    pieces: list[Buffer] = [bytes(FRAME_HEADER_BYTES)]
-    for group, message in messages:
-        _BY_CLASS[type(message)].encode(group.encode(), message, pieces)
-    frame = bytearray().join(pieces)
+def encode_message(group: str, message: object, pieces: list[Buffer]) -> int:
+    """Put a message behind the pieces of a frame that is being made; the bytes it has."""
+    before = len(pieces)
+    _BY_CLASS[type(message)].encode(group, message, pieces)
+    return sum(map(len, pieces[before:]))
+
+
+def join_frame(pieces: list[Buffer]) -> bytearray:
+    """The frame of all these messages: the only copy of their payloads."""
+    frame = bytearray().join((bytes(FRAME_HEADER_BYTES), *pieces))
     with memoryview(frame)[FRAME_HEADER_BYTES:] as body:
         _FRAME.pack_into(frame, 0, len(body), crc32c(body))
     return frame
 
 
-def size_of(message: object) -> int:
-    """About how many bytes of a frame a message takes, for limits."""
-    entries: list[Entry] = getattr(message, "entries", [])
-    sizes = sum(len(entry.payload) for entry in entries) + 24 * len(entries)
-    for name in ("body", "data"):
-        sizes += len(getattr(message, name, b""))
-    return sizes + 64
+def encode_frame(messages: Iterable[tuple[str, object]]) -> bytearray:
+    """A frame of messages, each with the name of its group."""
+    pieces: list[Buffer] = []
+    for group, message in messages:
+        encode_message(group, message, pieces)
+    return join_frame(pieces)
 
 
 def frame_bytes(data: memoryview, limit: int) -> int:

@@ -107,20 +107,16 @@ class TopicCompaction:
         """The last position that a run has judged, -1 before the first one."""
         return self._log.manifest.horizon
 
-    @property
-    def holds_above(self) -> int | None:
-        """The log above it is needed by the next run; None if there will be none by all we know."""
-        # What a run is judging must not be dropped under it: it would have to be rolled back.
-        wanted = self.running or self._log.manifest.view is not None or self.settings().by_itself
-        return self.horizon if wanted else None
-
     def is_new(self) -> bool:
         """Is there something that no run has judged, or that may have expired since?"""
+        return self._log.last_position > self.horizon or self.may_have_expired()
+
+    def may_have_expired(self) -> bool:
+        """Can something that was retained have become too old since?"""
         settings = self.settings()
         expires = settings.key_ttl_ms or settings.tombstone_retention_ms
-        manifest = self._log.manifest
         expires = expires or is_mark_due(self._marks(), self._clock.now_ms())
-        return self._log.last_position > manifest.horizon or bool(expires and manifest.view)
+        return bool(expires and self._log.manifest.view)
 
     def _marks(self) -> Sequence[Mark]:
         """Since when chunked messages have been unfinished, as the last run found it."""

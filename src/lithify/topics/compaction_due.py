@@ -9,8 +9,9 @@
 
 All but the first need something new; none of them counts where `compaction_enabled` is off.
 
-Bytes and times come from the manifest. Messages are counted by reading what is new, each message
-once, and only as far as the threshold.
+How far runs have judged says the topic's `TopicCompactionService`. Bytes and times come from the
+manifest. Messages are counted by reading what is new, each message once, and only as far as the
+threshold.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class Due:
             self.looked = True
             if topic.compaction.unfinished():
                 return Trigger.UNFINISHED
-        return self._of_new(topic, settings, now_ms) if topic.compaction.is_new() else None
+        is_new = topic.log.last_position > topic.service.last_compacted_position
+        if not is_new and not topic.compaction.may_have_expired():
+            return None
+        return self._of_new(topic, settings, now_ms)
 
     def _of_new(self, topic: Topic, settings: CompactionSettings, now_ms: int) -> Trigger | None:
         lag_ms, every_ms = settings.compaction_lag_max_ms, settings.compaction_every_ms
@@ -63,14 +67,15 @@ class Due:
         oldest_ms = _oldest_ms(topic) if lag_ms else None
         if oldest_ms is not None and now_ms - oldest_ms >= lag_ms:
             return Trigger.LAG
-        if size_bytes and stored_above(topic, topic.compaction.horizon)[1] >= size_bytes:
+        judged = topic.service.last_compacted_position
+        if size_bytes and stored_above(topic, judged)[1] >= size_bytes:
             return Trigger.THRESHOLD
         if messages and self._has_new(topic, messages):
             return Trigger.THRESHOLD
         return Trigger.PERIODIC if every_ms and now_ms - self.since_ms >= every_ms else None
 
     def _has_new(self, topic: Topic, wanted: int) -> bool:
-        horizon = topic.compaction.horizon
+        horizon = topic.service.last_compacted_position
         if horizon != self._horizon:
             self._horizon = self._counted = horizon
             self._messages = 0
@@ -86,9 +91,9 @@ class Due:
 
 def _oldest_ms(topic: Topic) -> int | None:
     """When the oldest message came that no run has judged; of the active ledger, its beginning."""
-    manifest = topic.log.manifest
-    for segment in manifest.segments:
-        if segment.sealed and segment.entries and segment.last_position > manifest.horizon:
+    judged = topic.service.last_compacted_position
+    for segment in topic.log.manifest.segments:
+        if segment.sealed and segment.entries and segment.last_position > judged:
             return segment.time_min
     times_ms = topic.log.active_times_ms
     return None if times_ms is None else times_ms[0]

@@ -14,6 +14,8 @@ with the topic's log and its `TopicCompaction`, which it may leave alone.
 What an implementation must keep to: positions mean what they mean in the log; what it has below the
 horizon is enough to know the newest message of every key there; the horizon never moves back, but
 to -1 when everything compacted was deleted. Reads may come while a run goes on, from other threads.
+The log above the horizon is kept for it, but during a first run only if it is one that comes by
+itself: whoever reads the log takes a snapshot of it.
 """
 
 from __future__ import annotations

@@ -25,31 +25,21 @@ Pure but for `TopicRewriting.finish`. For the compaction of topics.
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.compaction.indexes import IndexTask, place_index, segment_crc
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
 from lithify.liveset import LiveSet
 from lithify.log.deadset import DeadSet, Parts
 from lithify.log.frame import HEADER_BYTES, encode_header
-from lithify.log.keyindex import (
-    COLUMNS,
-    IndexFacts,
-    KeyIndex,
-    KeyRows,
-    encode,
-    segment_crc_of,
-    write_key_index,
-)
+from lithify.log.keyindex import COLUMNS, IndexFacts, KeyIndex, KeyRows, encode
 from lithify.log.keyindex_kernels import position_order
 from lithify.log.names import key_index_name
 from lithify.log.reader import read_dead_set
 from lithify.log.scan import Frames
-from lithify.log.segment import read_footer
 from lithify.positions import unpack
 from lithify.topics import rebatch_kernels as kernels
 from lithify.topics.message import FLAG_SHRUNK, compress, decompress_as
@@ -219,22 +209,19 @@ class TopicRewriting:
         shrunk = np.concatenate([positions for _, _, positions in found])
         if len(shrunk):
             _share_out(rows, shrunk, edited_bytes)
-        with fs.open_read(f"{directory}/{target.name}") as file:
-            segment_crc = segment_crc_of(read_footer(file))
+        task = IndexTask(fs, directory, target, self.log_id)
         keep = np.ones(len(rows), np.bool_)
-        pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc)
+        pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc(task))
         allowance.write(sum(len(piece) for piece in pieces))
-        path = f"{directory}/{key_index_name(target.name)}"
-        write_key_index(fs, path, pieces, f"{os.getpid():x}-{threading.get_ident():x}")
+        place_index(task, pieces)
 
     def _live_rows(
         self, fs: FileSystem, directory: str, source: SegmentRef, allowance: Allowance
     ) -> tuple[KeyRows, int, NDArray[np.int64]]:
         """Of a source: the live rows of its key index, their order, where it is partly live."""
-        with fs.open_read(f"{directory}/{source.name}") as file:
-            segment_crc = segment_crc_of(read_footer(file))
+        crc = segment_crc(IndexTask(fs, directory, source, self.log_id))
         file = fs.open_read(f"{directory}/{key_index_name(source.name)}")
-        with file, KeyIndex(file, source.id, self.log_id, segment_crc) as index:
+        with file, KeyIndex(file, source.id, self.log_id, crc) as index:
             rows, order = index.read(before_read=allowance.read), index.facts.order
         dead = DeadSet(LiveSet.empty())
         if source.dead is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.positions import NO_POSITION
 from lithify.topics.backlog import backlog
 from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
 
@@ -102,8 +103,10 @@ def log_holds(topic: Topic) -> list[LogHold]:
     it will get from the log, be it a reader; compaction what it has not judged.
     """
     holds = []
-    judged = topic.compaction.holds_above
-    if judged is not None:
+    judged = topic.service.last_compacted_position
+    compaction = topic.compaction
+    # What a run is judging must not be dropped under it: it would have to be rolled back.
+    if compaction.running or judged != NO_POSITION or compaction.settings().by_itself:
         holds.append(LogHold("compaction", judged))
     for each in topic.subscriptions.values():
         if each.durable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,56 @@ def test_a_store_that_is_deleted_is_closed_and_its_name_is_free() -> None:
             look("photos")
     assert fs.list("data/blobs") == []
     assert list(stores.create("photos", **SHAPE).list()) == []
+
+
+class Slow(MemoryFileSystem):
+    """Holds whoever erases until the store is being deleted, and writes down who came first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.erasing, self.deleting, self.removed = (threading.Event() for _ in range(3))
+        self.order: list[str] = []
+
+    def open_append(self, path: str, *, exclusive: bool = False) -> Any:
+        if path.endswith(".seg") and threading.current_thread().name == "erase":
+            self.erasing.set()
+            assert self.deleting.wait(10)
+            # A file that is removed under it would be removed now.
+            self.removed.wait(0.2)
+            self.order.append("erased")
+        return super().open_append(path, exclusive=exclusive)
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".seg"):
+            self.order.append("removed")
+            self.removed.set()
+        super().remove(path)
+
+
+def test_files_are_deleted_when_nobody_writes_to_them_any_more() -> None:
+    """Else it might be those of the next store of that name that are written to."""
+    fs = Slow()
+    stores = open_stores(fs)
+    photos = stores.create("photos", **SHAPE, settings={"deleted_retention_ms": 0})
+    for _ in range(5):
+        photos.delete(photos.put(bytes(60_000), service="s").blob_id)
+    assert isinstance(stores.clock, ManualClock)
+    stores.clock.advance(1)
+    erasing = threading.Thread(target=photos.erase.step, args=(2**20,), name="erase")
+    erasing.start()
+    assert fs.erasing.wait(10)
+    deleting = threading.Thread(target=stores.delete, args=("photos",))
+    deleting.start()
+    while stores.names():
+        deleting.join(0.001)
+    fs.deleting.set()
+    erasing.join()
+    deleting.join()
+    assert fs.order[0] == "erased"
+    assert "erased" not in fs.order[fs.order.index("removed") :]
+    assert photos.closed
+    assert photos.erase.step(2**20).idle
+    assert photos.compaction.reclaim() == 0
 
 
 def test_a_directory_that_nobody_defines_is_removed_and_others_are_left_alone() -> None:

@@ -252,6 +252,22 @@ def test_closing_waits_for_the_file_that_a_roll_is_making(pool: ThreadPoolExecut
         assert list(contents(log)) == [0, 1]
 
 
+def test_abandoning_waits_for_an_fsync_that_needs_the_file(pool: ThreadPoolExecutor) -> None:
+    gate = Gate()
+    log = open_log(hooked("fdatasync *.seg", gate.stop))
+    pending = log.append(b"a")
+    syncing = pool.submit(log.sync)
+    gate.wait_until_reached()
+    waiting = watch_rolls(log)
+    abandoning = pool.submit(log.abandon)
+    assert waiting.waited.acquire(timeout=PATIENCE_S)
+    gate.open()
+    abandoning.result(PATIENCE_S)
+    syncing.result(PATIENCE_S)
+    assert pending.result() == 0
+    assert log.closed
+
+
 @pytest.mark.parametrize("operation", ["open_append", "write", "fsync"])
 def test_a_roll_that_cannot_make_the_next_file_leaves_the_log_as_it_was(operation: str) -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), [Fault(operation, "*2.seg", kind="ENOSPC")])

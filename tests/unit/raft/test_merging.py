@@ -38,7 +38,7 @@ AFTER = {3: b"merged", 4: b"merged", 7: b"merged", 9: b"source 9"}
 
 def test_old_names_read_the_merged_file() -> None:
     fs = prepared(NUMBERS)
-    put_in_place(fs, "g", NUMBERS)
+    put_in_place(fs, "g", [NUMBERS])
     assert texts(fs) == AFTER
     assert fs.list("g") == [segment_name(n) for n in [*NUMBERS, 9]]
     assert purge_links(fs, "g", before_ms=2**60) == [segment_name(4), segment_name(7)]
@@ -47,14 +47,14 @@ def test_old_names_read_the_merged_file() -> None:
 
 def test_a_single_source_is_replaced() -> None:
     fs = prepared([3])
-    put_in_place(fs, "g", [3])
+    put_in_place(fs, "g", [[3]])
     assert read_file(fs, f"g/{segment_name(3)}") == b"merged"
     assert not fs.stat(f"g/{segment_name(3)}").is_symlink
 
 
 def test_a_link_that_leads_nowhere_goes_at_once() -> None:
     fs = prepared(NUMBERS)
-    put_in_place(fs, "g", NUMBERS)
+    put_in_place(fs, "g", [NUMBERS])
     fs.remove(f"g/{segment_name(3)}")
     assert purge_links(fs, "g", before_ms=0) == [segment_name(4), segment_name(7)]
 
@@ -67,7 +67,7 @@ def test_a_crash_anywhere_leaves_all_sources_or_the_merged_file(kind: str, seed:
         disk = prepared(NUMBERS)
         fs = FaultyFileSystem(disk, [Fault("mutating", "*", nth, kind=kind)])
         try:
-            put_in_place(fs, "g", NUMBERS)
+            put_in_place(fs, "g", [NUMBERS])
         except PowerCut:
             pass
         else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem
+from lithify.fs import FaultyFileSystem, MemoryFileSystem
 from lithify.positions import pack, unpack
 from lithify.topics.backlog import backlog, subscription_backlog
 from lithify.topics.compaction_service import (
@@ -25,6 +25,7 @@ from lithify.topics.retention import LogHold
 from lithify.topics.store import Topics, TopicSettings
 from lithify.topics.subscription import Consumer, ConsumerRefused, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH
+from tests.topic_life import SECRET
 from tests.unit.topics import segments
 from tests.unit.topics.test_topic import Bench
 
@@ -41,8 +42,8 @@ class Compacted(Bench):
         for key in keys:
             self.topic.append(key=key, value=value)
 
-    def put_batch(self, *keys: str) -> None:
-        body = segments.batch(*(segments.message(key) for key in keys))
+    def put_batch(self, *keys: str, **fields: Any) -> None:
+        body = segments.batch(*(segments.message(key) for key in keys), **fields)
         flags = FLAG_BATCH
         self.topic.append_entries([body], times=[1], counts=[len(keys)], flags=flags).result()
 
@@ -371,26 +372,45 @@ def test_what_remains_of_a_batch_may_go_while_something_before_it_is_open() -> N
 
 
 def test_the_last_message_is_known_without_reading() -> None:
-    bench = Compacted()
-    topic = bench.topic
+    fs = FaultyFileSystem(MemoryFileSystem(), record=True)
+    bench = Compacted(fs)
     horizon = 2**62
-    assert topic.last_message_id(horizon) == MessageId(-1, -1)
+
+    def last(through: int | None = None) -> MessageId:
+        before = fs.operations
+        found = bench.topic.last_message_id(through)
+        assert fs.operations == before, fs.trace[before:]
+        return found
+
+    assert last(horizon) == MessageId(-1, -1)
     bench.put("a")
     bench.put_batch("b", "c", "d")
-    assert topic.last_message_id() == topic.last_message_id(horizon) == MessageId(1, 1, 2)
+    assert last() == last(horizon) == MessageId(1, 1, 2)
     bench.put("d", value=None)
-    assert topic.last_message_id() == topic.last_message_id(horizon) == MessageId(1, 2)
+    assert last() == last(horizon) == MessageId(1, 2)
     bench.compact()
-    assert topic.last_message_id() == MessageId(1, 2)
-    assert topic.last_message_id(horizon) == MessageId(1, 1, 1)
+    assert last() == MessageId(1, 2)
+    assert last(horizon) == MessageId(1, 1, 1)
     # One that joined before the run goes on in the log.
-    assert topic.last_message_id(-1) == MessageId(1, 2)
+    assert last(-1) == MessageId(1, 2)
     bench.put("a", "b", "c", value=None)
     bench.compact()
-    assert topic.last_message_id(horizon) == MessageId(-1, -1)
+    assert last(horizon) == MessageId(-1, -1)
     bench.reopen()
-    assert bench.topic.last_message_id(horizon) == MessageId(-1, -1)
-    assert bench.topic.last_message_id() == MessageId(2, 2)
+    assert last(horizon) == MessageId(-1, -1)
+    # What the log ends with is found once after a restart, and then known.
+    assert bench.topic.last_message_id() == last() == MessageId(2, 2)
+
+
+def test_the_last_message_of_what_is_encrypted() -> None:
+    bench = Compacted()
+    bench.put_batch("a", "b", "c", encryption_keys=[SECRET])
+    bench.compact()
+    assert bench.topic.last_message_id(2**62) == MessageId(1, 0, 2)
+    body = segments.single("d", bytes(20), encryption_keys=[SECRET])
+    bench.topic.append_entries([body], times=[1], counts=[1]).result()
+    bench.compact()
+    assert bench.topic.last_message_id(2**62) == MessageId(2, 0)
 
 
 def test_an_empty_view_is_looked_at_once(bench: Compacted) -> None:

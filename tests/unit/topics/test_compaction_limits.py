@@ -209,9 +209,7 @@ def test_a_task_judges_as_many_rows_as_its_memory_holds() -> None:
     assert limited.keys() == 30_000
 
 
-def test_a_run_that_needs_more_scratch_space_than_it_may_have_is_refused_and_changes_nothing() -> (
-    None
-):
+def test_a_run_that_needs_more_scratch_space_than_it_may_have_is_refused() -> None:
     limited = Limited()
     limited.run()
     limited.add(100, 50)

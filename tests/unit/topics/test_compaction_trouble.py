@@ -126,6 +126,28 @@ def test_a_tombstone_from_a_clock_that_is_ahead_goes_at_once_unless_it_is_to_be_
     assert bench.values() == {b"a": None}
 
 
+def test_a_key_that_nobody_publishes_any_more_leaves_the_view_after_its_time() -> None:
+    bench = Troubled(key_ttl_ms=10_000)
+    bench.put("a")
+    bench.clock.advance(6)
+    bench.put("b", "c")
+    bench.run()
+    bench.clock.advance(5)
+    bench.put("c")
+    assert set(bench.values()) == {b"a", b"b", b"c"}
+    bench.run()
+    assert set(bench.values()) == {b"b", b"c"}
+    [report] = bench.topic.compaction.history.newest(1)
+    assert report.dropped[Cause.EXPIRED] == (1, ANY)
+    bench.clock.advance(5)
+    assert bench.topic.compaction.is_new(), "nothing came, and yet there is something to do"
+    bench.run()
+    assert set(bench.values()) == {b"c"}
+    bench.put("a")
+    bench.run()
+    assert set(bench.values()) == {b"a", b"c"}
+
+
 # --- while a run goes on --------------------------------------------------------------------
 
 

@@ -42,6 +42,7 @@ from lithify.topics.rebatch import TopicRewriting, shrink, shrink_frames
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
+    from lithify.checksum import Buffer
     from lithify.log.frame import Entry
     from lithify.log.keyindex import KeyRows
     from lithify.log.manifest import SegmentRef
@@ -248,6 +249,20 @@ def test_a_live_slot_that_is_not_there_is_an_error() -> None:
 def test_a_batch_of_which_nothing_is_live_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="without a live message"):
         shrink(batch(1), 0, shrunk=False)
+
+
+def test_what_was_compressed_wrongly_is_found_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The codec's fault must not become the topic's."""
+
+    def wrongly(codec: int, plain: bytes) -> Buffer:
+        return compress(codec, plain[:-1] + b"?")
+
+    monkeypatch.setattr("lithify.topics.rebatch.compress", wrongly)
+    for codec in (LZ4, ZSTD):
+        with pytest.raises(InvalidInput, match="read again, it is not what was written"):
+            shrink(batch(1, slots=4, codec=codec), 0b101, shrunk=False)
 
 
 def test_an_encrypted_batch_is_not_opened() -> None:

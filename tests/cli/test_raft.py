@@ -1,0 +1,277 @@
+"""Three nodes, as users run them: what was acknowledged stays, whatever happens to processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lithify.cli.main import app
+from lithify.raft.client import RaftClient
+from lithify.raft.kv_client import KvClient
+from lithify.raft.kv_format import Outcome
+from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
+from tests.cli.nodes import COMMAND
+from tests.cli.raft_nodes import Cluster, RaftProcess, raft_cluster
+from tests.linearizable import Op, explain, is_linearizable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GROUP = "default"
+
+
+@contextmanager
+def served(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """(process, address) of a node that is gone when the block ends."""
+    options = ("--id", "n1", "--listen", "127.0.0.1:0", "--data", data)
+    with subprocess.Popen(
+        [COMMAND, "raft", "serve", *options], stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().removeprefix("raft").strip()
+        finally:
+            process.kill()
+
+
+def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
+    with served(tmp_path / "n1") as (process, address):
+
+        def run(*command: str) -> tuple[int, str]:
+            done = CliRunner().invoke(app, ["raft", *command, "--nodes", address])
+            return done.exit_code, done.stdout
+
+        def run_json(*command: str) -> Any:
+            return json.loads(run(*command, "--json")[1])
+
+        revision = run_json("put", "colour", "red")["revision"]
+        assert run("get", "colour") == (0, "red\n")
+        assert run_json("get", "colour") == {
+            "key": "colour",
+            "value": "red",
+            "revision": revision,
+        }
+        assert run("cas", "colour", "blue", "--expected", "green")[0] == 1
+        assert run("cas", "colour", "blue", "--expected", "red")[0] == 0
+        assert run("cas", "size", "9")[0] == 0
+        assert run("scan")[1] == "colour\tblue\nsize\t9\n"
+        assert run("delete", "size")[0] == 0
+        assert run("delete", "size")[0] == 1
+        assert run("get", "size")[0] == 1
+        assert run("members")[1].startswith("voters n1; leader n1, term 1\n")
+        assert run("create", "orders", "--member", "n1") == (0, "")
+        assert run("put", "--group", "orders", "colour", "white")[0] == 0
+        assert run("get", "colour") == (0, "blue\n")
+        assert run("remove", "n9", "--json")[0] == 1
+        assert run("add", "n2")[0] == 1
+        assert run("snapshot") == run("compact") == (0, "")
+        (seen,) = run_json("overview").values()
+        assert [group["group"] for group in seen["groups"]] == ["default", "orders"]
+        assert "orders" in run("overview")[1]
+
+        second = [COMMAND, "raft", "serve", "--id", "n1", "--listen", "127.0.0.1:0", "--data"]
+        refused = subprocess.run(
+            [*second, tmp_path / "n1"], capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == 1
+        owner = f"raft node, pid {process.pid}"
+        assert refused.stderr == f"lithify: error: {tmp_path}/n1 is open for writing by {owner}\n"
+
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+class Load:
+    """Clients that write and read a few keys at a time, and remember what they were told."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
+        self.random = random.Random(seed)
+        self.history: dict[bytes, list[Op]] = defaultdict(list)
+        self.done = 0
+        self.unknown = 0
+
+    async def run(self, until: asyncio.Event) -> None:
+        number = 0
+        async with RaftClient(self._cluster.addresses, timeout_s=10) as client:
+            kv = KvClient(client, GROUP)
+            while not until.is_set():
+                # Few operations a key, so that histories stay short enough to be searched.
+                key = b"key-%d" % (self.done // 60)
+                number += 1
+                await self._one(kv, key, b"%x." % self.random.getrandbits(64) + bytes(500))
+
+    async def _one(self, kv: KvClient, key: bytes, value: bytes) -> None:
+        kind = self.random.choice(("put", "put", "cas", "get", "get", "delete"))
+        op = Op(kind, time.monotonic(), None if kind in ("get", "delete") else value)
+        ops = self.history[key]
+        ops.append(op)
+        try:
+            if kind == "put":
+                reply = await kv.put(key, value)
+            elif kind == "cas":
+                known = [each for each in ops if each.kind == "get" and each.returned < op.called]
+                op.expected = known[-1].answer if known else None  # type: ignore[assignment]
+                reply = await kv.compare_and_set(key, value, op.expected)
+            elif kind == "delete":
+                reply = await kv.delete(key)
+            else:
+                reply = await kv.get(key)
+        except NoAnswer:
+            # Nothing has happened, and nothing will.
+            ops.remove(op)
+            return
+        except MayHaveHappened:
+            self.unknown += 1
+            return
+        op.returned = time.monotonic()
+        done = reply.outcome is Outcome.DONE
+        op.answer = (reply.value if done else None) if kind == "get" else done
+        self.done += 1
+
+    def check(self) -> None:
+        for key, ops in self.history.items():
+            assert is_linearizable(ops), f"{key!r} is not linearizable\n{explain(ops)}"
+
+
+async def harm(cluster: Cluster, chance: random.Random, until: asyncio.Event) -> int:
+    """Kill, stop and start nodes at random; how often."""
+    times = 0
+    while not until.is_set():
+        node = chance.choice(list(cluster.nodes.values()))
+        times += 1
+        if chance.random() < 0.5:
+            await asyncio.to_thread(node.kill)
+            await asyncio.sleep(chance.random())
+            await asyncio.to_thread(node.start)
+        else:
+            node.signal(signal.SIGSTOP)
+            await asyncio.sleep(2 * chance.random())
+            node.signal(signal.SIGCONT)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(until.wait(), chance.random())
+    return times
+
+
+async def read_all(node: RaftProcess, keys: list[bytes]) -> dict[bytes, bytes | None]:
+    """The values as one member has them; each is linearizable, but read from its own log."""
+    values: dict[bytes, bytes | None] = {}
+    async with RaftClient([node.address], timeout_s=30) as client:
+        kv = KvClient(client, GROUP)
+        for key in keys:
+            reply = await kv.get(key)
+            values[key] = reply.value if reply.outcome is Outcome.DONE else None
+    return values
+
+
+async def overview(node: RaftProcess) -> dict[str, Any]:
+    async with RaftClient([node.address]) as client:
+        found: dict[str, Any] = await client.ask_json(GROUP, Operation.OVERVIEW)
+        return found
+
+
+async def compacted(node: RaftProcess) -> None:
+    """Have a node take a snapshot and merge segments, and wait until it has begun with that."""
+    before = await overview(node)
+    async with asyncio.timeout(30), RaftClient([node.address]) as client:
+        await client.ask_json(GROUP, Operation.SNAPSHOT)
+        while (await overview(node))["snapshot_index"] < before["applied_index"]:
+            await asyncio.sleep(0.05)
+        await client.ask_json(GROUP, Operation.COMPACT)
+        while (await overview(node))["merges"] == before["merges"]:
+            await asyncio.sleep(0.05)
+
+
+async def live_through(cluster: Cluster, seconds: float, seed: int) -> Load:
+    """Load and harm for a while; then every member has the same, also one that begins anew."""
+    load = Load(cluster, seed)
+    until = asyncio.Event()
+    clients = [asyncio.create_task(load.run(until)) for _ in range(4)]
+    harming = asyncio.create_task(harm(cluster, random.Random(seed), until))
+    await asyncio.sleep(seconds)
+    until.set()
+    times = await harming
+    await asyncio.gather(*clients)
+    print(f"seed {seed}: {load.done} operations, {load.unknown} unknown, {times} times harmed")
+    load.check()
+    keys = list(load.history)
+    values = await read_all(cluster.nodes["n1"], keys)
+    for node in cluster.nodes.values():
+        await compacted(node)
+        assert await read_all(node, keys) == values, f"after compaction of {node.node}"
+    await rebuild(cluster, "n3", "n4")
+    assert await read_all(cluster.nodes["n4"], keys) == values, "on a member that began anew"
+    return load
+
+
+async def rebuild(cluster: Cluster, lost: str, new: str) -> None:
+    """A member loses its disk, and another one takes its place."""
+    gone = cluster.nodes.pop(lost)
+    gone.kill()
+    gone.wipe()
+    node = await asyncio.to_thread(cluster.joining, new)
+    async with RaftClient(cluster.addresses) as client:
+        await client.ask_json(GROUP, Operation.CHANGE, change=f"-{lost}")
+        book = {new: str(node.address)}
+        await client.ask_json(GROUP, Operation.CHANGE, change=f"+{new}", book=book)
+    async with asyncio.timeout(30), RaftClient([node.address]) as client:
+        while not (await client.ask_json("", Operation.OVERVIEW))["groups"]:
+            await asyncio.sleep(0.05)
+
+
+def test_nothing_is_lost_while_nodes_are_killed_and_stopped(tmp_path: Path) -> None:
+    with raft_cluster(tmp_path) as cluster:
+        load = asyncio.run(live_through(cluster, 6, seed=random.getrandbits(32)))
+    assert load.done > 20
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_in_minutes_of_kills_and_stops(tmp_path: Path) -> None:
+    with raft_cluster(tmp_path) as cluster:
+        load = asyncio.run(live_through(cluster, 240, seed=random.getrandbits(32)))
+    assert load.done > 1000
+
+
+async def overwrite(cluster: Cluster, keys: int, writes: int, value_bytes: int) -> None:
+    """Write few keys many times, with many requests under way."""
+    left = iter(range(writes))
+
+    async def one(kv: KvClient) -> None:
+        for number in left:
+            await kv.put(b"k%06d" % (number % keys), b"%012d" % number + bytes(value_bytes - 12))
+
+    async with RaftClient(cluster.addresses, timeout_s=60) as client:
+        await asyncio.gather(*(one(KvClient(client, GROUP)) for _ in range(256)))
+
+
+async def disk_is_bounded(cluster: Cluster, keys: int, writes: int, value_bytes: int) -> None:
+    await overwrite(cluster, keys, writes, value_bytes)
+    live_bytes = keys * value_bytes
+    for node in cluster.nodes.values():
+        used = node.disk_bytes()
+        print(f"{node.node}: {used:,} bytes on disk, {live_bytes:,} live")
+        # Beside what is live there are a file of the write-ahead log and one that is being moved.
+        assert used < 4 * live_bytes + 2 * 2**18
+
+
+def test_overwriting_does_not_fill_the_disk(tmp_path: Path) -> None:
+    with raft_cluster(tmp_path) as cluster:
+        asyncio.run(disk_is_bounded(cluster, keys=500, writes=10_000, value_bytes=500))
+
+
+@pytest.mark.slow
+def test_two_million_overwrites_do_not_fill_the_disk(tmp_path: Path) -> None:
+    with raft_cluster(tmp_path) as cluster:
+        asyncio.run(disk_is_bounded(cluster, keys=10_000, writes=2_000_000, value_bytes=200))

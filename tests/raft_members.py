@@ -1,0 +1,182 @@
+"""Members of a Raft group without threads, for tests that tell a story.
+
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put(b"key", b"value")
+
+`settle` lets everything happen that can without time passing: messages arrive in order, disks
+write, jobs are done. `lose` says which messages are lost on the way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from lithify.clock import ManualClock
+from lithify.fs import MemoryFileSystem
+from lithify.raft import kv_format as kv
+from lithify.raft.compactor import CompactionSettings
+from lithify.raft.core import ConfChange, Config, CoreSettings
+from lithify.raft.group import Group, GroupSettings
+from lithify.raft.kv import KvMachine
+from lithify.raft.requests import Answer, Result
+from lithify.raft.segment import SegmentLimits
+from lithify.raft.sending import SendingSettings
+from lithify.raft.storage import RaftStorage, StorageSettings
+from lithify.raft.wal import Rolled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lithify.liveset import LiveSet
+    from lithify.raft.core import Message
+    from lithify.raft.machine import Send
+
+GROUP = "g"
+STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
+
+
+class Member:
+    """One member with its disk; `machine` is made anew at each start."""
+
+    def __init__(
+        self,
+        name: str,
+        fs: MemoryFileSystem,
+        settings: GroupSettings,
+        machine: Callable[[], Any] = KvMachine,
+    ) -> None:
+        self.name = name
+        self.fs = fs
+        self.settings = settings
+        self.machine = machine
+        self.storage = RaftStorage(fs, "d", STORAGE)
+        self.storage.open_groups(self.live_in)
+        made = machine()
+        self.group: Group[Any] = Group(
+            self.storage, GROUP, name, made, settings, Random(name).randrange
+        )
+        self.sends: list[Send] = []
+
+    def live_in(self, _: str, pieces: Iterable[bytes]) -> LiveSet:
+        machine = self.machine()
+        live: LiveSet = machine.live_indexes(machine.load(pieces))
+        return live
+
+    def settle(self) -> list[Message]:
+        """Do all there is to do; the messages that came of it."""
+        messages: list[Message] = []
+        while True:
+            out = self.group.work()
+            self.sends += out.sends
+            messages += out.messages
+            events = self.storage.wal.flush()
+            for event in events:
+                if isinstance(event, Rolled):
+                    flushed = self.storage.flush(event)
+                    self.storage.settle(event, flushed)
+                    for each in flushed:
+                        self.group.settled(each)
+                else:
+                    self.group.wal_event(event)
+            for job in out.jobs:
+                self.group.job_done(job, job())
+            if not (events or out.jobs or out.messages):
+                return messages
+
+    def crash(self) -> Member:
+        """The member after a power cut."""
+        return Member(self.name, self.fs.crash_clone(Random(1)), self.settings, self.machine)
+
+
+class Members:
+    """See the module."""
+
+    def __init__(
+        self, *names: str, joining: Iterable[str] = (), machine: Callable[[], Any] = KvMachine
+    ) -> None:
+        self.clock = ManualClock()
+        self.lose: Callable[[Message], bool] = lambda _: False
+        self.told: list[Message] = []
+        self.network: list[Message] = []
+        self.all: dict[str, Member] = {}
+        for name in (*names, *joining):
+            config = Config(frozenset(names)) if name in names else Config()
+            fs = MemoryFileSystem(clock=self.clock)
+            self.all[name] = Member(name, fs, self.settings(config), machine)
+
+    def settings(self, config: Config) -> GroupSettings:
+        return GroupSettings(
+            config,
+            snapshot_entries=10_000,
+            sending=SendingSettings(250, resend_ticks=2, tries_max=3, backoff_ticks=4),
+            receive_silence_ticks=8,
+            compaction=CompactionSettings(after_drops=None),
+            clock=self.clock,
+            core=partial(CoreSettings, election_ticks=6),
+        )
+
+    def __getitem__(self, name: str) -> Member:
+        return self.all[name]
+
+    def settle(self) -> None:
+        """Let everything happen that needs no time."""
+        while True:
+            for member in self.all.values():
+                self.network += member.settle()
+            if not self.network:
+                return
+            network, self.network = self.network, []
+            for message in network:
+                self.told.append(message)
+                if message.to in self.all and not self.lose(message):
+                    self.all[message.to].group.receive(message)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.clock.advance(0.1)
+            for member in self.all.values():
+                member.group.tick()
+            self.settle()
+
+    def elect(self, name: str) -> Group[Any]:
+        self.all[name].group.campaign()
+        self.settle()
+        group = self.all[name].group
+        assert group.leader == name
+        return group
+
+    def crash(self, name: str) -> None:
+        self.all[name] = self.all[name].crash()
+
+    def ask(self, name: str, call: Callable[[Callable[[Result], None]], None]) -> Result:
+        """Call, settle, and give the answer."""
+        results: list[Result] = []
+        call(results.append)
+        self.settle()
+        (result,) = results
+        return result
+
+    def command(self, name: str, command: bytes) -> kv.Reply:
+        result = self.ask(name, lambda done: self.all[name].group.propose(command, done))
+        assert isinstance(result, Answer), result
+        return kv.parse_reply(result.reply)
+
+    def put(self, name: str, key: bytes, value: bytes) -> kv.Reply:
+        return self.command(name, kv.put(key, value))
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        result = self.ask(name, lambda done: self.all[name].group.read(kv.get(key), done))
+        assert isinstance(result, Answer), result
+        reply = kv.parse_reply(result.reply)
+        return reply.value if reply.outcome is kv.Outcome.DONE else None
+
+    def change(self, name: str, text: str) -> Result:
+        change = ConfChange.parse(text)
+        return self.ask(name, lambda done: self.all[name].group.propose_change(change, done))
+
+    def snapshot(self, name: str) -> None:
+        self.all[name].group.take_snapshot()
+        self.settle()

@@ -1,0 +1,282 @@
+"""Members of a group as their clients see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.liveset import LiveSet
+from lithify.raft import kv_format as kv
+from lithify.raft.core import DropReason, ProposalDropped, ReadDropped
+from lithify.raft.core.messages import AppendRequest, Heartbeat
+from lithify.raft.errors import OutcomeUnknown
+from lithify.raft.kv_format import WatchEvent
+from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
+from lithify.raft.requests import Answer
+from lithify.raft.transfer import TransferMessage
+from tests.raft_members import Members
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lithify.raft.core import Message
+    from lithify.raft.machine import Effect, Meta, ReadCommands
+    from lithify.raft.requests import Result
+
+
+def test_a_group_of_one_answers_when_its_disk_has_it() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    results: list[Result] = []
+    members["n1"].group.propose(kv.put(b"k", b"v"), results.append)
+    members["n1"].group.work()
+    assert not results
+    members.settle()
+    (answer,) = results
+    assert isinstance(answer, Answer)
+    assert members.get("n1", b"k") == b"v"
+
+
+def test_followers_refuse_proposals_and_answer_reads() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    refused = members.ask("n2", lambda done: members["n2"].group.propose(b"", done))
+    assert isinstance(refused, ProposalDropped)
+    assert (refused.reason, refused.leader) == (DropReason.NOT_LEADER, "n1")
+    assert members.get("n2", b"k") == b"v"
+
+
+def test_a_read_whose_question_was_lost_is_asked_again() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    results: list[Result] = []
+    members.lose = lambda message: message.sender == "n2"
+    members["n2"].group.read(kv.get(b"k"), results.append)
+    members.settle()
+    assert not results
+    members.lose = lambda _: False
+    members.tick(7)
+    assert [type(result) for result in results] == [Answer]
+
+
+def test_a_leader_that_is_cut_off_answers_no_read() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"old")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    members["n1"].group.read(kv.get(b"k"), results.append)
+    members.tick(3)
+    assert not results
+    members.tick(20)
+    # It has found out that nobody listens.
+    assert isinstance(results[0], ReadDropped)
+
+
+def test_a_proposal_that_was_overwritten_was_never_done() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    members["n1"].group.propose(kv.put(b"k", b"never"), results.append)
+    members.tick(30)
+    leader = next(name for name in ("n2", "n3") if members[name].group.leader == name)
+    members.put(leader, b"k", b"new")
+    members.lose = lambda _: False
+    members.tick(30)
+    assert isinstance(results[0], ProposalDropped)
+    assert members.get("n1", b"k") == b"new"
+
+
+def test_a_snapshot_that_passes_a_proposal_leaves_its_client_in_doubt() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    members["n1"].group.propose(kv.put(b"k", b"?"), results.append)
+    members.tick(30)
+    leader = next(name for name in ("n2", "n3") if members[name].group.leader == name)
+    for number in range(5):
+        members.put(leader, b"k%d" % number, b"v")
+    members.snapshot(leader)
+    members.lose = lambda _: False
+    members.tick(40)
+    assert isinstance(results[0], OutcomeUnknown)
+    assert members.get("n1", b"k4") == b"v"
+
+
+def test_values_stay_readable_through_snapshots_merges_and_power_cuts() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    for number in range(300):
+        members.put("n1", b"key%d" % (number % 7), b"%d" % number)
+    members.put("n1", b"rare", b"from the beginning")
+    for number in range(200):
+        members.put("n1", b"key%d" % (number % 7), b"%d" % number)
+    members.snapshot("n1")
+    members["n1"].group.compact()
+    members.settle()
+    before = members["n1"].group.overview()
+    assert before["live_entries"] == 8
+    assert before["merges"] == 1
+    members.crash("n1")
+    members.elect("n1")
+    after = members["n1"].group.overview()
+    assert after["snapshot_index"] == before["snapshot_index"]
+    assert members.get("n1", b"rare") == b"from the beginning"
+    assert members.get("n1", b"key3") == b"199"
+
+
+def test_scattered_values_move_to_the_head_of_the_log() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    for number in range(120):
+        members.put("n1", b"lasts%d" % number, b"v%d" % number)
+        members.put("n1", b"changes", b"%d" % number)
+    members.snapshot("n1")
+    assert members["n1"].group.overview()["live_ranges"] > 100
+    members["n1"].group.rewrite()
+    members.tick(4)
+    members.put("n1", b"lasts7", b"newer")
+    members.snapshot("n1")
+    assert members["n1"].group.overview()["live_ranges"] < 10
+    assert members.get("n3", b"lasts99") == b"v99"
+    assert members.get("n3", b"lasts7") == b"newer"
+
+
+def test_a_snapshot_is_taken_every_so_many_entries_but_not_more_bytes_than_the_log() -> None:
+    members = Members("n1")
+    members["n1"].group._snapshots._interval = 20
+    members.elect("n1")
+    for number in range(100):
+        members.put("n1", b"key%d" % number, b"")
+    # A row of the state is larger than a command with no value: half of the log has passed.
+    assert 2 <= members["n1"].group.overview()["snapshots_taken"] <= 4
+
+
+def test_only_the_leader_sends_to_watchers() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"before")
+    members.command("n1", kv.watch(b"k", b"watcher", known=0))
+    members.put("n1", b"k", b"after")
+    events = [kv.parse_event(send.data) for send in members["n1"].sends]
+    assert events == [WatchEvent(b"k", b"before", 2, 0), WatchEvent(b"k", b"after", 4, 2)]
+    assert not members["n2"].sends
+    members["n1"].group.transfer("n2")
+    members.settle()
+    members.put("n2", b"k", b"of the next leader")
+    (send,) = members["n2"].sends
+    assert kv.parse_event(send.data).previous == 4
+
+
+class Counting:
+    """Counts commands, and does what they say besides."""
+
+    version = 3
+
+    def init(self) -> int:
+        return 0
+
+    def apply(self, meta: Meta, command: bytes, state: int) -> tuple[int, bytes, Sequence[Effect]]:
+        effects: list[Effect] = []
+        if command == b"timer":
+            effects.append(Timer(b"t", 3, b"rings"))
+        elif command == b"checkpoint":
+            effects.append(Checkpoint())
+        elif command.startswith(b"release"):
+            effects.append(ReleaseCursor(int(command[7:]) or meta.index))
+        return state + 1, b"%d at %d" % (state + 1, meta.time_ms), effects
+
+    def query(self, state: int, query: bytes, read_entries: ReadCommands) -> bytes:
+        return b"%d" % state
+
+    def live_indexes(self, state: int) -> LiveSet:
+        return LiveSet.empty()
+
+    def rewrite_command(self, state: int, index: int, command: bytes) -> bytes | None:
+        return None
+
+    def save(self, state: int) -> Iterable[bytes]:
+        return [b"%d" % state]
+
+    def load(self, pieces: Iterable[bytes]) -> int:
+        return int(b"".join(pieces))
+
+
+def counted(members: Members, name: str) -> int:
+    result = members.ask(name, lambda done: members[name].group.read(b"", done))
+    assert isinstance(result, Answer)
+    return int(result.reply)
+
+
+def propose(members: Members, name: str, command: bytes) -> bytes:
+    result = members.ask(name, lambda done: members[name].group.propose(command, done))
+    assert isinstance(result, Answer), result
+    return result.reply
+
+
+def test_a_timer_rings_once_for_the_group() -> None:
+    members = Members("n1", "n2", "n3", machine=Counting)
+    members.elect("n1")
+    propose(members, "n1", b"timer")
+    members.tick(2)
+    assert counted(members, "n1") == 1
+    members.tick(10)
+    assert [counted(members, name) for name in ("n1", "n2", "n3")] == [2, 2, 2]
+
+
+def test_all_members_see_the_clock_of_the_leader() -> None:
+    members = Members("n1", machine=Counting)
+    members.elect("n1")
+    members.clock.advance(5)
+    assert propose(members, "n1", b"x") == b"1 at %d" % members.clock.now_ms()
+
+
+def test_a_checkpoint_becomes_a_snapshot_when_its_index_is_released() -> None:
+    members = Members("n1", machine=Counting)
+    members.elect("n1")
+    for _ in range(5):
+        propose(members, "n1", b"x")
+    propose(members, "n1", b"checkpoint")
+    for _ in range(5):
+        propose(members, "n1", b"x")
+    group = members["n1"].group
+    assert group.overview()["snapshot_index"] == 0
+    propose(members, "n1", b"release3")
+    assert group.overview()["snapshot_index"] == 0
+    propose(members, "n1", b"release9")
+    assert group.overview()["snapshot_index"] == 7
+    propose(members, "n1", b"release0")
+    assert group.overview()["snapshot_index"] == 15
+    members.crash("n1")
+    members.elect("n1")
+    assert counted(members, "n1") == 14
+
+
+def test_members_come_and_go() -> None:
+    members = Members("n1", joining=["n2", "n3"])
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    assert isinstance(members.change("n1", "+n2,+n3"), Answer)
+    members.tick(3)
+    assert isinstance(members.change("n1", "-n2"), Answer)
+    members.put("n1", b"k", b"w")
+    assert members.get("n3", b"k") == b"w"
+    members.crash("n3")
+    members.tick(3)
+    assert members.get("n3", b"k") == b"w"
+    assert members["n3"].group.overview()["members"] == "voters n1 n3"
+
+
+def test_heartbeats_and_appends_need_no_transfer() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    for number in range(50):
+        members.put("n1", b"k", b"%d" % number)
+    members.tick(5)
+    kinds: set[type[Message]] = {type(message) for message in members.told}
+    assert {AppendRequest, Heartbeat} <= kinds
+    assert not any(issubclass(kind, TransferMessage) for kind in kinds)

@@ -1,0 +1,167 @@
+"""Nodes in this process, on real sockets and files: groups come, grow, shrink and stay."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lithify.errors import InvalidInput, LogLocked
+from lithify.fs import LocalFileSystem
+from lithify.raft import answering
+from lithify.raft.client import RaftClient
+from lithify.raft.kv import KvMachine
+from lithify.raft.kv_client import KvClient
+from lithify.raft.kv_format import Outcome
+from lithify.raft.node import NodeSettings, RaftNode
+from lithify.raft.operations import Address, NoAnswer, Operation, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> NodeSettings:
+    listen = Address("127.0.0.1", 0)
+    return NodeSettings(name, str(directory / name), listen, join=join, tick_ms=20, **more)
+
+
+@asynccontextmanager
+async def running(given: NodeSettings) -> AsyncIterator[RaftNode]:
+    node = RaftNode(given, LocalFileSystem(), KvMachine)
+    stop = asyncio.Event()
+    ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(node.run(stop, ready.set_result))
+    ends: list[asyncio.Future[Any]] = [task, ready]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield node
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def client_of(*nodes: RaftNode, timeout_s: float = 20) -> AsyncIterator[RaftClient]:
+    addresses = [node.transport.address for node in nodes]
+    async with RaftClient(addresses, timeout_s=timeout_s) as client:
+        yield client
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            kv = KvClient(client, "default")
+            await asyncio.gather(*(kv.put(b"k%d" % n, b"v%d" % n) for n in range(500)))
+            assert (await kv.delete(b"k7")).outcome is Outcome.DONE
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            kv = KvClient(client, "default")
+            assert (await kv.get(b"k8")).value == b"v8"
+            assert (await kv.get(b"k7")).outcome is Outcome.ABSENT
+            assert len(await kv.scan(b"k", 1000)) == 499
+            same = await kv.compare_and_set(b"k8", b"x", b"something else")
+            assert same.outcome is Outcome.MISMATCH
+
+    asyncio.run(story())
+
+
+def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1")) as one,
+            running(settings(tmp_path, "n2", join=True)) as two,
+            running(settings(tmp_path, "n3", join=True)) as three,
+            client_of(one) as client,
+        ):
+            with pytest.raises(Refused, match="nobody here knows where node n2 is reached"):
+                await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            two.transport.learn({"n1": str(one.transport.address)})
+            while "n2" not in one.transport.connected:
+                await asyncio.sleep(0.01)
+            await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            orders = KvClient(client, "orders")
+            await orders.put(b"a", b"1")
+            with pytest.raises(Refused, match="group orders is there already"):
+                await client.ask_json("orders", Operation.CREATE, members=["n1"])
+            book = {"n3": str(three.transport.address)}
+            await client.ask_json("orders", Operation.CHANGE, change="+n3", book=book)
+            await client.ask_json("orders", Operation.TRANSFER, to="n2")
+            await client.ask_json("orders", Operation.CHANGE, change="-n1")
+            found = await client.ask_json("orders", Operation.MEMBERS)
+            while found["members"] != "voters n2 n3":
+                await asyncio.sleep(0.02)
+                found = await client.ask_json("orders", Operation.MEMBERS)
+            assert sorted(found["book"]) == ["n1", "n2", "n3"]
+            async with client_of(three) as other:
+                assert (await KvClient(other, "orders").get(b"a")).value == b"1"
+            async with client_of(one) as first:
+                seen = await first.ask_json("", Operation.OVERVIEW)
+            assert [group["group"] for group in seen["groups"]] == ["default", "orders"]
+            assert seen["connected"] == ["n2", "n3"]
+
+    asyncio.run(story())
+
+
+def test_a_client_is_sent_to_the_leader_by_any_member(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1")) as one,
+            running(settings(tmp_path, "n2", join=True)) as two,
+            client_of(one) as client,
+        ):
+            book = {"n2": str(two.transport.address)}
+            await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
+            while "default" not in two.groups or not two.groups["default"].leader:
+                await asyncio.sleep(0.01)
+            async with client_of(two) as other:
+                index, _ = await other.ask("default", Operation.PROPOSE, b"")
+                assert index > 0
+                with pytest.raises(Refused, match="there is no group 'nothing' on node n2"):
+                    await other.ask("nothing", Operation.PROPOSE, b"")
+
+    asyncio.run(story())
+
+
+def test_without_a_majority_nothing_is_done_and_the_client_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        peers = {"n2": "127.0.0.1:1", "n3": "127.0.0.1:2"}
+        async with (
+            running(settings(tmp_path, "n1", peers=peers)) as node,
+            client_of(node, timeout_s=0.5) as client,
+        ):
+            with pytest.raises(NoAnswer, match="no leader is known"):
+                await client.ask("default", Operation.PROPOSE, b"")
+
+    asyncio.run(story())
+
+
+def test_a_client_that_asks_too_much_at_once_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "ASKED_MAX", 4)
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            kv = KvClient(client, "default")
+            replies = await asyncio.gather(*(kv.put(b"k%d" % n, bytes(9000)) for n in range(300)))
+            assert all(reply.outcome is Outcome.DONE for reply in replies)
+            monkeypatch.setattr(answering, "COMMAND_BYTES_MAX", 100)
+            with pytest.raises(Refused, match="larger than the limit 100"):
+                await kv.put(b"k", bytes(200))
+
+    asyncio.run(story())
+
+
+def test_a_directory_belongs_to_one_process_and_one_node_for_good(tmp_path: Path) -> None:
+    async def story() -> None:
+        given = settings(tmp_path, "n1")
+        async with running(given):
+            with pytest.raises(LogLocked, match="raft node, pid"):
+                RaftNode(given, LocalFileSystem(), KvMachine)
+        other = NodeSettings("n2", given.data, given.listen)
+        with pytest.raises(InvalidInput, match="belongs to node n1 of cluster raft, not to n2"):
+            RaftNode(other, LocalFileSystem(), KvMachine)
+
+    asyncio.run(story())

@@ -1,0 +1,381 @@
+"""Nodes find each other over real sockets, and are not harmed by whoever else connects."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from lithify.fs import MemoryFileSystem
+from lithify.raft import transport as transport_module
+from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
+from lithify.raft.entry import Entry
+from lithify.raft.identity import Identity
+from lithify.raft.operations import Address
+from lithify.raft.transport import CannotListen, Handlers, Tls, Transport
+from lithify.raft.wire import (
+    WIRE_VERSION,
+    Answer,
+    Ask,
+    Hello,
+    Welcome,
+    decode_frame,
+    encode_frame,
+    frame_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from lithify.raft.channel import Channel
+
+HERE = Address("127.0.0.1", 0)
+
+
+class Node:
+    """A transport, and what it has told."""
+
+    def __init__(self, name: str, cluster: str = "raft", tls: Tls | None = None) -> None:
+        self.heard: list[tuple[str, Message]] = []
+        self.unreachable: list[tuple[str, str]] = []
+        fs = MemoryFileSystem()
+        fs.mkdir("d")
+        self.identity = Identity(fs, "d", name, cluster)
+        handlers = Handlers(
+            lambda group, message: self.heard.append((group, message)),
+            self.answer,
+            lambda group, peer: self.unreachable.append((group, peer)),
+            lambda channel: None,
+        )
+        self.transport = Transport(self.identity, handlers, tls)
+
+    def answer(self, channel: Channel, group: str, ask: Ask) -> None:
+        channel.send(group, Answer(ask.number, 0, 0, ask.body))
+
+    @property
+    def at(self) -> str:
+        return str(self.transport.address)
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    try:
+        for node in nodes:
+            await node.transport.start(HERE)
+        yield
+    finally:
+        for node in nodes:
+            await node.transport.close()
+
+
+async def until(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def is_connected(node: Node, others: list[str]) -> bool:
+    return node.transport.connected == others
+
+
+def has_failed(node: Node, other: str) -> str:
+    return node.transport._links[other]._reason
+
+
+def beat(sender: str, to: str, term: int = 1) -> Heartbeat:
+    return Heartbeat(sender, to, term, 0, 0)
+
+
+def test_who_knows_one_node_comes_to_know_all() -> None:
+    async def story() -> None:
+        a, b, c = Node("a"), Node("b"), Node("c")
+        async with running(a, b, c):
+            b.transport.learn({"a": a.at})
+            c.transport.learn({"a": a.at})
+            for node in (a, b, c):
+                others = sorted({"a", "b", "c"} - {node.identity.node})
+                await until(partial(is_connected, node, others))
+            b.transport.send("orders", beat("b", "c"))
+            await until(lambda: c.heard == [("orders", beat("b", "c"))])
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_is_away_is_unreachable_until_it_comes() -> None:
+    async def story() -> None:
+        a, b = Node("a"), Node("b")
+        async with running(b):
+            at = b.at
+        async with running(a):
+            a.transport.learn({"b": at})
+            a.transport.send("orders", beat("a", "b"))
+            a.transport.send("orders", beat("a", "nobody"))
+            assert a.unreachable == [("orders", "b"), ("orders", "nobody")]
+            again = Node("b")
+            async with running(again):
+                again.transport.learn({"a": a.at})
+                # It has another port now, and says so itself.
+                await until(lambda: a.transport.connected == ["b"])
+                a.transport.send("orders", beat("a", "b"))
+                await until(lambda: again.heard)
+
+    asyncio.run(story())
+
+
+async def greeted(
+    target: Node, **changed: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection made by hand, and its greeting."""
+    address = target.transport.address
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    given = {"version": WIRE_VERSION, "cluster": "raft", "node": "", "to": "", "book": "{}"}
+    writer.write(encode_frame([("", Hello(**given | changed))]))  # type: ignore[arg-type]
+    return reader, writer
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def frames(reader: asyncio.StreamReader) -> tuple[list[list[tuple[str, Any]]], bool]:
+    """(all frames, True) when the other end hangs up; False if it says nothing more for a while."""
+    found: list[list[tuple[str, Any]]] = []
+    data = b""
+    while True:
+        try:
+            more = await asyncio.wait_for(reader.read(2**16), 0.5)
+        except TimeoutError:
+            return found, False
+        except ConnectionResetError:
+            return found, True
+        data += more
+        while (size := frame_bytes(memoryview(data), 2**26)) and size <= len(data):
+            found.append(decode_frame(memoryview(data)[:size], "", ""))
+            data = data[size:]
+        if not more:
+            return found, True
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"version": 9}, "version 9 of the protocol, this node speaks 1"),
+        ({"node": "b", "cluster": "other"}, "this is a node of cluster raft, not of other"),
+        ({"node": "b", "to": "c"}, "this is node a, not c"),
+        ({"node": "a"}, "there is another node a"),
+    ],
+)
+def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> None:
+    async def story() -> None:
+        a = Node("a")
+        async with running(a):
+            reader, writer = await greeted(a, **changed)
+            welcome = Welcome(WIRE_VERSION, "a", refusal, "")
+            assert await frames(reader) == ([[("", welcome)]], True)
+            await closed(writer)
+
+    asyncio.run(story())
+
+
+HOSTILE = {
+    "nothing of it": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a large frame": b"\xff\xff\xff\x7f" + bytes(4),
+    "a wrong checksum": b"\x01\0\0\0" + bytes(5),
+    "no greeting": bytes(encode_frame([("g", Ask(1, 1, b""))])),
+    "an empty frame": bytes(encode_frame([])),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_who_breaks_the_protocol_is_hung_up_on(what: str) -> None:
+    async def story() -> None:
+        a = Node("a")
+        async with running(a):
+            address = a.transport.address
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(HOSTILE[what])
+            assert await frames(reader) == ([], True)
+            await closed(writer)
+            good, other = await greeted(a)
+            other.write(encode_frame([("g", Ask(7, 1, b"x"))]))
+            found, hung_up = await frames(good)
+            assert (found[-1][-1], hung_up) == (("g", Answer(7, 0, 0, b"x")), False)
+            await closed(other)
+
+    asyncio.run(story())
+
+
+def test_a_client_cannot_speak_as_a_node_nor_a_node_as_a_client() -> None:
+    async def story() -> None:
+        a = Node("a")
+        async with running(a):
+            reader, writer = await greeted(a)
+            writer.write(encode_frame([("g", beat("b", "a"))]))
+            assert (await frames(reader))[1]
+            await closed(writer)
+            reader, writer = await greeted(a, node="b", to="a")
+            writer.write(encode_frame([("g", Ask(1, 1, b""))]))
+            assert (await frames(reader))[1]
+            assert a.heard == []
+            await closed(writer)
+
+    asyncio.run(story())
+
+
+class Listener:
+    """A peer made by hand, that takes what it is sent, or does not."""
+
+    def __init__(self) -> None:
+        self.readers: list[asyncio.StreamReader] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(encode_frame([("", Welcome(WIRE_VERSION, "b", "", "{}"))]))
+        self.readers.append(reader)
+        self._writers.append(writer)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            await closed(writer)
+
+
+def test_heartbeats_of_many_groups_are_one_frame() -> None:
+    async def story() -> None:
+        peer = Listener()
+        server = await asyncio.start_server(peer.welcome, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        a = Node("a")
+        async with running(a):
+            a.transport.learn({"b": f"127.0.0.1:{port}"})
+            await until(lambda: a.transport.connected)
+            (reader,) = peer.readers
+            for number in range(500):
+                a.transport.send(f"g{number}", beat("a", "b"))
+            await asyncio.sleep(0)
+            data = b""
+            while b"g499" not in data:
+                data += await reader.read(2**20)
+            start = data.index(b"g0") - 10
+            size = frame_bytes(memoryview(data)[start:], 2**20)
+            messages = decode_frame(memoryview(data)[start : start + size], "a", "b")
+            assert [group for group, _ in messages] == [f"g{number}" for number in range(500)]
+        await peer.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "UNSENT_BYTES_MAX", 2**20)
+
+    async def story() -> None:
+        peer = Listener()
+        server = await asyncio.start_server(peer.welcome, "127.0.0.1", 0, limit=2**10)
+        port = server.sockets[0].getsockname()[1]
+        a = Node("a")
+        async with running(a):
+            a.transport.learn({"b": f"127.0.0.1:{port}"})
+            await until(lambda: a.transport.connected)
+            entry = Entry(1, 1, bytes(100_000))
+            for _ in range(200):
+                a.transport.send("g", AppendRequest("a", "b", 1, 0, 0, [entry], 0))
+                await asyncio.sleep(0)
+            assert a.unreachable, "Raft is told, and sends again later"
+            link = a.transport._links["b"]
+            assert link.channel is not None
+            assert link.channel.unsent_bytes <= 2**20 + 200_000
+        await peer.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_an_address_in_use_is_refused_by_name() -> None:
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}"):
+                await Node("a").transport.start(Address("127.0.0.1", port))
+
+    asyncio.run(story())
+
+
+# --- TLS ----------------------------------------------------------------------------------------
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = directory / f"{name}.pem"
+        self.file.write_bytes(self._sign(self._name, self._key.public_key(), ca=True))
+
+    def tls(self, name: str) -> Tls:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._directory / f"{name}-{self.file.stem}.crt"
+        certificate.write_bytes(self._sign(subject, key.public_key(), ca=False))
+        key_file = certificate.with_suffix(".key")
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return Tls(str(self.file), str(certificate), str(key_file))
+
+    def _sign(self, subject: x509.Name, key: Any, *, ca: bool) -> bytes:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+
+    async def story() -> None:
+        a, b = Node("a", tls=authority.tls("a")), Node("b", tls=authority.tls("b"))
+        liar = Node("c", tls=authority.tls("d"))
+        stranger = Node("e", tls=other.tls("e"))
+        plain = Node("f")
+        async with running(a, b, liar, stranger, plain):
+            for node in (b, liar, stranger, plain):
+                node.transport.learn({"a": a.at})
+            await until(lambda: a.transport.connected == ["b"])
+            await until(lambda: b.transport.connected == ["a"])
+            a.transport.send("g", beat("a", "b"))
+            await until(lambda: b.heard)
+            for node in (liar, stranger, plain):
+                await until(partial(has_failed, node, "a"))
+                assert node.transport.connected == []
+            assert sorted(a.identity.book) == ["b"], "nobody is known who was not let in"
+
+    asyncio.run(story())
