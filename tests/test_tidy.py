@@ -79,6 +79,8 @@ PURE = (
     "src/lithify/raft/core/story.py",
     "src/lithify/raft/core/values.py",
     "src/lithify/raft/core/voting.py",
+    "src/lithify/raft/operations.py",
+    "src/lithify/raft/wire.py",
     "src/lithify/raft/jobs.py",
     "src/lithify/raft/kv_format.py",
     "src/lithify/raft/live_indexes.py",

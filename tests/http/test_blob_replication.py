@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from lithify.blobs.replication_stream import Chunks, read_records
 from lithify.blobs.replication_values import Changes
+from lithify.blobs.replicator import PeerStatus
+from tests.cli.nodes import served_here
 from tests.http.test_blobs import Photos
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 REPLICA = "ab" * 12
 PEER = "http://127.0.0.1:1/blobs/photos"
@@ -76,7 +80,8 @@ def test_nonsense_is_refused(node: Photos, body: object) -> None:
 def test_a_token_that_cannot_be_begins_anew(node: Photos) -> None:
     node.put(b"")
     log_id = node.blobs.get("photos").replication.replica
-    for token in ([log_id, -1, "", 0, 0], [log_id, 10**30, "", 0, 0], [log_id, 0, "", 999, 0]):
+    places = ([-1, "", 0], [10**30, "", 0], [0, "", 999])
+    for token in ([log_id, *place, 0, -1] for place in places):
         asked = {"replica": REPLICA, "token": token}
         page = node.ask("POST", f"{node.at}/replication/changes", json=asked).json()
         assert (len(page["changes"]), page["reset"]) == (1, True)
@@ -85,3 +90,48 @@ def test_a_token_that_cannot_be_begins_anew(node: Photos) -> None:
 def test_a_blob_that_is_nowhere_is_not_found(node: Photos) -> None:
     assert node.ask("PUT", f"{node.at}/replicas", json=[PEER]).status_code == 200
     assert "nobody" in node.reason(404, "GET", f"{node.at}/nobody")
+    assert "nobody" in node.reason(404, "GET", f"{node.at}/nobody/info")
+
+
+def test_a_head_and_the_info_are_answered_by_a_replica_as_a_get_is(tmp_path: Path) -> None:
+    shape = {"capacity_bytes": 2**24, "segment_bytes": 2**22}
+    with served_here(tmp_path / "a") as there, served_here(tmp_path / "b") as here:
+        for url in (there, here):
+            assert httpx.put(f"{url}/blobs/photos", json=shape).status_code == 201
+        # Nobody pulls in these nodes: what is there is not here.
+        assert httpx.put(f"{here}/blobs/photos/replicas", json=[f"{there}/blobs/photos"]).is_success
+        with httpx.Client(base_url=here) as client:
+            content = bytes(3 * 2**20)
+            put = httpx.post(f"{there}/blobs/photos", content=content)
+            blob, tag = put.headers["Location"], put.headers["ETag"]
+            found = {}
+            for method in ("GET", "HEAD"):
+                answer = client.request(method, blob)
+                assert answer.content == (content if method == "GET" else b"")
+                found[method] = {k: v for k, v in answer.headers.items() if k != "date"}
+                given = {"If-None-Match": tag}
+                assert client.request(method, blob, headers=given).status_code == 304
+                given = {"If-Match": '"other"'}
+                assert client.request(method, blob, headers=given).status_code == 412
+                assert client.request(method, f"{blob}?replicas=false").status_code == 404
+                assert client.request(method, f"{blob}x").status_code == 404
+            assert found["GET"] == found["HEAD"]
+            assert client.head(blob, headers={"Range": "bytes=0-9"}).status_code == 200
+            info = client.get(f"{blob}/info")
+            assert info.json() == httpx.get(f"{there}{blob}/info").json()
+            assert client.get(f"{blob}/info?replicas=false").status_code == 404
+            httpx.delete(f"{there}{blob}")
+            assert client.head(blob).status_code == client.get(blob).status_code == 410
+            assert client.get(f"{blob}/info").status_code == 410
+            assert client.get(f"{blob}/info?include=deleted").json()["deleted"] is True
+
+
+def test_replicas_are_measured(node: Photos) -> None:
+    assert node.ask("PUT", f"{node.at}/replicas", json=[PEER]).status_code == 200
+    replication = node.blobs.get("photos").replication
+    status = PeerStatus(PEER, behind=7, content_bytes=300, errors=2)
+    replication.status = lambda: [status]
+    text = node.ask("GET", "/metrics").text
+    labels = f'{{replica="{PEER}",store="photos"}}'
+    for name, value in (("lag_entries", 7), ("pulled_bytes_total", 300), ("errors_total", 2)):
+        assert f"lithify_blobs_replica_{name}{labels} {value}.0" in text

@@ -27,6 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
+from lithify.errors import WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
 from lithify.raft import kv_format as kv
 from lithify.raft.compactor import CompactionSettings
@@ -40,6 +41,7 @@ from lithify.raft.sending import SendingSettings
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.transfer import TransferMessage
 from lithify.raft.wal import Rolled
+from lithify.raft.wire import decode_frame, encode_frame
 from tests.linearizable import Op as ClientOp
 from tests.linearizable import explain, is_linearizable
 
@@ -90,6 +92,9 @@ class Member:
         kind = rng.choice(["CRASH", "CRASH_AFTER"])
         lives = rng.randrange(20, 1500) if world.crashes else 10**9
         faults = [Fault("mutating", "*", lives, kind=kind)]
+        if world.crashes and rng.random() < 0.4:
+            trouble = rng.choice(("ENOSPC", "EIO", "SHORT"))
+            faults.append(Fault("mutating", "*", rng.randrange(1, 600), 3, kind=trouble))
         self.fs = FaultyFileSystem(disk, faults)
         self.events: list[WalEvent] = []
         self.rolled: list[Rolled] = []
@@ -128,12 +133,15 @@ class Member:
         job = self.jobs.pop(0)
         try:
             self.results.append((job, job()))
+        except (OSError, WriteFailed) as error:
+            self.results.append((job, error))
         except Exception as error:
             raise AssertionError(f"{job.what} failed") from error
 
     def finish_job(self) -> None:
         job, result = self.results.pop(0)
-        self.world.counts[job.what.split(" ")[0]] += 1
+        what = "failures" if isinstance(result, Exception) else job.what.split(" ")[0]
+        self.world.counts[what] += 1
         self.group.job_done(job, result)
 
     def background(self) -> list[Callable[[], None]]:
@@ -240,7 +248,7 @@ class World:
     def start(self, name: str, disk: MemoryFileSystem) -> None:
         try:
             self.members[name] = Member(self, name, disk)
-        except PowerCut:
+        except (PowerCut, OSError, WriteFailed):
             self.dead[name] = self.after_crash(disk)
 
     def after_crash(self, disk: MemoryFileSystem) -> MemoryFileSystem:
@@ -253,7 +261,8 @@ class World:
         """Something happens in a member's process, which may be its end."""
         try:
             yield
-        except PowerCut:
+        except (PowerCut, OSError, WriteFailed):
+            # A process that cannot write what it must ends, as one that loses its power does.
             self.end(member)
 
     def end(self, member: Member) -> None:
@@ -264,6 +273,9 @@ class World:
         out = member.group.work()
         member.jobs += out.jobs
         for message in out.messages:
+            if self.random.random() < 0.05:
+                frame = memoryview(encode_frame([(GROUP, message)]))
+                assert decode_frame(frame, message.sender, message.to) == [(GROUP, message)]
             self.counts["transfers"] += isinstance(message, TransferMessage)
             lost = self.random.random() < self.loss
             if not lost and frozenset((message.sender, message.to)) not in self.broken:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from lithify.raft.wire import (
     KINDS,
     Ask,
     Hello,
+    _types,
     decode_frame,
     encode_frame,
     encode_message,
@@ -50,9 +50,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 
 def of(kind: type) -> st.SearchStrategy[Any]:
     names = {"sender": st.just("n1"), "to": st.just("n2")} if issubclass(kind, Message) else {}
-    return st.builds(
-        kind, **{f.name: names.get(f.name, BY_TYPE[str(f.type)]) for f in fields(kind)}
-    )
+    return st.builds(kind, **{n: names.get(n, BY_TYPE[type_]) for n, type_ in _types(kind)})
 
 
 MESSAGES = st.one_of(*(of(kind) for kind in KINDS))

@@ -10,7 +10,7 @@
     │   └── BlobExists          a put with an id that is taken
     ├── BlobStoreFull           no room for the record; a compaction may make some
     ├── ReplicaUnreachable      another replica does not answer, or with an error
-    ├── ReplicaNotCurrent       another replica may have blobs that are deleted here and forgotten
+    ├── ReplicaNotCurrent       another replica may have blobs whose deletes are forgotten
     ├── ProtocolError
     │   └── ReplicaTalksNonsense another replica's answer cannot be, or was damaged on its way
     └── InvalidInput
@@ -116,13 +116,13 @@ class ReplicaUnreachable(LithifyError):
 
 
 class ReplicaNotCurrent(LithifyError):
-    """It was away while deletes were forgotten here, and has not made that good yet."""
+    """It was away while deletes were forgotten, here or elsewhere, and has not made that good."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, where: str) -> None:
         self.url = url
         super().__init__(
-            f"replica {url} has missed deletes that are forgotten here: "
-            "nothing is read from it until it has read on here"
+            f"replica {url} may have missed deletes that are forgotten {where}: "
+            "nothing is read from it until it has read on there"
         )
 
 

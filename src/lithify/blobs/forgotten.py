@@ -1,17 +1,19 @@
-"""What a store has forgotten: the deletes that compaction has dropped, as two bounds.
+"""What a store has forgotten: the deletes that compaction has dropped, as bounds and a count.
 
 A delete that is dropped leaves nothing behind. Whoever still has the blob could bring it back, so
 a store remembers how far its forgetting goes:
 
     position   every delete that was dropped stood at or below it
     time_ms    none of them was younger
+    count      of the runs that have dropped any
 
 It stands in the manifest's `state` and becomes true with the generation that drops them:
 
-    "forgotten": [position, time_ms]
+    "forgotten": [position, time_ms, count]
 
 A replica that has passed `position` knows all that was forgotten. Of one that has not, blobs made
-after `time_ms` are beyond doubt: a delete is never older than its blob.
+after `time_ms` are beyond doubt: a delete is never older than its blob. A later run may drop
+a delete far below `position`, so whether anything was forgotten since is told by `count` alone.
 
 Pure. Called by the rule, which adds to it, and by replication, which asks it.
 """
@@ -35,22 +37,20 @@ class Forgotten:
 
     position: int
     time_ms: int
+    count: int
 
-    def and_also(self, other: Forgotten) -> Forgotten:
-        """Both together."""
-        return Forgotten(
-            max(self.position, other.position),
-            max(self.time_ms, other.time_ms),
-        )
+    def and_dropped(self, position: int, time_ms: int) -> Forgotten:
+        """After one more run, which drops deletes up to there and then."""
+        return Forgotten(max(self.position, position), max(self.time_ms, time_ms), self.count + 1)
 
     def to_state(self) -> dict[str, Any]:
         """As it stands in the manifest; nothing where nothing was forgotten."""
-        return {} if self == NOTHING else {_STATE: [self.position, self.time_ms]}
+        return {} if self == NOTHING else {_STATE: [self.position, self.time_ms, self.count]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Forgotten:
         """Read back."""
-        return cls(*state.get(_STATE, (-1, -1)))
+        return cls(*state[_STATE]) if _STATE in state else NOTHING
 
 
-NOTHING = Forgotten(-1, -1)
+NOTHING = Forgotten(-1, -1, 0)

@@ -7,7 +7,7 @@
 The peers stand in the manifest's `state` ("replicas": a list of URLs): they are never lost alone.
 How far everybody has read stands in the file REPLICATION, one checked line that is replaced whole:
 
-    {"version":1,"read":{URL: token},"passed":{LOG_ID: token}}
+    {"version":2,"read":{URL: reading},"passed":{LOG_ID: token}}
 
 `read` has the token up to which this store has taken over what the peer has, durably: it is saved
 before it is shown to the peer. `passed` has the last token that each replica has shown here. A file
@@ -16,10 +16,12 @@ dropped that a peer may not have seen.
 
 1. Compaction drops a delete only below what every peer has passed (`passed`). A peer that is away
    keeps deletes from being dropped, however long that is, until it is back or no longer a peer.
+   So does one that is still below what was forgotten before it came.
 2. What was dropped is told by `forgotten`. A replica whose token does not cover that was no peer
    for a while, or is an old copy of itself: it is **stale**, and told so. It has to sweep before it
    reads on (`replicator.py`), and until then nothing is read from it here.
 3. A replica that was never seen has nothing to sweep: it is new.
+4. What other replicas have forgotten must not come back by this one: `replication_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
 """
@@ -32,9 +34,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from lithify.blobs.errors import ReplicaTalksNonsense
-from lithify.blobs.forgotten import Forgotten
-from lithify.blobs.replication_values import Token
+from lithify.blobs.errors import ReplicaTalksNonsense, ReplicaUnreachable
+from lithify.blobs.forgotten import NOTHING, Forgotten
+from lithify.blobs.replication_claims import Reading, is_settled, not_covered
+from lithify.blobs.replication_values import Claim, Token
+from lithify.blobs.replicator import PeerStatus
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
 from lithify.fs import write_atomic
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
     from lithify.blobs.replication_apply import Applier
     from lithify.blobs.replication_feed import Feed
     from lithify.blobs.replication_values import Changes
-    from lithify.blobs.replicator import PeerStatus
     from lithify.fs import FileSystem
     from lithify.log.log import Log
 
@@ -55,7 +58,7 @@ __all__ = ["PEERS_MAX", "Replication"]
 PEERS_MAX = 16
 URL_CHARACTERS_MAX = 1024
 
-_VERSION = 1
+_VERSION = 2
 _STATE = "replicas"
 
 
@@ -63,7 +66,7 @@ _STATE = "replicas"
 class _Reached:
     """How far everybody has read."""
 
-    read: dict[str, Token]
+    read: dict[str, Reading]
     """By URL."""
     passed: dict[str, Token]
     """By the id of the log of who reads."""
@@ -78,11 +81,15 @@ class Replication:
         self._path = f"{log.directory}/{REPLICATION}"
         self._lock = threading.Lock()
         self._reached = _load(fs, self._path)
+        self._heard: dict[str, tuple[Claim, ...]] = {}
+        """What peers claimed with a page that was their last, by URL."""
+        self._settled: set[str] = set()
+        """The logs that have said so since this process began."""
         self.replica = log.manifest.log_id.hex()
         """What this store calls itself."""
         self.feed = feed
         self.applier = applier
-        self.status: Callable[[], list[PeerStatus]] = list
+        self.status: Callable[[], list[PeerStatus]] = lambda: [PeerStatus(u) for u in self.peers]
         """How it goes with each peer; whoever pulls puts that here."""
 
     # --- peers ------------------------------------------------------------------------------
@@ -104,6 +111,7 @@ class Replication:
             kept = {url: each for url, each in self._reached.read.items() if url in peers}
             if kept != self._reached.read:
                 self._reached.read = kept
+                self._heard = {url: each for url, each in self._heard.items() if url in kept}
                 self._save()
             self._log.publish(
                 lambda m: replace(m, state={**m.state, _STATE: peers}), "replicas of a blob store"
@@ -115,20 +123,31 @@ class Replication:
         """The deletes that this store has dropped."""
         return Forgotten.from_state(self._log.manifest.state)
 
-    def serve(self, replica: str, token: Token | None, limit: int) -> Changes:
-        """What has changed here since a token, for the replica that has it."""
-        if len(replica) != len(self.replica) or not replica.isalnum():
+    def serve(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
+        """What has changed here since a token, for the replica that has it.
+
+        A replica without a name listens: that it has read the page counts for nothing.
+        """
+        if replica and (len(replica) != len(self.replica) or not replica.isalnum()):
             raise InvalidInput(f"replica {replica!r} is not the id of a log")
+        with self._lock:
+            # Before the page is made: what is claimed is true of it, too.
+            claims = tuple(Claim(each.token, each.settled) for each in self._reached.read.values())
         page = self.feed.changes_since(token, limit)
+        if not replica:
+            return replace(page, claims=claims)
         begins = token is None or page.reset
         with self._lock:
             seen = self._reached.passed.get(replica) if begins else token
-            start = Token(self.replica, 0, swept=page.forgotten.position)
+            start = Token(self.replica, 0, swept=page.forgotten.count)
             stale = seen is not None and not seen.covers(page.forgotten)
-            passed = start if begins and not stale else seen
+            passed = seen
+            if begins and not stale:
+                passed = start if seen is None else replace(start, known=seen.read_to)
             assert passed is not None
             is_new = replica not in self._reached.passed
             self._reached.passed[replica] = passed
+            (self._settled.add if settled and not begins else self._settled.discard)(replica)
             if is_new:
                 self._save()
         if stale:
@@ -136,7 +155,8 @@ class Replication:
             return replace(
                 page, changes=(), token=start, more=True, behind=behind, reset=False, stale=True
             )
-        return replace(page, token=replace(page.token, swept=passed.swept))
+        token = replace(page.token, swept=passed.swept, known=passed.known)
+        return replace(page, token=token, claims=claims)
 
     def passed(self) -> int | None:
         """The position up to which every peer has read; None if there are no peers."""
@@ -148,14 +168,11 @@ class Replication:
 
     def _passed(self, url: str) -> int:
         peer = self._reached.read.get(url)
-        token = None if peer is None else self._reached.passed.get(peer.log_id)
-        return 0 if token is None else token.position
-
-    def is_current(self, log_id: str) -> bool:
-        """Whether a replica knows all that is forgotten here, or is new."""
-        with self._lock:
-            passed = self._reached.passed.get(log_id)
-        return passed is None or passed.covers(self.forgotten())
+        token = None if peer is None else self._reached.passed.get(peer.token.log_id)
+        # One that covers what is forgotten by a sweep alone would not cover more of it.
+        if token is None or token.position <= self.forgotten().position:
+            return 0
+        return token.position
 
     def distrust(self, log_id: str) -> None:
         """A replica has become older than it was: it has to show again what it knows."""
@@ -169,14 +186,79 @@ class Replication:
     def token(self, url: str) -> Token | None:
         """Up to where a peer was read; None: from the beginning."""
         with self._lock:
-            return self._reached.read.get(url)
+            reading = self._reached.read.get(url)
+            return None if reading is None else reading.token
 
-    def reached(self, url: str, token: Token) -> None:
-        """Everything up to here is taken over and durable."""
+    def settled(self, url: str) -> bool:
+        """Whether a peer may rely on the token that it is shown."""
         with self._lock:
-            if url in self.peers and self._reached.read.get(url) != token:
-                self._reached.read[url] = token
-                self._save()
+            reading = self._reached.read.get(url)
+            return reading is not None and reading.settled
+
+    def begun(self, url: str, token: Token, base: Forgotten, *, swept: bool) -> None:
+        """A peer is read from its beginning, after a sweep or because it is new."""
+        with self._lock:
+            before = self._reached.read.get(url)
+            taken = before is not None and before.taken
+            self._heard.pop(url, None)
+            self._put(url, Reading(token, base, settled=swept, taken=taken))
+
+    def missed_by(self, url: str, page: Changes) -> str | None:
+        """Where deletes are forgotten that a peer may not know; None: take what it has.
+
+        Then the peer counts as one that something may have come from.
+        """
+        there, forgotten = page.token.log_id, self.forgotten()
+        with self._lock:
+            reading = self._reached.read.get(url)
+            if reading is None:
+                raise ReplicaUnreachable(url, "it is no replica any more")
+            passed = self._reached.passed.get(there)
+            is_current = passed is not None and passed.covers(forgotten)
+            if forgotten != NOTHING and not (is_current and there in self._settled):
+                return "here"
+            missed = not_covered(self._reached.read, there, page.claims)
+            if missed is not None:
+                return f"at {missed}"
+            self._put(url, replace(reading, taken=True))
+            return None
+
+    def reached(self, url: str, page: Changes) -> None:
+        """A page of a peer is taken over and durable."""
+        with self._lock:
+            reading = self._reached.read.get(url)
+            if reading is None:
+                return
+            if not page.more:
+                self._heard[url] = page.claims
+            self._put(url, replace(reading, token=page.token))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is with all peers."""
+        with self._lock:
+            return all(reading.settled for reading in self._reached.read.values())
+
+    def heard(self, url: str, page: Changes) -> None:
+        """All deletes of a peer that is not current are taken over, up to this last page."""
+        with self._lock:
+            reading = self._reached.read.get(url)
+            if reading is not None:
+                self._heard[url] = page.claims
+                self._put(url, reading)
+
+    def _put(self, url: str, reading: Reading) -> None:
+        """Save a reading, and all that it settles; unless it is of a peer no more."""
+        read = self._reached.read
+        if url not in self.peers:
+            return
+        after = {**read, url: reading}
+        for each, other in after.items():
+            if is_settled(after, each, self._heard):
+                after[each] = replace(other, settled=True)
+        if after != read:
+            self._reached.read = after
+            self._save()
 
     def save(self) -> None:
         """Make durable what the peers have passed: compaction will know it after a restart."""
@@ -187,7 +269,7 @@ class Replication:
     def _save(self) -> None:
         value = {
             "version": _VERSION,
-            "read": {url: token.to_row() for url, token in self._reached.read.items()},
+            "read": {url: reading.to_row() for url, reading in self._reached.read.items()},
             "passed": {log_id: token.to_row() for log_id, token in self._reached.passed.items()},
         }
         line = encode_line(json.dumps(value, separators=(",", ":")))
@@ -207,12 +289,10 @@ def _load(fs: FileSystem, path: str) -> _Reached:
         if value["version"] != _VERSION:
             return _Reached({}, {})
         return _Reached(
-            *(
-                {key: Token.from_row(row) for key, row in value[part].items()}
-                for part in ("read", "passed")
-            )
+            {url: Reading.from_row(row) for url, row in value["read"].items()},
+            {log_id: Token.from_row(row) for log_id, row in value["passed"].items()},
         )
-    except (FileNotFoundError, Corrupt, ReplicaTalksNonsense, ValueError, KeyError):
+    except (FileNotFoundError, Corrupt, ReplicaTalksNonsense, ValueError, KeyError, TypeError):
         return _Reached({}, {})
 
 

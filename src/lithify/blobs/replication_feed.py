@@ -20,6 +20,7 @@ read from a pinned generation. Called by the store; any thread.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -207,7 +208,7 @@ class _Page:
                 self.changes.append(change)
 
     def _move(self, position: int, segment: str = "", bucket: int = 0) -> None:
-        self.token = Token(self.token.log_id, position, segment, bucket, self.token.swept)
+        self.token = replace(self.token, position=position, segment=segment, bucket=bucket)
 
 
 def _segment_of(opened: Opened, position: int) -> SegmentRef:

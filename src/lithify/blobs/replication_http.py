@@ -4,10 +4,10 @@
 
 | what     | request to the URL of the store                                                   |
 |----------|-----------------------------------------------------------------------------------|
-| changes  | POST …/replication/changes {"replica": …, "token": …, "limit": …}                 |
+| changes  | POST …/replication/changes {"replica": …, "token": …, "limit": …, "settled": …}   |
 | records  | POST …/replication/records {"ids": […]}, answered by a stream                     |
 | unknown  | POST …/replication/unknown {"ids": […]}                                           |
-| a blob   | GET …/ID?replicas=false: the replica answers by itself, and asks no other one     |
+| a blob   | GET or HEAD …/ID?replicas=false, GET …/ID/info?…: the replica asks no other one   |
 
 A connection a request, which keeps nothing open between two of them. Nobody waits longer than
 `TIMEOUT_S` for the next bytes. What the replica says in the body of a refusal is in the error.
@@ -63,12 +63,11 @@ class HttpPeer:
         self.url = url
         self._token = token
 
-    def changes(self, replica: str, token: Token | None, limit: int) -> Changes:
+    def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
         """See `Peer`."""
         row = None if token is None else token.to_row()
-        return Changes.from_json(
-            self._asked("changes", {"replica": replica, "token": row, "limit": limit})
-        )
+        asked = {"replica": replica, "token": row, "limit": limit, "settled": settled}
+        return Changes.from_json(self._asked("changes", asked))
 
     def unknown(self, blob_ids: Sequence[str]) -> list[str]:
         """See `Peer`."""
@@ -87,11 +86,11 @@ class HttpPeer:
 
     @contextmanager
     def blob(
-        self, blob_id: str, include: str, headers: Mapping[str, str]
+        self, method: str, blob_id: str, part: str, include: str, headers: Mapping[str, str]
     ) -> Iterator[HTTPResponse]:
-        """The answer to a get, whatever it is."""
-        path = f"/{quote(blob_id, safe='')}?replicas=false&include={include}"
-        with self._request("GET", path, None, headers) as answer:
+        """The answer to a look at a blob, or at a `part` of it like /info, whatever it is."""
+        path = f"/{quote(blob_id, safe='')}{part}?replicas=false&include={include}"
+        with self._request(method, path, None, headers) as answer:
             yield answer
 
     def _asked(self, what: str, value: Any) -> Any:

@@ -17,8 +17,11 @@ A **token** says how far a replica has read another one's log: all below `positi
 sealed segment named `segment` the buckets of its index below `bucket`. Only the store that made
 a token can read it. Positions mean the same in every generation: a token whose segment was
 compacted away goes on at the same position in what has taken its place, from the first bucket on.
-`swept` is a position up to which the reader has made good what it did not read: see
-`replicator.py`.
+`known` is the position up to which it was read before it was begun anew. `swept` counts the runs
+that had forgotten deletes when the reader made good what it had not read, or was new.
+
+A **claim** is what a store says of itself: its token of another log, and whether it is settled.
+`replication_claims.py` has what that means.
 
 Pure values, with their JSON. Anybody may use them.
 """
@@ -39,7 +42,17 @@ if TYPE_CHECKING:
     from lithify.blobs.index import Found
     from lithify.blobs.records import Identity
 
-__all__ = ["Advice", "Change", "Changes", "Token", "advise", "rank_of"]
+__all__ = [
+    "Advice",
+    "Change",
+    "Changes",
+    "Claim",
+    "Token",
+    "advise",
+    "forgotten_from_row",
+    "forgotten_row",
+    "rank_of",
+]
 
 _KINDS = (Kind.PUT, Kind.DELETE, Kind.TTL, Kind.UNDELETE)
 _Rank = tuple[int, ...]
@@ -53,20 +66,44 @@ class Token:
     position: int
     segment: str = ""
     bucket: int = 0
-    swept: int = -1
+    swept: int = 0
+    known: int = -1
+
+    @property
+    def read_to(self) -> int:
+        """The last position that was read."""
+        return max(self.position - 1, self.known)
 
     def covers(self, forgotten: Forgotten) -> bool:
         """Whether whoever has it knows everything that the store has forgotten."""
-        return max(self.position - 1, self.swept) >= forgotten.position
+        return self.read_to >= forgotten.position or self.swept >= forgotten.count
 
     def to_row(self) -> list[Any]:
         """For JSON."""
-        return [self.log_id, self.position, self.segment, self.bucket, self.swept]
+        return [self.log_id, self.position, self.segment, self.bucket, self.swept, self.known]
 
     @classmethod
     def from_row(cls, row: object) -> Token:
         """Read back."""
-        return cls(*_checked(row, (str, int, str, int, int), "token"))
+        return cls(*_checked(row, (str, int, str, int, int, int), "token"))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a store says that it knows of another one's forgetting."""
+
+    token: Token
+    settled: bool
+
+    def to_row(self) -> list[Any]:
+        """For JSON."""
+        return [self.token.to_row(), self.settled]
+
+    @classmethod
+    def from_row(cls, row: object) -> Claim:
+        """Read back."""
+        token, settled = _checked(row, (list, bool), "claim")
+        return cls(Token.from_row(token), settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +166,8 @@ class Changes:
     """The token given was not one of this log as it is: this is the beginning."""
     stale: bool = False
     """The reader has missed deletes that are forgotten, and must sweep before it reads."""
+    claims: tuple[Claim, ...] = ()
+    """What the store knew of others before it made the page."""
 
     def to_json(self) -> dict[str, Any]:
         """For the wire."""
@@ -137,9 +176,10 @@ class Changes:
             "token": self.token.to_row(),
             "more": self.more,
             "behind": self.behind,
-            "forgotten": [self.forgotten.position, self.forgotten.time_ms],
+            "forgotten": forgotten_row(self.forgotten),
             "reset": self.reset,
             "stale": self.stale,
+            "claims": [claim.to_row() for claim in self.claims],
         }
 
     @classmethod
@@ -152,9 +192,10 @@ class Changes:
                 Token.from_row(row["token"]),
                 bool(row["more"]),
                 int(row["behind"]),
-                Forgotten(*_checked(row["forgotten"], (int, int), "what is forgotten")),
+                forgotten_from_row(row["forgotten"]),
                 bool(row["reset"]),
                 bool(row["stale"]),
+                tuple(Claim.from_row(each) for each in row["claims"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ReplicaTalksNonsense(f"changes are not what they should be: {error!r}") from error
@@ -221,6 +262,16 @@ def advise(
     theirs = (change.created_ms, change.content_crc, change.size)
     same = theirs == (identity.created_ms, identity.content_crc, identity.size)
     return Advice.FETCH if gone or now_ms > newest.expiry_ms or not same else Advice.CHANGE
+
+
+def forgotten_row(forgotten: Forgotten) -> list[int]:
+    """For JSON."""
+    return [forgotten.position, forgotten.time_ms, forgotten.count]
+
+
+def forgotten_from_row(row: object) -> Forgotten:
+    """Read back."""
+    return Forgotten(*_checked(row, (int, int, int), "what is forgotten"))
 
 
 def _checked(row: object, kinds: Sequence[type], what: str) -> list[Any]:

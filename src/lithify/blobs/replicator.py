@@ -10,7 +10,9 @@ One step asks each peer that is due for one page:
    peer has forgotten, ask which ones it does not know, and delete them. They were deleted while
    this store was away, or had reached nobody. The deletes are ordinary ones: within the retention
    an undelete takes them back. Then read the peer from its beginning; only ids are compared.
-3. If the peer is stale from here, leave it alone until it has swept.
+3. If the peer is stale from here, or does not know what others have forgotten
+   (`replication_claims.py`), leave it alone until it has swept. A store that is not settled itself
+   listens to it meanwhile, for its deletes and claims, so that two do not wait for each other.
 4. Take the changes over (`replication_apply.py`), fetch the contents that are needed, some
    megabytes at a time, wait until all is durable, then save the token.
 
@@ -55,8 +57,11 @@ SAVE_S = 60.0
 class Peer(Protocol):
     """Another replica. Its methods raise `LithifyError`, if it does not answer too."""
 
-    def changes(self, replica: str, token: Token | None, limit: int) -> Changes:
-        """What has changed there since a token; `replica` says who asks."""
+    def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
+        """What has changed there since a token; who asks is `replica`, and settled or not.
+
+        With no name for `replica` it is not counted as read.
+        """
 
     def records(self, blob_ids: Sequence[str]) -> AbstractContextManager[Readable]:
         """Blobs with their contents, as a stream."""
@@ -77,6 +82,8 @@ class PeerStatus:
     error: str = ""
     failures: int = 0
     """In a row."""
+    errors: int = 0
+    """All failures since this process began."""
     caught_up_ms: int = 0
     """When everything was read last; 0: never."""
     changes: int = 0
@@ -105,6 +112,8 @@ class Replicator:
         self._changes_max = changes_max
         self._status: dict[str, PeerStatus] = {}
         self._due_s: dict[str, float] = {}
+        self._listened: dict[str, tuple[Token | None, Token]] = {}
+        """By URL: the token that was listened from, and how far."""
         self._save_s = clock.monotonic_s() + SAVE_S
         replication.status = self.status
 
@@ -134,7 +143,8 @@ class Replicator:
             failures = self._status[url].failures + 1
             waits = isinstance(error, ReplicaNotCurrent)
             state = "not current" if waits else "failing"
-            self._note(url, state=state, error=str(error), failures=failures)
+            errors = self._status[url].errors + 1
+            self._note(url, state=state, error=str(error), failures=failures, errors=errors)
             soon = waits or isinstance(error, PlanStale)
             return POLL_S if soon else min(BACKOFF_S_MAX, POLL_S * 2.0 ** min(failures - 1, 6))
         self._note(url, error="", failures=0)
@@ -145,31 +155,53 @@ class Replicator:
         replication = self._replication
         before, token = replication.forgotten(), replication.token(url)
         peer = self._connect(url)
-        page = peer.changes(replication.replica, token, self._changes_max)
+        settled = replication.settled(url)
+        page = peer.changes(replication.replica, token, self._changes_max, settled=settled)
         there = page.token.log_id
         if there == replication.replica:
             raise ReplicaUnreachable(url, "it is this store itself")
         if page.stale:
             self._sweep(url, peer, page.forgotten)
-            replication.reached(url, page.token)
+            replication.begun(url, page.token, page.forgotten, swept=True)
             return True
-        if token is None:
-            # From now on compaction knows whose passing it has to wait for.
-            replication.reached(url, Token(there, 0, swept=page.token.swept))
-        elif page.reset and there == token.log_id:
+        if token is not None and page.reset and there == token.log_id:
             replication.distrust(there)
-        if not replication.is_current(there):
-            raise ReplicaNotCurrent(url)
+        if token is None or page.reset:
+            # From now on compaction knows whose passing it has to wait for.
+            start = Token(there, 0, swept=page.token.swept, known=page.token.known)
+            replication.begun(url, start, page.forgotten, swept=False)
+        where = replication.missed_by(url, page)
+        if where is not None:
+            self._listen(url, peer, before)
+            raise ReplicaNotCurrent(url, where)
         wanted = replication.applier.take(page.changes, before)
         for batch in _batches(wanted):
             self._fetch(url, peer, batch, before)
         replication.applier.settle()
-        replication.reached(url, page.token)
+        replication.reached(url, page)
         told = self._status_of(url).changes + len(page.changes)
         self._note(url, state="reading", behind=page.behind, changes=told)
         if not page.more:
             self._note(url, state="caught up", caught_up_ms=self._clock.now_ms())
         return page.more
+
+    def _listen(self, url: str, peer: Peer, before: Forgotten) -> None:
+        """Take over the deletes of a peer that nothing else is taken from."""
+        replication = self._replication
+        from_there = replication.token(url)
+        # What was heard since the same token need not be heard again.
+        since, token = self._listened.get(url, (None, None))
+        if since != from_there:
+            token = from_there
+        more = not replication.is_settled
+        while more:
+            page = peer.changes("", token, self._changes_max, settled=False)
+            replication.applier.take([each for each in page.changes if each.deleted], before)
+            replication.applier.settle()
+            token, more = page.token, page.more
+            self._listened[url] = from_there, token
+            if not more:
+                replication.heard(url, page)
 
     def _fetch(self, url: str, peer: Peer, batch: Sequence[Change], before: Forgotten) -> None:
         with peer.records([change.blob_id for change in batch]) as stream:

@@ -115,11 +115,15 @@ class BlobRule:
         make_indexes(question, missing, run_index)
         rows_above = _rows_above(higher, above.recent)
         found = _validity(question, indexes, rows_above, terms, self._passed())
-        for segment, valid in zip(question.segments, found, strict=True):
-            forgotten_ms = max(each.forgotten_ms for each in valid)
-            if forgotten_ms >= 0:
-                dropped = Forgotten(segment.last_position, forgotten_ms)
-                self._forgotten = self._forgotten.and_also(dropped)
+        dropped = [
+            (segment.last_position, max(each.forgotten_ms for each in valid))
+            for segment, valid in zip(question.segments, found, strict=True)
+            if any(each.forgotten_ms >= 0 for each in valid)
+        ]
+        if dropped:
+            self._forgotten = self._forgotten.and_dropped(
+                max(position for position, _ in dropped), max(time_ms for _, time_ms in dropped)
+            )
         tasks = [VerdictTask(index, each) for index, each in zip(indexes, found, strict=True)]
         weights = [ROW_BYTES * sum(each.rows for each in task.valid) for task in tasks]
         verdicts = in_order(run_job(question, "verdict", run_verdict, tasks, weights))

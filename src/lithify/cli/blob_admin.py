@@ -92,6 +92,12 @@ class BlobsAdmin(Protocol):
     def erase(self, name: str) -> Row:
         """How erasing stands."""
 
+    def replicas(self, name: str) -> list[Row]:
+        """The other replicas of a store, and how it goes with each."""
+
+    def set_replicas(self, name: str, urls: list[str]) -> None:
+        """Replicate with these stores, and with no others."""
+
     def plan(self, name: str, policy: str | None) -> Row:
         """What a run would do."""
 
@@ -188,6 +194,13 @@ class _Remote:
 
     def erase(self, name: str) -> Row:
         return self._row("GET", f"{_path(name)}/erase")
+
+    def replicas(self, name: str) -> list[Row]:
+        rows: list[Row] = self._node.call("GET", f"{_path(name)}/replicas")
+        return rows
+
+    def set_replicas(self, name: str, urls: list[str]) -> None:
+        self._node.call("PUT", f"{_path(name)}/replicas", urls)
 
     def plan(self, name: str, policy: str | None) -> Row:
         body = {"dry_run": True, "policy": policy}
@@ -309,6 +322,14 @@ class _Local:
         from dataclasses import asdict
 
         return {"store": name, **asdict(self._stores.get(name).erase.status())}
+
+    def replicas(self, name: str) -> list[Row]:
+        from dataclasses import asdict
+
+        return [asdict(each) for each in self._stores.get(name).replication.status()]
+
+    def set_replicas(self, name: str, urls: list[str]) -> None:
+        self._stores.get(name).replication.set_peers(urls)
 
     def plan(self, name: str, policy: str | None) -> Row:
         from lithify.blobs.shown import plan_row

@@ -1,9 +1,10 @@
-"""`lithify blobs`, the verbs on whole stores: sizes, forecast, compaction, erasing.
+"""`lithify blobs`, the verbs on whole stores: sizes, forecast, compaction, erasing, replicas.
 
     lithify blobs stats STORE [--forecast]
     lithify blobs compact STORE [--dry-run] [--policy P] [--master M]
     lithify blobs compaction-history STORE [--limit N]
     lithify blobs erase-status STORE
+    lithify blobs replicas STORE [--set URL]…
     lithify blobs copy STORE TARGET --capacity SIZE --segment SIZE --data DIR
     lithify blobs verify STORE --data DIR
 
@@ -23,11 +24,11 @@ import typer
 from lithify.cli.admin import open_data
 from lithify.cli.blob_admin import open_blobs
 from lithify.cli.blobs import Capacity, Segment, Store, print_result, size_of
-from lithify.cli.output import human_count, human_time, print_json, print_line
+from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
 from lithify.cli.runs import STORES
 from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
 
-__all__ = ["compact", "compaction_history", "copy", "erase_status", "stats", "verify"]
+__all__ = ["compact", "compaction_history", "copy", "erase_status", "replicas", "stats", "verify"]
 
 HISTORY_RUNS = 10
 
@@ -123,6 +124,44 @@ def erase_status(
     )
     damage = row["first_damage"]
     print_result(row, line if damage is None else f"{line}; damaged: {damage}", as_json=as_json)
+
+
+def replicas(
+    store: Store,
+    urls: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="URL", help='All others, each by --set; "" alone: none.'),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Show how far a store has read its replicas, after setting which ones these are."""
+    from lithify.compaction.plan import human_bytes
+
+    with open_blobs(data, url) as admin:
+        if urls is not None:
+            admin.set_replicas(store, [each for each in urls if each])
+        rows = admin.replicas(store)
+    if as_json:
+        print_json(rows)
+        return
+    shown = [
+        [
+            row["url"],
+            row["state"],
+            "?" if row["behind"] < 0 else human_count(row["behind"]),
+            human_time(row["caught_up_ms"], "seconds") if row["caught_up_ms"] else "never",
+            human_bytes(row["content_bytes"]),
+            human_count(row["errors"]),
+        ]
+        for row in rows
+    ]
+    columns = ("replica", "state", "behind>", "caught up", "pulled>", "errors>")
+    print_table(f"Replicas of {store}", columns, shown)
+    for row in rows:
+        if row["error"]:
+            print_line(f"  {row['error']}")
 
 
 Directory = Annotated[

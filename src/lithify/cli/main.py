@@ -70,6 +70,7 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             blob_stores.compact,
             blob_stores.compaction_history,
             blob_stores.erase_status,
+            blob_stores.replicas,
             blob_stores.copy,
             blob_stores.verify,
         ),

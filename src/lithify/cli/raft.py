@@ -91,18 +91,26 @@ def serve(
         str, typer.Option(metavar="NAME", help="Nodes of other clusters are refused.")
     ] = "raft",
     tls: TlsFiles = "",
+    allow_open: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--allow-open", help="Let other machines in without TLS.")
+    ] = False,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Its address goes to stdout, what happens to stderr."""
     from lithify.node.log_lines import configure_log_lines
+    from lithify.node.security import is_loopback
     from lithify.raft.node import NodeSettings
     from lithify.raft.operations import parse_address
 
     configure_log_lines("info")
+    address = parse_address(listen)
+    if not (tls or allow_open or is_loopback(address.host)):
+        what = f"{address} can be reached by other machines, which may then do everything"
+        raise InvalidInput(f"{what}: --tls or --allow-open must be given")
     peers = dict(_named_address(text) for text in peer or ())
     settings = NodeSettings(
         node,
         data,
-        parse_address(listen),
+        address,
         {name: str(at) for name, at in peers.items()},
         join=join,
         cluster=cluster,
@@ -372,9 +380,11 @@ def create(
 # --- each node for itself -----------------------------------------------------------------------
 
 
-def _ask_each(nodes: str, tls: str, group: str, operation: Operation) -> dict[str, Any]:
+def _ask_each(
+    nodes: str, tls: str, group: str, operation: Operation, **given: object
+) -> dict[str, Any]:
     """The answer of every node that is named, by address."""
-    return {at: _ask(at, tls, group, operation) for at in nodes.split(",")}
+    return {at: _ask(at, tls, group, operation, **given) for at in nodes.split(",")}
 
 
 @app.command()
@@ -386,11 +396,18 @@ def snapshot(nodes: Nodes = NODES, group: GroupName = GROUP, tls: TlsFiles = "")
 
 
 @app.command()
-def compact(nodes: Nodes = NODES, group: GroupName = GROUP, tls: TlsFiles = "") -> None:
+def compact(
+    rewrite: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--rewrite", help="The leader also moves scattered live entries.")
+    ] = False,
+    nodes: Nodes = NODES,
+    group: GroupName = GROUP,
+    tls: TlsFiles = "",
+) -> None:
     """Have each of the nodes compact its segments now."""
     from lithify.raft.operations import Operation
 
-    _ask_each(nodes, tls, group, Operation.COMPACT)
+    _ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite)
 
 
 @app.command()

@@ -1,4 +1,6 @@
-"""A get of a blob that this store does not have, answered by another replica.
+"""A look at a blob that this store does not have, answered by another replica.
+
+A look is a get, a head, or the question for everything but the content (`/info`).
 
 1. The replicas are asked one after the other, each for itself, in the order in which they are set.
 2. The first one that has the blob serves it: what it sends is passed on, piece by piece, with its
@@ -7,13 +9,14 @@
    answer, leaves it to the next.
 4. If nobody knows the blob, it is not found.
 
-Belongs into a thread. Called by the route of a get.
+Belongs into a thread. Called by the routes of looks.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from lithify.blobs.answer import Include
     from lithify.blobs.store import BlobStore
 
-__all__ = ["open_elsewhere"]
+__all__ = ["GET", "HEAD", "INFO", "Look", "open_elsewhere"]
 
 PIECE_BYTES = 2**20
 
@@ -46,6 +49,20 @@ _THERE = frozenset(
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     )
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is asked for."""
+
+    method: str
+    part: str = ""
+    """Of the blob's path, after its id."""
+
+
+GET = Look("GET")
+HEAD = Look("HEAD")
+INFO = Look("GET", "/info")
 
 
 class Elsewhere:
@@ -70,15 +87,17 @@ class Elsewhere:
 
 
 def open_elsewhere(
-    store: BlobStore, blob_id: str, include: Include, headers: Headers, token: str
+    look: Look, store: BlobStore, blob_id: str, include: Include, headers: Headers, token: str
 ) -> Content:
-    """Open a blob that is not here at the first replica that knows it; belongs into a thread."""
+    """Look at a blob that is not here at the first replica that knows it."""
     asked = {name: headers[name] for name in _ASKED if name in headers}
     for url in store.replication.peers:
         with ExitStack() as stack:
             try:
                 peer = HttpPeer(url, token)
-                answer = stack.enter_context(peer.blob(blob_id, include, asked))
+                answer = stack.enter_context(
+                    peer.blob(look.method, blob_id, look.part, include, asked)
+                )
                 if answer.status == HTTPStatus.GONE:
                     raise Refused(HTTPStatus.GONE, _reason(answer))
                 if answer.status not in _THERE:
@@ -94,7 +113,7 @@ def open_elsewhere(
             ]
             left = int(answer.getheader("content-length", "0")) - len(first)
             status = HTTPStatus(answer.status)
-            if left <= 0:
+            if left <= 0 or look is HEAD:
                 return Content(status, told, None, first)
             blob = Elsewhere(blob_id, stream, left, stack.pop_all().close)
             return Content(status, told, blob, first, left)

@@ -6,6 +6,9 @@
     lithify_blobs_compaction_runs_total{store,result} done or failed, as far as the history goes
     lithify_blobs_compaction_reclaimed_bytes{store}   by the last run
     lithify_blobs_operation_seconds{store,operation}  a histogram of those that went well
+    lithify_blobs_replica_lag_entries{store,replica}  of the replica's log, not read yet
+    lithify_blobs_replica_pulled_bytes_total{…}       contents that came from it
+    lithify_blobs_replica_errors_total{…}             times that it could not be read
 
 An operation is put (until the blob is durable, the client's sending included), get (until the first
 piece was read), head, delete, ttl or undelete. Stores that are not open are not opened for this.
@@ -100,3 +103,27 @@ def blob_metrics(stores: BlobStores, meters: BlobMeters) -> Iterator[Metric]:
             runs.add_metric((name, "failed"), record.failed)
             reclaimed.add_metric((name,), record.latest.reclaimed_bytes)
     yield from (capacity, used, valid, reclaimed, runs, meters.collect())
+    yield from _replica_metrics(stores)
+
+
+def _replica_metrics(stores: BlobStores) -> Iterator[Metric]:
+    of_replica = ("store", "replica")
+    lag = GaugeMetricFamily(
+        "lithify_blobs_replica_lag_entries",
+        "Entries of a replica's log that are not read yet.",
+        labels=of_replica,
+    )
+    pulled = CounterMetricFamily(
+        "lithify_blobs_replica_pulled_bytes", "Contents from a replica.", labels=of_replica
+    )
+    errors = CounterMetricFamily(
+        "lithify_blobs_replica_errors", "Times a replica could not be read.", labels=of_replica
+    )
+    for name, store in stores.opened().items():
+        for peer in store.replication.status():
+            labels = name, peer.url
+            if peer.behind >= 0:
+                lag.add_metric(labels, peer.behind)
+            pulled.add_metric(labels, peer.content_bytes)
+            errors.add_metric(labels, peer.errors)
+    yield from (lag, pulled, errors)

@@ -45,6 +45,7 @@ class Since(BaseModel):
     replica: str
     token: list[Any] | None = None
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = CHANGES_MAX
+    settled: bool = False
 
 
 class Ids(BaseModel):
@@ -85,8 +86,12 @@ async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[st
         token = None if wanted.token is None else Token.from_row(wanted.token)
     except ReplicaTalksNonsense as error:
         raise InvalidInput(str(error)) from error
-    page = await service.threads.step(store.replication.serve, wanted.replica, token, wanted.limit)
-    return page.to_json()
+
+    def page() -> dict[str, Any]:
+        serve = store.replication.serve
+        return serve(wanted.replica, token, wanted.limit, settled=wanted.settled).to_json()
+
+    return await service.threads.step(page)
 
 
 @router.post("/replication/records", response_class=StreamingResponse)

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import Headers
 
 from lithify.blobs.answer import Include
 from lithify.blobs.definition import NAMESPACE_DEFAULT
@@ -43,7 +44,7 @@ from lithify.http.blob_content import (
     open_content,
     receive_content,
 )
-from lithify.http.blob_elsewhere import open_elsewhere
+from lithify.http.blob_elsewhere import GET, HEAD, INFO, Look, open_elsewhere
 from lithify.http.blob_headers import TTL, headers_of, put_options
 from lithify.http.blob_meters import BlobMeters
 from lithify.http.paths import decoded
@@ -255,7 +256,21 @@ async def get(
         except BlobNotFound:
             if not replicas:
                 raise
-            content = await threads.step(open_elsewhere, opened, *asked, service.stores.token)
+            return await _elsewhere(service, GET, opened, *asked)
+    return BlobAnswer(content, threads)
+
+
+async def _elsewhere(
+    service: BlobService,
+    look: Look,
+    store: BlobStore,
+    blob_id: str,
+    include: Include,
+    headers: Headers,
+) -> BlobAnswer:
+    """What a replica says of a blob that is not here."""
+    token, threads = service.stores.token, service.threads
+    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, token)
     return BlobAnswer(content, threads)
 
 
@@ -266,11 +281,18 @@ async def head(
     blob_id: BlobId,
     service: BlobsHere,
     include: Include = Include.NONE,
+    *,
+    replicas: bool = True,
 ) -> Response:
     """The headers that a get would have."""
     store = await service.store(name)
     with service.using(name, store, "head"):
-        info = await service.threads.step(_head, store, blob_id, include)
+        try:
+            info = await service.threads.step(_head, store, blob_id, include)
+        except BlobNotFound:
+            if not replicas:
+                raise
+            return await _elsewhere(service, HEAD, store, blob_id, include, request.headers)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
     length = [] if known else [(b"content-length", b"%d" % info.size)]
@@ -278,14 +300,24 @@ async def head(
     return answer
 
 
-@router.get("/{store}/{blob_id}/info")
+@router.get("/{store}/{blob_id}/info", response_model=dict[str, Any])
 async def info_of_blob(
-    name: StoreName, blob_id: BlobId, service: BlobsHere, include: Include = Include.NONE
-) -> dict[str, Any]:
+    name: StoreName,
+    blob_id: BlobId,
+    service: BlobsHere,
+    include: Include = Include.NONE,
+    *,
+    replicas: bool = True,
+) -> dict[str, Any] | Response:
     """Everything about a blob but its content."""
     store = await service.store(name)
     with service.using(name, store, "head"):
-        info = await service.threads.step(_head, store, blob_id, include)
+        try:
+            info = await service.threads.step(_head, store, blob_id, include)
+        except BlobNotFound:
+            if not replicas:
+                raise
+            return await _elsewhere(service, INFO, store, blob_id, include, Headers())
     return info_row(info, service.stores.now_ms())
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.topics.definitions import Definitions
 
-__all__ = ["SecuritySettings", "check_host", "make_access", "make_tls", "read_token"]
+__all__ = ["SecuritySettings", "check_host", "is_loopback", "make_access", "make_tls", "read_token"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,13 @@ class SecuritySettings:
 
 def check_host(setting: str, host: str, security: SecuritySettings) -> None:
     """Refuse an address that other machines reach, if everybody there could do everything."""
-    if not (security.asks_for_token or security.allow_open or _is_loopback(host)):
+    if not (security.asks_for_token or security.allow_open or is_loopback(host)):
         limit = "an address of this machine alone, unless tokens are asked for or allow_open is set"
         raise InvalidSetting(setting, host, limit)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Is it an address that only this machine reaches?"""
     # A name may mean anything, on the next day something else: only the one that is defined counts.
     if host == "localhost":
         return True

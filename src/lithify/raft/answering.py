@@ -167,6 +167,8 @@ class Answering:
             group.take_snapshot()
         elif operation == Operation.COMPACT:
             group.compact()
+            if given.get("rewrite"):
+                group.rewrite()
         elif operation == Operation.OVERVIEW:
             return group.overview()
         elif operation == Operation.MEMBERS:

@@ -102,7 +102,7 @@ class RaftClient:
             what = f"{operation.name.lower()} was not answered within {self._timeout_s:g} s"
             kind = MayHaveHappened if request.under_way else NoAnswer
             raise kind(f"{what}: {self._why}") from None
-        return answer.index, answer.body
+        return answer.log_index, answer.body
 
     async def ask_json(self, group: str, operation: Operation, **given: object) -> Any:
         """The same, where both ways are JSON."""

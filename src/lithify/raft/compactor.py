@@ -152,7 +152,9 @@ class Compactor:
         self._merged_ms = clock.now_ms()
         self._purge_ms: int | None = None
         self.runs = self.merges = 0
-        """Of phase 1 and of phase 3, in this process."""
+        """Of phase 1, and of phase 3 that came to their end, in this process."""
+        self.failure: BaseException | None = None
+        """Why the last job did not do everything."""
 
     # --- the group's thread -----------------------------------------------------------------
 
@@ -187,7 +189,6 @@ class Compactor:
             self._drops, self._merged_ms = 0, now_ms
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
-            self.merges += 1
         self._drop_wanted = False
         self._running_at, self._merging = state.snapshot_index, merge
         before_ms = now_ms - self._settings.link_keep_ms
@@ -225,7 +226,11 @@ class Compactor:
         state, segments = self._log.state, self._log.segments
         if isinstance(outcome, Outcome):
             segments.replace(outcome.gone, outcome.refs)
-        self._untidy = isinstance(outcome, BaseException) or outcome.failure is not None
+            self.failure = outcome.failure
+        else:
+            self.failure = outcome
+        self._untidy = self.failure is not None
+        self.merges += self._merging and not self._untidy
         if self._untidy:
             # Tried again when somebody asks next: a full disk stays full for a while.
             self._drop_wanted = False
@@ -238,6 +243,11 @@ class Compactor:
         self._merging = False
         if state.snapshot_index != began_at:
             self.ask()
+
+    def overview(self) -> dict[str, int | str]:
+        """What it has done, as it can be printed."""
+        failure = str(self.failure or "")
+        return {"compactions": self.runs, "merges": self.merges, "compaction_failure": failure}
 
     # --- the worker's thread ----------------------------------------------------------------
 

@@ -434,8 +434,7 @@ class Group(Generic[S]):
             "segments": len(log.segments.spans),
             "segment_bytes": sum(span.ref.frame_bytes for span in log.segments.spans),
             "table_entries": len(log.table),
-            "compactions": self._compactor.runs,
-            "merges": self._compactor.merges,
+            **self._compactor.overview(),
             "peers": status.progress,
         }
 

@@ -40,6 +40,7 @@ from lithify.raft import kv_format as wire
 from lithify.raft.kv_format import Compared, Kind, Outcome, Reply, Row, WatchEvent
 from lithify.raft.live_indexes import LiveIndexes
 from lithify.raft.machine import ReadEntries, Send
+from lithify.raft.snapshot_file import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +58,7 @@ _COUNT = struct.Struct("<I")
 _FIRST = struct.Struct("<IQ")
 _WATCHER = struct.Struct("<QHH")
 _PIECE_ROWS = 16_384
-"""Rows of a piece: 560 KB, and the keys."""
+"""Rows of a piece at most: 560 KB, and the keys, which are no more than about `PIECE_BYTES`."""
 _DONE = int(Outcome.DONE)
 _reply = wire.REPLY.pack
 _INVALID = _reply(Outcome.INVALID, 0)
@@ -324,11 +325,17 @@ def _catch_up(name: bytes, previous: int, missed: list[tuple[int, int, bytes]]) 
 
 def _pieces(first: bytes, rows: dict[bytes, bytes]) -> Iterator[bytes]:
     yield first
-    keys, values = iter(rows.keys()), iter(rows.values())
-    while some := list(islice(keys, _PIECE_ROWS)):
-        lengths = np.array([len(key) for key in some], np.uint16).tobytes()
-        head = _COUNT.pack(len(some))
-        yield b"".join((head, *islice(values, len(some)), lengths, *some))
+    all_keys, all_values = iter(rows.keys()), iter(rows.values())
+    while keys := list(islice(all_keys, _PIECE_ROWS)):
+        values = list(islice(all_values, len(keys)))
+        lengths = np.array([len(key) for key in keys], np.uint16)
+        # Long keys make more pieces, of about the same size.
+        fitting = len(keys) * PIECE_BYTES // max(1, int(lengths.sum(dtype=np.int64)))
+        count = max(1, min(len(keys), fitting))
+        for at in range(0, len(keys), count):
+            some = slice(at, at + count)
+            head = _COUNT.pack(len(keys[some]))
+            yield b"".join((head, *values[some], lengths[some].tobytes(), *keys[some]))
 
 
 def _load_watchers(state: KvState, piece: bytes) -> None:

@@ -32,7 +32,7 @@ made to show it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,11 +55,10 @@ __all__ = [
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """About the command that is being applied."""
+class Meta(NamedTuple):
+    """About the command that is being applied. A tuple for the reason that `Entry` is one."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
     term: int
     time_ms: int
     """The clock of the leader that took the command; the same on all members, but it may jump."""

@@ -9,7 +9,8 @@
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
     transfer   {"to": "n2"}
-    snapshot, compact, members, overview   {}; an overview without a group is that of the node
+    compact    {"rewrite": true}                 a leader also moves scattered entries to the head
+    snapshot, members, overview   {}; an overview without a group is that of the node
 
 | outcome | meaning | what a client does |
 |---|---|---|

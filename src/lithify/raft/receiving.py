@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, WriteFailed
 from lithify.raft.core.messages import InstallSnapshot
 from lithify.raft.jobs import Job
 from lithify.raft.transfer import (
@@ -109,7 +109,12 @@ class Receiving(Generic[S]):
             return
         self._silent_ticks = 0
         if message.number == self._number + 1:
-            self._add(message, self._install)
+            try:
+                self._add(message, self._install)
+            except (OSError, WriteFailed):
+                # A full disk, most likely: the leader tries again, later and later.
+                self._end(TransferState.REFUSED)
+                return
         if message.number <= self._number:
             self._answer(message, self._number, self._install.applied, TransferState.GOING)
 
@@ -124,9 +129,14 @@ class Receiving(Generic[S]):
             self._answer(offer, 0, applied, TransferState.REFUSED)
         elif self._job is None:
             self.abort()
-            self._offer, self._number, self._complete = offer, 0, False
+            self._number, self._complete = 0, False
             self._silent_ticks = 0
-            self._install = self._storage.begin_install(self._group, offer.head, applied)
+            try:
+                self._install = self._storage.begin_install(self._group, offer.head, applied)
+            except (OSError, WriteFailed):
+                self._answer(offer, 0, applied, TransferState.REFUSED)
+                return
+            self._offer = offer
             self._answer(offer, 0, applied, TransferState.GOING)
 
     def _add(self, message: TransferMessage, install: Install) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.errors import LithifyError
 from lithify.raft.core.errors import Dropped, DropReason, ProposalDropped, ReadDropped
@@ -45,11 +45,13 @@ BATCH_BYTES = 4 << 20
 """Proposals that go to the core at once; they are refused as a whole or not at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A command was applied at an index, or a read saw everything up to it."""
+class Answer(NamedTuple):
+    """A command was applied at an index, or a read saw everything up to it.
 
-    index: int
+    A tuple for the reason that `Entry` is one.
+    """
+
+    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
     reply: bytes
 
 

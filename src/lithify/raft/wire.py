@@ -33,7 +33,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lithify.checksum import crc32c
 from lithify.errors import ProtocolError
@@ -116,9 +117,11 @@ class Welcome:
     book: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A client wants something; see `operations.py` for what there is."""
+class Ask(NamedTuple):
+    """A client wants something; see `operations.py` for what there is.
+
+    Like its answer a tuple, because one is made for each command: half the time of a dataclass.
+    """
 
     number: int
     """The client's own, which comes back in the answer."""
@@ -126,13 +129,12 @@ class Ask:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What came of an `Ask`."""
 
     number: int
     outcome: int
-    index: int
+    log_index: int
     """Where the command stands in the log; 0 for everything else."""
     body: bytes
 
@@ -240,6 +242,19 @@ _OTHER: dict[str, tuple[Put, Take]] = {
 # --- messages ---------------------------------------------------------------------------------
 
 
+def _types(cls: Any) -> list[tuple[str, str]]:
+    """The fields of a class and the texts of their types."""
+    if issubclass(cls, tuple):
+        return [(name, type_.__forward_arg__) for name, type_ in cls.__annotations__.items()]
+    return [(field.name, str(field.type)) for field in fields(cls)]
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Takes these out of a message."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda message: (get(message),)
+
+
 class _Codec:
     """How messages of one class are written, found out from its fields."""
 
@@ -248,7 +263,7 @@ class _Codec:
         self.cls = cls
         self.between_nodes = issubclass(cls, Message)
         of_connection = ("sender", "to") if self.between_nodes else ()
-        types = {f.name: str(f.type) for f in fields(cls) if f.name not in of_connection}
+        types = {name: type_ for name, type_ in _types(cls) if name not in of_connection}
         self.fixed = tuple(name for name, type_ in types.items() if type_ in _FIXED)
         self.struct = struct.Struct("<" + "".join(_FIXED[types[name]] for name in self.fixed))
         others = [name for name in types if name not in self.fixed]
@@ -256,12 +271,10 @@ class _Codec:
         self.takes = tuple(_OTHER[types[name]][1] for name in others)
         read = [*self.fixed, *others]
         self.order = tuple(read.index(name) for name in types)
+        self.in_order = list(types) == read
+        self.values: Callable[[Any], tuple[Any, ...]] = _getter(self.fixed)
         self.prefixes: dict[str, bytes] = {}
         """By group, what stands before the fields: nearly always the same few."""
-
-    def values(self, message: Any) -> list[Any]:
-        """Of the fixed fields."""
-        return [getattr(message, name) for name in self.fixed]
 
     def encode(self, group: str, message: Any, pieces: list[Buffer]) -> None:
         prefix = self.prefixes.get(group)
@@ -284,8 +297,9 @@ class _Codec:
         for take in self.takes:
             value, at = take(data, at)
             values.append(value)
-        given = [values[place] for place in self.order]
-        return self.cls(*(names if self.between_nodes else ()), *given), at
+        if not self.in_order:
+            values = [values[place] for place in self.order]
+        return self.cls(*names, *values) if self.between_nodes else self.cls(*values), at
 
 
 _CODECS = tuple(_Codec(kind, cls) for kind, cls in enumerate(KINDS))

@@ -1,8 +1,9 @@
-"""A world of three replicas of a blob store, each on a disk of its own that can lose power.
+"""A world of replicas of a blob store, each on a disk of its own that can lose power.
 
 Each has a clock of its own, too, that is a little wrong. Everything that happens is drawn from one
 source of chance: operations, lost and damaged messages, kills, compactions, absences, and all of
-these between a question and its answer.
+these between a question and its answer. There are three replicas, or, where the lists change too,
+four, of which several at a time are taken out of the lists of the others, and a new one may join.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 DIRECTORY = "/data/blobs"
 RETENTION_MS = 3000
 SEGMENT_BYTES = 100_000
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d", "e")
 SIZES = [0, 10, 500, 500, 5000, 70_000]
 TTLS_MS = [None, None, None, 500, 5000]
 WAITS_S = [0.0, 0.001, 0.2, 1.0, RETENTION_MS / 1000, 2 * RETENTION_MS / 1000]
@@ -53,7 +54,11 @@ OFTEN = [
 ]
 SELDOM = ["leave", "come_back", "kill", "forget_tokens", "pull"]
 STEPS = OFTEN * 3 + SELDOM
-LISTS_CHANGE = OFTEN * 3 + ["leave", "leave", "come_back", "kill", "unlist", "unlist", "list_again"]
+LISTS_CHANGE = (
+    OFTEN * 3
+    + ["pull"] * 6
+    + ["leave", "come_back", "come_back", "kill", "unlist", "list_again", "list_again", "join"]
+)
 
 
 class Killed(Exception):
@@ -179,10 +184,10 @@ class Wire:
         if self._here.away or self._there.away or self._world.chance(0.05):
             raise ReplicaUnreachable(self._there.url, "no answer")
 
-    def changes(self, replica: str, token: Token | None, limit: int) -> Changes:
+    def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
         self._send()
         asked = None if token is None else Token.from_row(json.loads(json.dumps(token.to_row())))
-        page = self._there.store.replication.serve(replica, asked, limit)
+        page = self._there.store.replication.serve(replica, asked, limit, settled=settled)
         self._world.meanwhile(self._here)
         self._send()
         return Changes.from_json(json.loads(json.dumps(page.to_json())))
@@ -230,15 +235,22 @@ class World:
         self.clock = ManualClock()
         self.trouble = trouble
         self.lists_change = lists_change
-        """The last replica is taken out of the others' lists, who then do not wait for it."""
+        """Replicas are taken out of the others' lists, who then do not wait for them."""
         self.contents: dict[str, bytes] = {}
         self.states: dict[str, list[Change]] = {}
         """Of each blob, those that a client was told of."""
         self.seen: Counter[str] = Counter()
         self._depth = 0
-        self.replicas = [Replica(self, name, self.rng.choice([-150, 0, 90])) for name in NAMES]
-        self.by_url = {replica.url: replica for replica in self.replicas}
+        self.replicas: list[Replica] = []
+        self.by_url: dict[str, Replica] = {}
+        for name in NAMES[:4] if lists_change else NAMES[:3]:
+            self._add(name)
         self._list_all()
+
+    def _add(self, name: str) -> None:
+        replica = Replica(self, name, self.rng.choice([-150, 0, 90]))
+        self.replicas.append(replica)
+        self.by_url[replica.url] = replica
 
     def _list_all(self) -> None:
         for replica in self.replicas:
@@ -354,15 +366,23 @@ class World:
         replica.kill()
 
     def _unlist(self, replica: Replica) -> None:
-        """The last one goes away and is taken out of the others' lists."""
-        *others, last = self.replicas
-        last.away = True
-        for each in others:
-            peers = [url for url in each.store.replication.peers if url != last.url]
+        """Some go away and are taken out of the others' lists."""
+        gone = self.rng.sample(self.replicas, self.rng.choice([1, 2, 2]))
+        for each in self.replicas:
+            if each in gone:
+                each.away = True
+                continue
+            peers = [url for url in each.store.replication.peers if self.by_url[url] not in gone]
             each.store.replication.set_peers(peers)
 
     def _list_again(self, replica: Replica) -> None:
         self._list_all()
+
+    def _join(self, replica: Replica) -> None:
+        """A brand new one, once."""
+        if len(self.replicas) < len(NAMES):
+            self._add(NAMES[-1])
+            self._list_all()
 
     def _forget_tokens(self, replica: Replica) -> None:
         """The file with the tokens is lost."""
@@ -382,7 +402,7 @@ class World:
             replica.away = False
         if self.lists_change:
             self._list_all()
-        for _ in range(4):
+        for _ in range(2 * len(self.replicas)):
             for replica in self.replicas:
                 self.step("pull", replica)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.blobs.errors import ReplicaNotCurrent, ReplicaTalksNonsense
+from lithify.blobs.forgotten import NOTHING
 from lithify.blobs.records import Kind
 from lithify.blobs.replication_stream import Chunks, read_records
 from lithify.blobs.replication_values import Change, Changes, Token
@@ -127,6 +128,70 @@ def test_a_replica_that_was_no_peer_for_long_brings_nothing_back(world: World) -
         assert replica.content(blob_id) is None
         assert replica.content(other) == replica.content(new) == b"content"
     assert sum(status.swept for status in c.replicator.status()) == 1
+
+
+def forgotten_by_two(world: World) -> str:
+    """A blob that c has, d has never heard of, and a and b have deleted and forgotten."""
+    a, b, c, d = world.replicas
+    d.away = True
+    blob_id = put(world, a)
+    for replica in (b, c):
+        world.step("pull", replica)
+    for one, other in ((a, b), (b, a)):
+        one.store.replication.set_peers([other.url])
+    a.store.delete(blob_id)
+    for _ in range(2):
+        world.step("pull", b)
+        world.step("pull", a)
+        compact_all(world, a, b)
+    assert a.rank(blob_id) is b.rank(blob_id) is None, "it is forgotten"
+    assert c.content(blob_id) is not None
+    world._list_all()
+    d.away = False
+    return blob_id
+
+
+def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forgotten() -> None:
+    world = World(1, trouble=False, lists_change=True)
+    blob_id = forgotten_by_two(world)
+    a, _, c, d = world.replicas
+    d.replicator.pull(a.url)
+    with pytest.raises(ReplicaNotCurrent, match="forgotten at http://a/blobs/s: nothing is read"):
+        d.replicator.pull(c.url)
+    world.heal()
+    assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
+    assert d.rank(blob_id) is not None, "it has heard of the delete that the sweep has made"
+
+
+def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_heard_of_it() -> None:
+    world = World(1, trouble=False, lists_change=True)
+    blob_id = forgotten_by_two(world)
+    a, b, c, d = world.replicas
+    d.replicator.pull(c.url)
+    assert d.content(blob_id) is not None, "it knows of nobody who has forgotten it"
+    for _ in range(2):
+        for other in (a, b):
+            d.replicator.pull(other.url)
+            with pytest.raises(ReplicaNotCurrent, match="forgotten here"):
+                other.replicator.pull(d.url)
+    for other in (a, b):
+        while c.replicator.pull(other.url):
+            pass
+    d.replicator.pull(c.url)
+    assert d.content(blob_id) is None, "c has swept"
+    world.heal()
+    assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
+
+
+def test_what_is_forgotten_later_and_lower_is_not_covered_by_an_earlier_sweep() -> None:
+    before = NOTHING.and_dropped(100, 5000)
+    swept = Token("log", 10, swept=before.count)
+    assert swept.covers(before)
+    after = before.and_dropped(20, 4000)
+    assert (after.position, after.time_ms) == (before.position, before.time_ms)
+    assert not swept.covers(after)
+    assert Token("log", 101).covers(after)
+    assert Token("log", 0, known=100).covers(after), "it was read once, and is read again"
 
 
 def test_a_content_that_is_on_its_way_while_its_delete_is_forgotten_is_not_taken(

@@ -108,9 +108,11 @@ def test_a_failure_is_not_tried_again_at_once() -> None:
     found.compactor.ask(merge=True)
     assert found.compactor.next_job() is not None
     found.compactor.done(OSError("the disk is gone"))
+    assert str(found.compactor.failure) == "the disk is gone"
     assert found.compactor.next_job() is None
     found.snapshot(31, [1, 7])
     assert due(found), "it was asked for, and still is wanted"
+    assert found.compactor.failure is None
     assert found.spans[0] == (1, 1, 7)
 
 

@@ -156,6 +156,21 @@ def test_a_snapshot_is_taken_every_so_many_entries_but_not_more_bytes_than_the_l
     assert 2 <= members["n1"].group.overview()["snapshots_taken"] <= 4
 
 
+def test_a_snapshot_that_could_not_be_written_is_tried_again_after_a_while() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    group = members["n1"].group
+    group.take_snapshot()
+    (job,) = group.work().jobs
+    group.job_done(job, OSError(28, "no space left"))
+    assert not group.work().jobs
+    members.tick(49)
+    assert group.overview()["snapshots_taken"] == 0
+    members.tick(2)
+    assert group.overview()["snapshots_taken"] == 1
+
+
 def test_only_the_leader_sends_to_watchers() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")

@@ -181,6 +181,16 @@ def test_a_state_is_loaded_as_it_was_saved() -> None:
     assert [row.key for row in log.scan(b"key2999", 3)] == [b"key2999", b"key29990", b"key29991"]
 
 
+def test_pieces_of_a_state_stay_small_when_keys_are_long() -> None:
+    log = Log()
+    for number in range(100):
+        log.do(kv.put(b"%d" % number + bytes(60_000), b"v"))
+    pieces = list(log.machine.save(log.state))
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) < 2_000_000
+    assert log.machine.load(pieces).rows == log.state.rows
+
+
 @pytest.mark.parametrize(
     "command",
     [b"", b"\x01", b"\x01\xff\xff", b"\x03\x00\x00\x01", b"\x05\x00\x00", b"\x63\x00\x00"],

@@ -41,8 +41,8 @@ from lithify.topics.message_pb2 import (
 from lithify.topics.rebatch import TopicRewriting, shrink, shrink_frames
 
 if TYPE_CHECKING:
-    from lithify.fs import FileSystem
     from lithify.checksum import Buffer
+    from lithify.fs import FileSystem
     from lithify.log.frame import Entry
     from lithify.log.keyindex import KeyRows
     from lithify.log.manifest import SegmentRef

@@ -1,0 +1,58 @@
+"""Replicas of blob stores from the command line."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from tests.cli.nodes import served
+from tests.cli.test_blobs import as_json, blobs, create, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE_S = 30
+ABSENT = "http://127.0.0.1:1/blobs/photos"
+
+
+def test_replicas_at_nodes_are_set_and_shown(tmp_path: Path) -> None:
+    with served(tmp_path / "a") as a, served(tmp_path / "b") as b:
+        for node in (a, b):
+            create(("--url", node.http))
+        (tmp_path / "cat").write_bytes(os.urandom(1000))
+        blobs("put", "photos", str(tmp_path / "cat"), "--url", a.http)
+        url = f"{a.http}/blobs/photos"
+        at = ("photos", "--url", b.http)
+        [row] = as_json("replicas", *at, "--set", url)
+        assert row["url"] == url
+        deadline_s = time.monotonic() + PATIENCE_S
+        while row["state"] != "caught up":
+            # Another process does it: it is asked until it has.
+            assert time.monotonic() < deadline_s, row
+            [row] = as_json("replicas", *at)
+        assert (row["behind"], row["blobs"], row["content_bytes"]) == (0, 1, 1000)
+        shown = blobs("replicas", *at)
+        assert shown.startswith("Replicas of photos\n")
+        assert "caught up" in shown
+        assert "must be the http or https URL" in refused("replicas", *at, "--set", "ftp://x")
+        assert len(as_json("replicas", *at)) == 1
+
+
+def test_replicas_of_a_directory_are_set_for_the_node_that_will_serve_it(tmp_path: Path) -> None:
+    at = ("--data", str(tmp_path))
+    create(at)
+    assert blobs("replicas", "photos", *at).splitlines()[0] == "Replicas of photos"
+    other = "http://127.0.0.1:2/blobs/photos"
+    rows = as_json("replicas", "photos", "--set", ABSENT, "--set", other, *at)
+    assert [(row["url"], row["state"]) for row in rows] == [(ABSENT, "new"), (other, "new")]
+    with served(tmp_path) as node:
+        [row, _] = as_json("replicas", "photos", "--url", node.http)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not row["errors"]:
+            assert time.monotonic() < deadline_s, row
+            [row, _] = as_json("replicas", "photos", "--url", node.http)
+        assert f"replica {ABSENT} cannot be asked" in blobs(
+            "replicas", "photos", "--url", node.http
+        )
+    assert as_json("replicas", "photos", "--set", "", *at) == []
