@@ -83,7 +83,7 @@ class PeerStatus:
     failures: int = 0
     """In a row."""
     errors: int = 0
-    """All failures since this process began."""
+    """Since this process began, without those for which it only waits."""
     caught_up_ms: int = 0
     """When everything was read last; 0: never."""
     changes: int = 0
@@ -143,7 +143,7 @@ class Replicator:
             failures = self._status[url].failures + 1
             waits = isinstance(error, ReplicaNotCurrent)
             state = "not current" if waits else "failing"
-            errors = self._status[url].errors + 1
+            errors = self._status[url].errors + (not waits)
             self._note(url, state=state, error=str(error), failures=failures, errors=errors)
             soon = waits or isinstance(error, PlanStale)
             return POLL_S if soon else min(BACKOFF_S_MAX, POLL_S * 2.0 ** min(failures - 1, 6))

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
-from lithify.raft.operations import Operation, Outcome
+from lithify.raft.operations import Operation, Outcome, parse_address
 from lithify.raft.wire import Answer
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lithify.raft.wire import Ask
 
 __all__ = ["Answering"]
+
+T = TypeVar("T")
 
 ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
@@ -124,7 +126,7 @@ class Answering:
 
     def _create(self, name: str, given: dict[str, Any], done: requests.Done) -> None:
         node = self._node
-        members = [str(member) for member in given.get("members", [node.identity.node])]
+        members = [str(member) for member in _given(given, "members", list)]
         _check_known(node, members)
         group = node.create(name, members)
         others = sorted(set(members) - {node.identity.node})
@@ -149,9 +151,9 @@ class Answering:
         propose()
 
     def _change(self, group: Group[Any], given: dict[str, Any], done: requests.Done) -> None:
-        book = given.get("book", {})
-        self._node.transport.learn({str(name): str(at) for name, at in book.items()})
-        change = ConfChange.parse(str(given.get("change", "")))
+        change = ConfChange.parse(_given(given, "change", str))
+        book = _given(given, "book", dict).items()
+        self._node.transport.learn({name: str(parse_address(str(at))) for name, at in book})
         _check_known(self._node, [each.node for each in change.changes if each.op != "-"])
 
         def changed(result: requests.Result) -> None:
@@ -162,7 +164,7 @@ class Answering:
     def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
         """What is done at once, or only begun."""
         if operation == Operation.TRANSFER:
-            group.transfer(str(given.get("to", "")))
+            group.transfer(_given(given, "to", str))
         elif operation == Operation.SNAPSHOT:
             group.take_snapshot()
         elif operation == Operation.COMPACT:
@@ -201,6 +203,14 @@ def _parse(body: bytes) -> dict[str, Any]:
         raise InvalidInput(f"the body is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInput("the body is no JSON object")
+    return value
+
+
+def _given(given: dict[str, Any], name: str, kind: type[T]) -> T:
+    """A value of the body; empty if it is not there."""
+    value = given.get(name, kind())
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{name} is {value!r}, must be a {kind.__name__}")
     return value
 
 

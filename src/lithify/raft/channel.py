@@ -17,7 +17,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import ProtocolError
+from lithify.errors import LithifyError
 from lithify.logger import get_logger
 from lithify.raft.wire import (
     FRAME_HEADER_BYTES,
@@ -159,7 +159,7 @@ class Channel(asyncio.BufferedProtocol):
         self._stop += nbytes
         try:
             self._read_frames()
-        except ProtocolError as error:
+        except LithifyError as error:
             log.warning("connection closed", peer=self.peer, node=self.node, reason=str(error))
             self.abort(str(error))
         if self._start == self._stop:

@@ -43,6 +43,7 @@ __all__ = ["RaftClient"]
 
 CONNECT_S = 2.0
 WAIT_S = 0.05
+HOPS_MAX = 2
 TIMEOUT_S = 30.0
 
 _REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW)
@@ -55,6 +56,8 @@ class _Request:
     body: bytes
     under_way: bool = False
     """It was sent and not answered, and to do it twice may be wrong."""
+    hops: int = 0
+    """How often it was sent elsewhere."""
     absent: set[Address] = field(default_factory=set)
     """Who has said that there is no such group."""
 
@@ -143,6 +146,10 @@ class RaftClient:
         self._why = f"{address}: {text}"
         if answer.outcome == Outcome.ELSEWHERE:
             self._at = parse_address(text.partition(" ")[2])
+            request.hops += 1
+            if request.hops > HOPS_MAX:
+                # Two nodes may each take the other for the leader, for a moment.
+                await asyncio.sleep(WAIT_S)
         else:
             await self._next()
 

@@ -48,7 +48,7 @@ from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
 from lithify.raft.machine import Checkpoint, Meta, ReadEntries, ReleaseCursor, Timer
 from lithify.raft.receiving import Receiving
-from lithify.raft.requests import Answer, Proposals, Reads, command_in, time_of
+from lithify.raft.requests import Answer, Proposals, Reads, unwrap
 from lithify.raft.rewriting import Rewriter, RewriteSettings
 from lithify.raft.sending import Sending, SendingSettings
 from lithify.raft.snapshotting import Moment, Snapshotting
@@ -305,8 +305,9 @@ class Group(Generic[S]):
             reply = b""
             effects: Sequence[Effect] = ()
             if entry.kind == EntryKind.COMMAND:
-                meta = Meta(entry.index, entry.term, time_of(entry))
-                at.state, reply, effects = machine.apply(meta, command_in(entry), at.state)
+                time_ms, command = unwrap(entry.payload)
+                meta = Meta(entry.index, entry.term, time_ms)
+                at.state, reply, effects = machine.apply(meta, command, at.state)
             elif entry.kind == EntryKind.CONFIG:
                 at.config = Config.parse(entry.payload)
             at.index, at.term = entry.index, entry.term
@@ -333,7 +334,7 @@ class Group(Generic[S]):
                 self._out.sends.append(effect)
 
     def _read_commands(self, indexes: Sequence[int]) -> list[bytes]:
-        return [command_in(entry) for entry in self._own.log.read(indexes)]
+        return [unwrap(entry.payload)[1] for entry in self._own.log.read(indexes)]
 
     def _answer_reads(self) -> None:
         for query, done in self._reads.take_due(self._at.index):

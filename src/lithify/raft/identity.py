@@ -77,6 +77,8 @@ class Identity:
         news.pop(self.node, None)
         if not news:
             return False
+        for name in news:
+            check_name(name)
         self.book |= news
         self.save()
         return True

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ from lithify.raft.wal import Rolled
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
@@ -142,7 +142,7 @@ class RaftNode:
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         async with AsyncExitStack() as stack:
-            stack.callback(self._storage.close)
+            stack.callback(self._close)
             self._disk = Disk(
                 self._storage, written=self._written, flushed=self._flushed, failed=self._fail
             )
@@ -164,13 +164,27 @@ class RaftNode:
         if self._failed.done():
             self._failed.result()
 
+    def _close(self) -> None:
+        # Nothing is left to be done, and nobody to do it.
+        self._marked, self._working = {}, True
+        self._storage.close()
+
     async def _tick(self) -> None:
         """Time passes; a process that was stopped for a while makes up for nothing."""
         while True:
             await asyncio.sleep(self.settings.tick_ms / 1000)
-            for group in self.groups.values():
-                group.tick()
-                self.mark(group)
+            with self._guarded():
+                for group in self.groups.values():
+                    group.tick()
+                    self.mark(group)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What fails in the block ends the node."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (see the module)
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
@@ -187,23 +201,21 @@ class RaftNode:
             asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
-        self._working = False
-        marked, self._marked = self._marked, {}
-        try:
+        marked, self._marked, self._working = self._marked, {}, False
+        with self._guarded():
             for group in marked.values():
                 out = group.work()
                 for message in out.messages:
                     self.transport.send(group.name, message)
                 for job in out.jobs:
                     self._run_job(group, job)
-        except Exception as error:  # noqa: BLE001  (see the module)
-            self._fail(error)
 
     def _run_job(self, group: Group[Any], job: Job) -> None:
         def done(result: object) -> None:
             if isinstance(result, Exception):
                 log.error("a job failed", group=group.name, job=job.what, reason=str(result))
-            group.job_done(job, result)
+            with self._guarded():
+                group.job_done(job, result)
             self.mark(group)
 
         self._disk.run(job, done)
@@ -216,16 +228,15 @@ class RaftNode:
             if not isinstance(message, AppendRequest | Heartbeat | SnapshotOffer):
                 return
             group = self._join(name)
-        try:
+        with self._guarded():
             group.receive(message)
-        except Exception as error:  # noqa: BLE001  (see the module)
-            self._fail(error)
         self.mark(group)
 
     def _unreachable(self, name: str, peer: str) -> None:
         group = self.groups.get(name)
         if group is not None:
-            group.unreachable(peer)
+            with self._guarded():
+                group.unreachable(peer)
             self.mark(group)
 
     def _written(self, events: list[WalEvent]) -> None:
@@ -238,17 +249,16 @@ class RaftNode:
             name = getattr(event, "group", "").partition("/")[0]
             found = self.groups.get(name)
             if found is not None:
-                found.wal_event(event)
+                with self._guarded():
+                    found.wal_event(event)
                 self.mark(found)
 
     def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
-        try:
+        with self._guarded():
             self._storage.settle(rolled, done)
-        except Exception as error:  # noqa: BLE001  (see the module)
-            self._fail(error)
-        for flushed in done:
-            if flushed.group in self.groups:
-                self.groups[flushed.group].settled(flushed)
+            for flushed in done:
+                if flushed.group in self.groups:
+                    self.groups[flushed.group].settled(flushed)
         for group in self.groups.values():
             self.mark(group)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Done = Callable[["Result"], None]
     Request = tuple[bytes, Done]
 
-__all__ = ["Answer", "Proposals", "Reads", "Result", "command_in", "time_of"]
+__all__ = ["Answer", "Proposals", "Reads", "Result", "unwrap"]
 
 ENVELOPE = struct.Struct("<Q")
 """Before each command in an entry: the clock of the leader that took it, in milliseconds."""
@@ -58,15 +58,10 @@ class Answer(NamedTuple):
 Result = Answer | LithifyError
 
 
-def command_in(entry: Entry) -> bytes:
-    """The command that an entry carries."""
-    return entry.payload[ENVELOPE.size :]
-
-
-def time_of(entry: Entry) -> int:
-    """When the leader took it, in milliseconds."""
-    (time_ms,) = ENVELOPE.unpack_from(entry.payload)
-    return int(time_ms)
+def unwrap(payload: bytes) -> tuple[int, bytes]:
+    """(when the leader took it, in milliseconds; the command) of an entry's payload."""
+    (time_ms,) = ENVELOPE.unpack_from(payload)
+    return time_ms, payload[ENVELOPE.size :]
 
 
 class Proposals:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +152,33 @@ def test_a_client_that_asks_too_much_at_once_waits(
             monkeypatch.setattr(answering, "COMMAND_BYTES_MAX", 100)
             with pytest.raises(Refused, match="larger than the limit 100"):
                 await kv.put(b"k", bytes(200))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "why"),
+    [
+        (Operation.CREATE, {"members": 5}, "members is 5, must be a list"),
+        (Operation.CREATE, {"members": ["n2"]}, "nobody here knows where node n2 is reached"),
+        (Operation.CHANGE, {"change": "n2"}, "must be like +n4"),
+        (Operation.CHANGE, {"change": "+n2", "book": {"n2": "far"}}, "address 'far' must be like"),
+        (Operation.CHANGE, {"change": "+n2", "book": {"": "h:1"}}, "cannot be called ''"),
+        (99, {}, "operation 99 is not known"),
+    ],
+)
+def test_bad_requests_are_refused_and_change_nothing(
+    tmp_path: Path, operation: Operation, given: dict[str, Any], why: str
+) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            group = "orders" if operation == Operation.CREATE else "default"
+            with pytest.raises(Refused, match=re.escape(why)):
+                await client.ask(group, operation, json.dumps(given).encode())
+            with pytest.raises(Refused, match="no JSON"):
+                await client.ask("default", Operation.OVERVIEW, b"{")
+            assert node.identity.book == {}
+            assert list(node.groups) == ["default"]
 
     asyncio.run(story())
 

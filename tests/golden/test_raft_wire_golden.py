@@ -1,0 +1,109 @@
+"""The bytes of version 1 of what Raft nodes send, and of the file NODE. They never change.
+
+`python tests/golden/test_raft_wire_golden.py` writes the files if they are missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.raft.core.config import Config
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    HeartbeatReply,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.values import SnapshotMeta
+from lithify.raft.entry import Entry
+from lithify.raft.identity import Identity
+from lithify.raft.snapshot_file import Head
+from lithify.raft.transfer import (
+    SnapshotAck,
+    SnapshotEntries,
+    SnapshotOffer,
+    SnapshotPiece,
+    TransferState,
+)
+from lithify.raft.wire import KINDS, Answer, Ask, Hello, Welcome, decode_frame, encode_frame
+
+FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
+NODE = Path(__file__).parent / "raft_node_v1.txt"
+
+WAY = ("n1", "n2", 7)
+ENTRIES = [Entry(11, 6, b"stone"), Entry(12, 7, b"", 1)]
+HEAD = Head(SnapshotMeta(9, 5, Config(frozenset(("n1", "n2")), learners=frozenset(("n3",)))), 2)
+MESSAGES: tuple[Any, ...] = (
+    Hello(1, "raft", "n1", "n2", '{"n1": "127.0.0.1:7001"}'),
+    Welcome(1, "n2", "", "{}"),
+    Ask(3, 1, b"put"),
+    Answer(3, 0, 12, b"done"),
+    AppendRequest(*WAY, 10, 6, ENTRIES, 9),
+    AppendReply(*WAY, 12, rejected=True, hint_index=4, hint_term=3),
+    Heartbeat(*WAY, 9, 8),
+    HeartbeatReply(*WAY, 8),
+    VoteRequest(*WAY, 12, 6, pre=True, forced=False),
+    VoteReply(*WAY, granted=True, pre=False),
+    TimeoutNow(*WAY),
+    ReadRequest(*WAY, 2**40),
+    ReadReply(*WAY, 2**40, 9),
+    SnapshotOffer(*WAY, 99, 0, HEAD),
+    SnapshotEntries(*WAY, 99, 1, ENTRIES[:1]),
+    SnapshotPiece(*WAY, 99, 2, b"state", last=True),
+    SnapshotAck(*WAY, 99, 2, 8, TransferState.DONE),
+)
+
+
+def written() -> str:
+    frames = {type(each).__name__: encode_frame([("orders", each)]) for each in MESSAGES}
+    return "".join(f"{name} {frame.hex()}\n" for name, frame in frames.items())
+
+
+def node_file() -> bytes:
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    identity = Identity(fs, "d", "n1", "raft")
+    identity.groups["default"] = ["n1", "n2"]
+    identity.learn({"n2": "127.0.0.1:7002"})
+    return read_file(fs, "d/NODE")
+
+
+def test_every_message_is_here() -> None:
+    assert tuple(type(each) for each in MESSAGES) == KINDS
+
+
+def test_messages_of_version_1_are_still_sent() -> None:
+    assert written() == FRAMES.read_text()
+
+
+def test_messages_of_version_1_are_still_understood() -> None:
+    frames = [bytes.fromhex(line.split()[1]) for line in FRAMES.read_text().splitlines()]
+    found = [decode_frame(memoryview(frame), "n1", "n2") for frame in frames]
+    assert found == [[("orders", each)] for each in MESSAGES]
+
+
+def test_a_node_file_of_version_1_is_still_written_and_read() -> None:
+    assert node_file() == NODE.read_bytes()
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    write_atomic(fs, "d/NODE", NODE.read_bytes())
+    identity = Identity(fs, "d", "n1", "raft")
+    assert (identity.book, identity.groups, identity.is_new) == (
+        {"n2": "127.0.0.1:7002"},
+        {"default": ["n1", "n2"]},
+        False,
+    )
+
+
+if __name__ == "__main__":
+    if not FRAMES.exists():
+        FRAMES.write_text(written())
+    if not NODE.exists():
+        NODE.write_bytes(node_file())
