@@ -164,6 +164,9 @@ class Replication:
         if not peers:
             return None
         with self._lock:
+            # What is forgotten because of it must not outlive it: after a crash a peer would be
+            # taken for stale that has passed it all.
+            self._save()
             return min(self._passed(url) for url in peers) - 1
 
     def _passed(self, url: str) -> int:
