@@ -310,7 +310,11 @@ class BlobStore:
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self._log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
-            return Above(higher, self._index.recent.rows())
+            above = Above(higher, self._index.recent.rows())
+        # What the run drops because of them must not outlive them: without this, a crash could
+        # take an undelete away and leave the put of a delete that was dropped for it.
+        self._log.sync()
+        return above
 
     def forgotten(self) -> Forgotten:
         """Which deletes compaction has dropped."""

@@ -245,6 +245,25 @@ def test_an_undelete_that_comes_while_a_run_drops_the_content_brings_it_along(
     assert c.content(blob_id) == b"content"
 
 
+def test_a_run_drops_no_delete_for_an_undelete_that_is_not_durable(world: World) -> None:
+    a, b, _ = world.replicas
+    blob_id = put(world, a)
+    world.heal()
+    a.store.delete(blob_id)
+    world.heal()
+    b.roll()
+    a.store.undelete(blob_id)
+    replication = b.store.replication
+    replication.applier.take(a.store.changes_since(None).changes, replication.forgotten())
+    world.clock.advance(2 * RETENTION_MS / 1000)
+    b.store.compaction.run()
+    replication.applier.forget()
+    b.kill()
+    rank = b.rank(blob_id)
+    assert rank is not None
+    assert rank[0] == 1, "the delete is gone, so the undelete must be there"
+
+
 def test_what_was_swept_by_mistake_can_be_undeleted(world: World) -> None:
     a, b, c = world.replicas
     old = put(world, a)
