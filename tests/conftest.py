@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,11 @@ settings.load_profile("lithify")
 _TEMPORARY = tempfile.mkdtemp(prefix="lithify-tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
 atexit.register(shutil.rmtree, _TEMPORARY, ignore_errors=True)
+
+# A shell that starts the tests in the background lets them ignore interrupts, and so would the
+# commands that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class OneProcessForSpark(LoadScopeScheduling):
