@@ -101,7 +101,6 @@ def serve(
     from lithify.raft.node import NodeSettings
     from lithify.raft.operations import parse_address
 
-    configure_log_lines("info")
     address = parse_address(listen)
     if not (tls or allow_open or is_loopback(address.host)):
         what = f"{address} can be reached by other machines, which may then do everything"
@@ -116,6 +115,7 @@ def serve(
         cluster=cluster,
         tls=_tls(tls),
     )
+    configure_log_lines("info")
     asyncio.run(_serve(settings))
 
 
