@@ -68,7 +68,3 @@ class LiveStates:
 
     def __setitem__(self, group: str, state: LiveState) -> None:
         self._rows[group] = state
-
-    def forget(self, group: str) -> None:
-        """Of a group that is no more."""
-        self._rows.pop(group, None)

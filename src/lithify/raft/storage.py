@@ -20,9 +20,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.errors import DamagedFile, LogLocked
+from lithify.errors import DamagedFile, InvalidInput, LogLocked
 from lithify.fs import read_file
-from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
@@ -107,6 +106,7 @@ class RaftStorage:
         self.groups: dict[str, GroupStorage] = {}
         self._installs: dict[str, Install] = {}
         self._removable = 0
+        self._unsettled = 0
         self.settled_number = 0
         """What the files of the write-ahead log up to this number held is in segments."""
 
@@ -134,17 +134,13 @@ class RaftStorage:
         made = self.groups[group] = self._open(group, snapshots, None, Recovered())
         return made
 
-    def remove(self, group: str) -> None:
-        """Forget a group and everything it has."""
-        storage = self.groups.pop(group)
-        self.wal.forget(group)
-        self.states.forget(group)
-        storage.log.segments.close()
-        remove_tree(self.fs, storage.directory)
-        self.fs.sync_dir(f"{self.directory}/{GROUPS}")
-
     def flush(self, rolled: Rolled) -> list[Flushed]:
-        """Write a full file's entries to segments; the groups take them in, then `settled`."""
+        """Write a full file's entries to segments; the groups take them in by `settle`.
+
+        One file at a time: the numbers of new segments come from those that were taken in.
+        """
+        if self._unsettled:
+            raise InvalidInput(f"file {self._unsettled} was flushed and is not settled yet")
         done = []
         for group, indexes in rolled.indexes.items():
             storage = self.groups.get(group)
@@ -161,6 +157,7 @@ class RaftStorage:
                 log.segments,
             )
             done.append(flushed)
+        self._unsettled = rolled.number
         return done
 
     def settle(self, rolled: Rolled, done: Iterable[Flushed]) -> None:
@@ -170,6 +167,7 @@ class RaftStorage:
             if storage is not None:
                 for name in storage.log.flushed(flushed):
                     self.fs.remove(f"{storage.directory}/{name}")
+        self._unsettled = 0
         self._removable = max(self._removable, rolled.number)
         self.settled_number = max(self.settled_number, rolled.number)
         if not self._installs:
