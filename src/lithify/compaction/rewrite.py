@@ -224,6 +224,7 @@ class _Collected:
         "_offsets",
         "_out",
         "_positions",
+        "_times",
         "_writer",
     )
 
@@ -242,42 +243,49 @@ class _Collected:
         self._out: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
         self._offsets: _Array = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
         self._positions: _Array = np.empty_like(self._offsets)
+        self._times: _Array = np.empty_like(self._offsets)
         self._count = self._bytes = 0
 
     def gather(self, pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
         """Take the live frames out of a piece."""
-        if held > len(self._out) - self._bytes:
-            self.write()
-        if held > len(self._out):
-            self._make_room(len(pieces.buffer))
-        first = self._count
-        count, filled, end, after, status = kernels.gather(
-            pieces.buffer,
-            0,
-            held,
-            after,
-            starts,
-            stops,
-            self._out[self._bytes :],
-            self._offsets[first:],
-            self._positions[first:],
+        buffer, offsets, positions = pieces.buffer, pieces.offsets, pieces.positions
+        count, end, after, status = kernels.choose(
+            buffer, 0, held, after, starts, stops, offsets, positions
         )
-        self._offsets[first : first + count] += self._bytes
-        self._count += count
-        self._bytes += filled
+        if count:
+            frames = Frames(buffer[:held], offsets[:count], positions[:count], pieces.base)
+            self._take(frames if self._edit is None else self._edit(frames))
         return end, after, status
+
+    def _take(self, frames: Frames) -> None:
+        size, first, stop = len(frames.buffer), self._count, self._count + len(frames)
+        if size > len(self._out) - self._bytes:
+            self.write()
+            first, stop = 0, len(frames)
+            if size > len(self._out):
+                self._make_room(size)
+        self._bytes = kernels.collect(
+            frames.buffer,
+            frames.offsets,
+            self._out,
+            self._bytes,
+            self._offsets[first:],
+            self._times[first:],
+        )
+        self._positions[first:stop] = frames.positions
+        self._count = stop
 
     def write(self) -> None:
         """Append what was gathered to the target."""
         count, writer = self._count, self._writer
         if not count:
             return
-        offsets, positions = self._offsets[:count], self._positions[:count]
-        frames = Frames(self._out[: self._bytes], offsets, positions, base=0)
         before = writer.end
-        if self._edit is not None:
-            frames = self._edit(frames)
-        _write(frames, writer, self._allowance)
+        self._allowance.write(self._bytes)
+        data = self._out.data[: self._bytes]
+        writer.append_many(
+            data, self._positions[:count], self._offsets[:count], self._times[:count]
+        )
         if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
             writer.file.begin_sync()
         self._count = self._bytes = 0
@@ -312,15 +320,6 @@ class _Editing:
         partly = edited.select(here.names(edited.positions))
         self.edited_bytes.append(partly.lengths() + HEADER_BYTES)
         return edited
-
-
-def _write(frames: Frames, writer: SegmentWriter, allowance: Allowance) -> None:
-    """Append frames that stand side by side from the first byte of their buffer on."""
-    last = frames.select(slice(-1, None))
-    size = int(last.offsets[0] + last.lengths()[0]) + HEADER_BYTES
-    allowance.write(size)
-    data = frames.buffer.data[:size]
-    writer.append_many(data, frames.positions, frames.offsets, frames.times())
 
 
 def measure_live(

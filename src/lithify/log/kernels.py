@@ -1,4 +1,4 @@
-"""Compiled loops over frames: scan, spread bodies, fill in headers, gather, measure, resync.
+"""Compiled loops over frames: scan, make headers, choose, collect, measure, resync.
 
 Everything that touches every entry of a segment runs here, without the interpreter lock. The
 functions are pure: arrays in, arrays and counts out. They know the frame's layout (`frame.py`;
@@ -37,12 +37,13 @@ __all__ = [
     "FULL",
     "HARDWARE_CRC",
     "NEED_MORE",
+    "choose",
+    "collect",
     "copy_bytes",
     "crc32c_join",
     "crc32c_of",
     "crc32c_portable",
     "fill_headers",
-    "gather",
     "make_headers",
     "measure",
     "resync",
@@ -361,16 +362,14 @@ def make_headers(headers, data, starts, lengths, crcs, positions, stamps, tags, 
 
 
 @njit(cache=True, nogil=True)
-def gather(data, start, stop, after, starts, stops, out, offsets, positions):  # type: ignore[no-untyped-def]
-    """Copy the frames of `data[start:stop]` whose position is in a set into `out`.
+def choose(data, start, stop, after, starts, stops, offsets, positions):  # type: ignore[no-untyped-def]
+    """Find the frames of `data[start:stop]` whose position is in a set.
 
-    The set is given as ascending half-open ranges. Only copied frames have their CRC checked: a
-    damaged dead frame is dropped, and if its damaged length leads the hop astray, fewer frames
-    arrive than the caller expects. Neighbours are copied in one piece. Returns (count, bytes in
-    `out`, next offset, last position, why it stopped); `offsets` are places in `out`.
+    The set is given as ascending half-open ranges. Only chosen frames have their CRC checked: a
+    damaged dead frame is passed over, and if its damaged length leads the hop astray, fewer frames
+    are found than the caller expects. Returns (count, next offset, last position, why it stopped).
     """
-    at, count, filled, row = start, 0, 0, 0
-    run = start
+    at, count, row = start, 0, 0
     status = END
     while at < stop:
         if stop - at < _HEADER:
@@ -397,27 +396,40 @@ def gather(data, start, stop, after, starts, stops, out, offsets, positions):  #
             if _crc(data, at + 4, end) != _u32(data, at):
                 status = BAD_CRC
                 break
-            offsets[count] = filled + at - run
+            offsets[count] = at
             positions[count] = position
             count += 1
-        else:
-            if at > run:
-                copy_bytes(out, filled, data, run, at - run)
-                filled += at - run
-            run = end
         after = position
         at = end
-    if at > run:
-        copy_bytes(out, filled, data, run, at - run)
-        filled += at - run
-    return count, filled, at, after, status
+    return count, at, after, status
+
+
+@njit(cache=True, nogil=True)
+def collect(data, offsets, out, filled, places, times):  # type: ignore[no-untyped-def]
+    """Copy the frames at these offsets of `data` side by side to `out`, from `filled` on.
+
+    Neighbours are copied in one piece. Where each frame is then goes to `places`, its time to
+    `times`; both have room for as many as there are offsets. Returns where `out` now ends.
+    """
+    run = end = np.int64(0)
+    for i in range(offsets.size):
+        at = offsets[i]
+        if at != end:
+            copy_bytes(out, filled, data, run, end - run)
+            filled += end - run
+            run = at
+        places[i] = filled + at - run
+        times[i] = np.int64(_u64(data, at + 16)) >> 16
+        end = at + _HEADER + np.int64(_u32(data, at + 4))
+    copy_bytes(out, filled, data, run, end - run)
+    return filled + end - run
 
 
 @njit(cache=True, nogil=True)
 def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped-def]
     """Count the frames of `data[start:stop]` whose position is in a set, without touching bodies.
 
-    Takes the set as `gather` does. Returns (count, their bytes, next offset, last position, why it
+    Takes the set as `choose` does. Returns (count, their bytes, next offset, last position, why it
     stopped).
     """
     at, count, size, row = start, 0, 0, 0

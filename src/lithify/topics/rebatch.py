@@ -7,12 +7,11 @@ numbered anew, so a batch can be made smaller again and again.
 
 For a run of frames (`shrink_frames`):
 
-1. Find those that are partly live, and their codecs.
-2. Compressed ones, one by one: open the payload, copy what is retained, compress it with the same
-   codec, open that and compare.
-3. One compiled loop then writes all frames side by side into a new buffer: wholly live ones as they
+1. One compiled loop writes all frames side by side into a new buffer: wholly live ones as they
    are, the others with new metadata, payload and CRCs, each read once more to see that it has what
    it should have.
+2. If it meets one that is compressed, all of those are opened, one by one: copy what is retained,
+   compress it with the same codec, open that and compare. Then the loop is run again with them.
 
 The target of a rewrite gets its key index from those of its sources, row by row what is live in
 them. If one of those is not there or not whole, it gets none, and the next run makes it.
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicRewriting", "shrink", "shrink_frames"]
 
+_NO_BYTES = np.empty(0, np.uint8)
+
 _WHAT = {
     kernels.BAD_METADATA: "its metadata cannot be read",
     kernels.BAD_SLOTS: "its number or list of messages is impossible",
@@ -90,27 +91,41 @@ def shrink_frames(frames: Frames, parts: Parts) -> Frames:
     at = np.searchsorted(parts.positions, frames.positions)
     at[at == len(parts)] = 0
     rows = np.where(parts.positions[at] == frames.positions, at, -1)
-    masks = parts.slots, parts.starts, parts.words
-    packed, packed_starts, plain_sizes = _pack(frames, rows, parts)
-    edited = rows[rows >= 0]
-    growth = kernels.entry_bytes_max(0, parts.slots[edited].astype(np.int64)).sum()
-    size = int(frames.lengths().sum()) + HEADER_BYTES * len(frames) + int(growth) + len(packed)
-    out = np.empty(size, np.uint8)
+    nothing = np.zeros(len(frames) + 1, np.int64)
+    made, bad, problem = _write(frames, rows, parts, _NO_BYTES, nothing, nothing - 1)
+    if problem == kernels.PACKED:
+        made, bad, problem = _write(frames, rows, parts, *_pack(frames, rows, parts))
+    if bad >= 0:
+        raise _refused(frames, bad, problem)
+    return made
+
+
+def _write(
+    frames: Frames,
+    rows: NDArray[np.int64],
+    parts: Parts,
+    packed: NDArray[np.uint8],
+    packed_starts: NDArray[np.int64],
+    plain_sizes: NDArray[np.int64],
+) -> tuple[Frames, int, int]:
+    """The frames as they are to be, the first one that could not be written or -1, and why not."""
+    growth = int(kernels.entry_bytes_max(0, parts.slots.astype(np.int64)).sum())
+    out = np.empty(len(frames.buffer) + growth + len(packed), np.uint8)
     places = np.empty(len(frames), np.int64)
     filled, bad, problem = kernels.shrink_frames(
         frames.buffer,
         frames.offsets,
         rows,
-        *masks,
+        parts.slots,
+        parts.starts,
+        parts.words,
         packed,
         packed_starts,
         plain_sizes,
         out,
         places,
     )
-    if bad >= 0:
-        raise _refused(frames, bad, problem)
-    return Frames(out[:filled], places, frames.positions, base=0)
+    return Frames(out[:filled], places, frames.positions, base=0), bad, problem
 
 
 def _refused(frames: Frames, number: int, problem: int) -> InvalidInput:

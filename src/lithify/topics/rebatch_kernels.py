@@ -42,6 +42,7 @@ __all__ = [
     "ENCRYPTED",
     "MISSING_SLOT",
     "OK",
+    "PACKED",
     "classify",
     "entry_bytes_max",
     "keep_slots",
@@ -49,7 +50,8 @@ __all__ = [
     "shrink_frames",
 ]
 
-OK, BAD_METADATA, BAD_SLOTS, BAD_PAYLOAD, MISSING_SLOT, ENCRYPTED, BAD_CHECK = range(7)
+OK, BAD_METADATA, BAD_SLOTS, BAD_PAYLOAD, MISSING_SLOT, ENCRYPTED, BAD_CHECK, PACKED = range(8)
+"""What is wrong with a batch; `PACKED` only that it is compressed, and has to be opened first."""
 
 _HEADER = 32
 _FLAGS_HIGH = 17
@@ -358,7 +360,8 @@ def _seal(out, to, crc, start, end):  # type: ignore[no-untyped-def]
 def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, out, to):  # type: ignore[no-untyped-def]
     """Write the frame at `at` with only the slots in `kept`; (problem, where the next one goes).
 
-    `packed` is the new payload if it is compressed, and had `plain_bytes` before; else that is -1.
+    `packed` is the new payload if it is compressed, and had `plain_bytes` before; else that is -1,
+    and what is compressed is told as a problem.
     """
     begin = at + _HEADER
     stop = begin + _length(buffer, at)
@@ -375,9 +378,11 @@ def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, 
     says = fields[_SIZE, 0] >= 0 or fields[_CODEC, 0] != 0
     ranges = 0
     if plain_bytes < 0:
-        problem, ranges, plain_bytes = _find(
-            buffer, payload, stop, stored, kept, begins, ends, fields
-        )
+        problem = PACKED
+        if fields[_CODEC, 0] == 0:
+            problem, ranges, plain_bytes = _find(
+                buffer, payload, stop, stored, kept, begins, ends, fields
+            )
         if problem != OK:
             return problem, to
     copy_bytes(out, to, buffer, at, _HEADER)

@@ -172,19 +172,23 @@ def ranges(positions: set[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=50), st.booleans()), max_size=20))
 def test_live_frames_are_gathered_as_they_are(rows: list[tuple[bytes, bool]]) -> None:
-    entries = [Entry(i, 0, body) for i, (body, _) in enumerate(rows)]
+    entries = [Entry(i, 7 * i, body) for i, (body, _) in enumerate(rows)]
     live = [entry for entry, (_, keep) in zip(entries, rows, strict=True) if keep]
     data = array(by_hand(entries))
     starts, stops = ranges({entry.position for entry in live})
-    out, offsets, positions = np.zeros_like(data), np.zeros(20, np.int64), np.zeros(20, np.int64)
-    count, filled, at, last, why = kernels.gather(
-        data, 0, data.size, -1, starts, stops, out, offsets, positions
-    )
+    offsets, positions = np.zeros(20, np.int64), np.zeros(20, np.int64)
+    count, at, last, why = kernels.choose(data, 0, data.size, -1, starts, stops, offsets, positions)
     assert (at, last, why) == (data.size, len(entries) - 1, kernels.END)
-    assert out[:filled].tobytes() == by_hand(live)
     assert positions[:count].tolist() == [entry.position for entry in live]
-    taken = [decode_frame(out[:filled].tobytes(), int(at), "f") for at in offsets[:count]]
+    before = b"before"
+    out = np.concatenate([array(before), np.zeros_like(data)])
+    places, times = np.zeros(20, np.int64), np.zeros(20, np.int64)
+    end = kernels.collect(data, offsets[:count], out, len(before), places, times)
+    assert out[:end].tobytes() == before + by_hand(live)
+    taken = [decode_frame(out[:end].tobytes(), int(at), "f") for at in places[:count]]
     assert taken == live
+    assert times[:count].tolist() == [entry.time_ms for entry in live]
+    filled = end - len(before)
     counted, size, _, _, _ = kernels.measure(data, 0, data.size, -1, starts, stops)
     assert (counted, size) == (count, filled)
 
@@ -193,10 +197,10 @@ def gather(
     data: NDArray[np.uint8], live: set[int], after: int = -1, room: int = 20
 ) -> tuple[bytes, int, int]:
     starts, stops = ranges(live)
-    out, offsets, positions = np.zeros_like(data), np.zeros(room, np.int64), np.zeros(20, np.int64)
-    _, filled, at, _, why = kernels.gather(
-        data, 0, data.size, after, starts, stops, out, offsets, positions
-    )
+    offsets, positions = np.zeros(room, np.int64), np.zeros(20, np.int64)
+    count, at, _, why = kernels.choose(data, 0, data.size, after, starts, stops, offsets, positions)
+    out, places = np.zeros_like(data), np.zeros(20, np.int64)
+    filled = kernels.collect(data, offsets[:count], out, 0, places, positions)
     return out[:filled].tobytes(), int(at), int(why)
 
 
