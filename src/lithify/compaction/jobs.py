@@ -18,9 +18,11 @@ under a name of its own, and only the caller publishes.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, RunCancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], None]
     """Is told (name of the job or phase, weight done, weight of everything)."""
 
-__all__ = ["Jobs", "LocalJobs", "ignore_progress", "no_check"]
+__all__ = ["Jobs", "LocalJobs", "ThreadJobs", "ignore_progress", "no_check"]
+
+CHECK_S = 0.1
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,9 +76,7 @@ class LocalJobs:
         progress: Progress,
     ) -> Iterator[tuple[int, R]]:
         """See `Jobs`."""
-        if weights and len(weights) != len(tasks):
-            raise InvalidInput(f"job {name} has {len(tasks)} tasks but {len(weights)} weights")
-        each = weights or [1] * len(tasks)
+        each = _weights(name, tasks, weights)
         done, total = 0, sum(each)
         for number, task in enumerate(tasks):
             check()
@@ -83,6 +85,57 @@ class LocalJobs:
             done += each[number]
             progress(name, done, total)
             yield number, result
+
+
+class ThreadJobs:
+    """Tasks side by side in threads of this process, for work that is done in compiled code.
+
+    The caller's thread asks `check`, ten times a second; tasks are told to stop by their own.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[T, Check], R],
+        tasks: Sequence[T],
+        *,
+        weights: Sequence[int] = (),
+        check: Check,
+        progress: Progress,
+    ) -> Iterator[tuple[int, R]]:
+        """See `Jobs`."""
+        each = _weights(name, tasks, weights)
+        done, total = 0, sum(each)
+        stopped = threading.Event()
+
+        def go_on() -> None:
+            if stopped.is_set():
+                raise RunCancelled(f"job {name} was stopped")
+
+        with ThreadPoolExecutor(self.slots, name) as pool:
+            numbers = {pool.submit(function, task, go_on): n for n, task in enumerate(tasks)}
+            waiting = set(numbers)
+            try:
+                while waiting:
+                    check()
+                    progress(name, done, total)
+                    finished, waiting = wait(waiting, CHECK_S, FIRST_COMPLETED)
+                    for future in finished:
+                        done += each[numbers[future]]
+                        yield numbers[future], future.result()
+                progress(name, done, total)
+            finally:
+                stopped.set()
+                pool.shutdown(cancel_futures=True)
+
+
+def _weights(name: str, tasks: Sequence[object], weights: Sequence[int]) -> Sequence[int]:
+    if weights and len(weights) != len(tasks):
+        raise InvalidInput(f"job {name} has {len(tasks)} tasks but {len(weights)} weights")
+    return weights or [1] * len(tasks)
 
 
 def no_check() -> None:

@@ -12,8 +12,8 @@ reads and writes are files.
    raised here with its type. Anything else, such as the death of a worker, is retried by Spark as
    often as the master says.
 
-Work of less than `SMALL_WEIGHT` bytes is done in the calling process, for a job costs more than
-that; so is somewhat more if it is one task only.
+Work of less than `SMALL_WEIGHT` bytes is done in the calling process, by as many threads as it has
+cores, for a job costs more than that; so is somewhat more if it is one task only.
 A job has at most `WAVE_WEIGHT` bytes of work or one task, so that a run that is killed has
 journalled most of what it had done.
 """
@@ -21,11 +21,12 @@ journalled most of what it had done.
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from lithify.compaction.jobs import LocalJobs
+from lithify.compaction.jobs import LocalJobs, ThreadJobs
 from lithify.errors import JobFailed, LithifyError
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ class SparkJobs:
         total = sum(sizes)
         alone = ALONE if len(tasks) == 1 else 1
         if weights and total < self._small_weight * alone:
-            yield from LocalJobs().run(
+            here = (
+                LocalJobs() if len(tasks) == 1 else ThreadJobs(min(self.slots, os.cpu_count() or 1))
+            )
+            yield from here.run(
                 name, function, tasks, weights=weights, check=check, progress=progress
             )
             return
