@@ -135,28 +135,12 @@ def join_rows(pieces: Sequence[KeyRows]) -> KeyRows:
 
 def rows_of(rows: Iterable[tuple[bytes, Row]]) -> KeyRows:
     """(hash, row) of each, as columns in the order of positions."""
-    ordered = sorted(rows, key=lambda each: each[1].position)
-    table = [
-        (
-            *split_hash(id_hash),
-            r.position,
-            r.life_version,
-            r.entries,
-            r.length,
-            r.kind,
-            r.time_ms,
-            r.expiry_ms,
-            r.offset,
-        )
-        for id_hash, r in ordered
-    ]
-    columns = zip(*table, strict=True) if table else ([] for _ in COLUMNS)
-    return KeyRows(
-        **{
-            name: np.array(column, dtype=kind)
-            for (name, kind), column in zip(COLUMNS.items(), columns, strict=True)
-        }
-    )
+    pairs = list(rows)
+    hashes = np.frombuffer(b"".join([id_hash for id_hash, _ in pairs]), "<u8").reshape(-1, 2)
+    values = np.array([row for _, row in pairs], np.int64).reshape(-1, len(Row._fields))
+    table = dict(zip(_PACKED, [hashes[:, 0], *values.T], strict=True)) | {"hash_low": hashes[:, 1]}
+    order = np.argsort(table["position"], kind="stable")
+    return KeyRows(**{name: table[name][order].astype(kind) for name, kind in COLUMNS.items()})
 
 
 def row_at(rows: KeyRows, number: int) -> Row:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lithify.blobs.forgotten import NOTHING, Forgotten
-from lithify.blobs.indexing import run_index
+from lithify.blobs.indexing import open_index, put_index, run_index
 from lithify.blobs.judging import (
     JUDGED_COLUMNS,
     ROW_BYTES,
@@ -32,6 +32,7 @@ from lithify.blobs.judging import (
     run_validity,
     run_verdict,
 )
+from lithify.blobs.rows import join_rows
 from lithify.blobs.validity import Terms
 from lithify.compaction.by_key import (
     add_up_dropped,
@@ -44,17 +45,16 @@ from lithify.compaction.by_key import (
 from lithify.compaction.indexes import IndexTask, has_index, index_rows
 from lithify.compaction.jobs import no_check
 from lithify.compaction.rule import Judgement
-from lithify.errors import InvalidInput
-from lithify.log.keyindex import BUCKETS, KeyRows
+from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
+from lithify.log.keyindex import BUCKETS, COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from lithify.blobs.judging import Valid, Verdict
     from lithify.compaction.budget import Allowance
+    from lithify.compaction.rewrite import Copied
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.deadset import Parts
@@ -185,10 +185,33 @@ class BlobRewriting:
         self,
         fs: FileSystem,
         directory: str,
-        sources: Sequence[SegmentRef],  # noqa: ARG002  (the protocol's name)
+        sources: Sequence[SegmentRef],
         target: SegmentRef,
-        edited_bytes: NDArray[np.int64],  # noqa: ARG002
-        allowance: Allowance,  # noqa: ARG002
+        copied: Copied,
+        allowance: Allowance,
     ) -> None:
-        """Make the key index of a target that is durable."""
-        run_index(IndexTask(fs, directory, target, self.log_id), no_check)
+        """Make the key index of a target that is durable, of those of its sources."""
+        task = IndexTask(fs, directory, target, self.log_id, budget=allowance.budget)
+        try:
+            tasks = [IndexTask(fs, directory, source, self.log_id) for source in sources]
+            rows = join_rows([_moved(each, copied, allowance) for each in tasks])
+        except (Corrupt, UnsupportedVersion):
+            run_index(task, no_check)
+            return
+        if int(rows.slots.sum()) == target.entries:
+            put_index(task, rows)
+        else:
+            run_index(task, no_check)
+
+
+def _moved(task: IndexTask, copied: Copied, allowance: Allowance) -> KeyRows:
+    """The rows of a source that were copied, in the order of positions, and where they are now."""
+    with open_index(task) as index:
+        rows = index.read(before_read=allowance.read)
+    places = np.searchsorted(copied.positions, rows.position)
+    places[places == len(copied.positions)] = 0
+    there = np.flatnonzero(copied.positions[places] == rows.position)
+    order = there[np.argsort(rows.position[there])]
+    moved = KeyRows(**{name: getattr(rows, name)[order] for name in COLUMNS})
+    moved.group = copied.offsets[places[order]].astype(COLUMNS["group"])
+    return moved

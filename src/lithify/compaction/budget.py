@@ -166,7 +166,7 @@ class Budget:
     write_bytes_per_s: int | None = None
     memory_bytes: int = 256 << 20
     scratch_bytes: int | None = None
-    delete_bytes_per_s: int | None = 4 << 30
+    delete_bytes_per_s: int | None = 16 << 30
     """Retired files are deleted no faster: freeing many extents at once stalls other writers."""
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     """Where a kernel stopped: offset, last position, status."""
 
 __all__ = [
+    "Copied",
     "RewriteTask",
     "Rewriting",
     "copy_live",
@@ -83,14 +84,22 @@ class Rewriting(Protocol):
         directory: str,
         sources: Sequence[SegmentRef],
         target: SegmentRef,
-        edited_bytes: _Array,
+        copied: Copied,
         allowance: Allowance,
     ) -> None:
-        """Make the side files of a target that is durable, within the task's allowance.
+        """Make the side files of a target that is durable, within the task's allowance."""
 
-        `edited_bytes` are the sizes of the frames that were partly live, as they are now, by
-        ascending position: they are known here, and to find them out is to read the target.
-        """
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is known of a target's frames: to find it out again is to read the target."""
+
+    positions: _Array
+    """Of all frames, ascending."""
+    offsets: _Array
+    """Where each of them is in the target's file."""
+    edited_bytes: _Array
+    """The sizes of those that were partly live, as they are now, by ascending position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +140,8 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
     with fs.open_read(f"{task.directory}/{first.name}") as file:
         header = replace(read_header(file), created_ms=task.created_ms)
     name, writer = _create(task, header)
-    edited_bytes = [np.empty(0, np.int64)]
     with writer.file:
-        for source in task.sources:
-            edited_bytes += _copy(task, source, writer, allowance)
+        copied = _join([_copy(task, source, writer, allowance) for source in task.sources])
         footer = writer.seal()
     target = SegmentRef(
         id=first.id,
@@ -149,8 +156,7 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
         sealed=True,
     )
     if task.rewriting is not None:
-        sizes = np.concatenate(edited_bytes)
-        task.rewriting.finish(fs, task.directory, task.sources, target, sizes, allowance)
+        task.rewriting.finish(fs, task.directory, task.sources, target, copied, allowance)
     return target
 
 
@@ -168,18 +174,32 @@ def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWrite
 
 def _copy(
     task: RewriteTask, source: SegmentRef, writer: SegmentWriter, allowance: Allowance
-) -> list[_Array]:
-    """Copy what is live of one source; the sizes of the frames that were edited."""
+) -> Copied:
+    """Copy what is live of one source."""
     dead = DeadSet(LiveSet.empty())
     if source.dead is not None:
         dead = read_dead_set(task.fs, task.directory, source.dead)
     editing = _Editing(task, dead.parts)
     live, expected = live_of(source, dead), source.live_entries
-    copied = copy_live(task.fs, task.directory, source, live, expected, writer, allowance, editing)
-    if copied != expected:
+    positions, offsets = copy_live(
+        task.fs, task.directory, source, live, expected, writer, allowance, editing
+    )
+    if len(positions) != expected:
         path = f"{task.directory}/{source.name}"
-        raise PlanStale(f"{path} has {copied} live entries, {expected} were planned")
-    return editing.edited_bytes
+        raise PlanStale(f"{path} has {len(positions)} live entries, {expected} were planned")
+    return Copied(positions, offsets, _concatenated(editing.edited_bytes))
+
+
+def _join(copied: Sequence[Copied]) -> Copied:
+    return Copied(
+        _concatenated([each.positions for each in copied]),
+        _concatenated([each.offsets for each in copied]),
+        _concatenated([each.edited_bytes for each in copied]),
+    )
+
+
+def _concatenated(arrays: Sequence[_Array]) -> _Array:
+    return np.concatenate([np.empty(0, np.int64), *arrays])
 
 
 def copy_live(
@@ -191,22 +211,22 @@ def copy_live(
     writer: SegmentWriter,
     allowance: Allowance,
     edit: Callable[[Frames], Frames] | None = None,
-) -> int:
-    """Append the entries of a segment that are in `live` to a target, checked; how many there were.
+) -> tuple[_Array, _Array]:
+    """Append the entries of a segment that are in `live` to a target, checked.
 
-    If they are not as many as expected, the whole segment has been read and no frame is damaged:
-    what that means is the caller's to say. `edit` gets the frames on their way.
+    Returns their positions, and where they are in the target. If they are not as many as expected,
+    the whole segment has been read and no frame is damaged: what that means is the caller's to say.
+    `edit` gets the frames on their way.
     """
-    before = writer.entries
     collected = _Collected(writer, allowance, edit)
     segment = OpenSegment(fs, directory, source)
     with segment.file:
         _walk(segment, source, live, allowance.read, collected.gather)
         collected.write()
-        copied = writer.entries - before
-        if copied != expected:
+        positions = _concatenated(collected.positions)
+        if len(positions) != expected:
             _read_through(segment, source)
-    return copied
+    return positions, _concatenated(collected.offsets)
 
 
 class _Collected:
@@ -226,6 +246,8 @@ class _Collected:
         "_positions",
         "_times",
         "_writer",
+        "offsets",
+        "positions",
     )
 
     def __init__(
@@ -234,6 +256,9 @@ class _Collected:
         allowance: Allowance,
         edit: Callable[[Frames], Frames] | None,
     ) -> None:
+        self.positions: list[_Array] = []
+        self.offsets: list[_Array] = []
+        """What has been written, and where it is in the target."""
         self._writer = writer
         self._allowance = allowance
         self._edit = edit
@@ -283,9 +308,10 @@ class _Collected:
         before = writer.end
         self._allowance.write(self._bytes)
         data = self._out.data[: self._bytes]
-        writer.append_many(
-            data, self._positions[:count], self._offsets[:count], self._times[:count]
-        )
+        positions, offsets = self._positions[:count].copy(), self._offsets[:count]
+        writer.append_many(data, positions, offsets, self._times[:count])
+        self.positions.append(positions)
+        self.offsets.append(offsets + before)
         if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
             writer.file.begin_sync()
         self._count = self._bytes = 0

@@ -334,8 +334,8 @@ def _write_target(
     try:
         for source in merge.sources:
             ref, live = source.span.ref, live_in(source.span, state)
-            copied = copy_live(fs, directory, ref, live, len(live), writer, allowance)
-            if copied != len(live):
+            copied, _ = copy_live(fs, directory, ref, live, len(live), writer, allowance)
+            if len(copied) != len(live):
                 _raise_lost(fs, directory, group, ref, live)
         rows, footer = writer.footer()
         writer.file.writev([rows, footer.to_bytes()])

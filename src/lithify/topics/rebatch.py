@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.compaction.budget import Allowance
+    from lithify.compaction.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
 
@@ -204,7 +205,7 @@ class TopicRewriting:
         directory: str,
         sources: Sequence[SegmentRef],
         target: SegmentRef,
-        edited_bytes: NDArray[np.int64],
+        copied: Copied,
         allowance: Allowance,
     ) -> None:
         """Make the target's key index of those of its sources."""
@@ -223,7 +224,7 @@ class TopicRewriting:
         facts = IndexFacts(orders.pop(), len(rows), opaque=opaque)
         shrunk = np.concatenate([positions for _, _, positions in found])
         if len(shrunk):
-            _share_out(rows, shrunk, edited_bytes)
+            _share_out(rows, shrunk, copied.edited_bytes)
         task = IndexTask(fs, directory, target, self.log_id)
         keep = np.ones(len(rows), np.bool_)
         pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc(task))

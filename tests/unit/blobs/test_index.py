@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -9,12 +10,21 @@ from lithify.blobs.indexing import open_index, put_index, run_index
 from lithify.blobs.records import Kind, hash_id
 from lithify.blobs.rows import Row, rows_of
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import no_check
+from lithify.compaction.jobs import LocalJobs, no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.keyindex import COLUMNS
 from lithify.log.names import key_index_name
 from lithify.positions import POSITION_MAX
-from tests.unit.blobs.life import DIRECTORY, Life
+from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lithify.compaction.jobs import Check, Progress
+    from lithify.fs import FileSystem
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
@@ -59,6 +69,68 @@ def test_an_index_from_memory_is_the_one_from_the_segment() -> None:
     put_index(task, rows)
     assert read_file(fs, path) == written
     assert set(COLUMNS) == {name for name in COLUMNS if hasattr(rows, name)}
+
+
+def half_deleted() -> Life:
+    life = Life(MemoryFileSystem(), ManualClock())
+    for number in range(12):
+        life.put(f"blob {number}", 70_000 if number % 3 else 500)
+    for number in range(0, 12, 2):
+        life.delete(f"blob {number}")
+    life.roll()
+    life.clock.advance(2 * RETENTION_MS)
+    return life
+
+
+def index_of_the_rewritten(life: Life) -> bytes:
+    """The key index of the first segment; the one made from the segment must be the same."""
+    target = life.store._log.manifest.segments[0]
+    path = f"{DIRECTORY}/{key_index_name(target.name)}"
+    written = read_file(life.fs, path)
+    run_index(life.store._index.task(target), no_check)
+    assert read_file(life.fs, path) == written
+    return written
+
+
+def test_a_rewritten_segment_has_the_index_that_is_made_from_it() -> None:
+    life = half_deleted()
+    names = {segment.name for segment in life.store._log.manifest.segments}
+    assert life.compact("all").result == "done"
+    assert life.store._log.manifest.segments[0].name not in names
+    index_of_the_rewritten(life)
+    life.check()
+
+
+def test_the_index_of_a_rewritten_segment_does_not_need_those_of_its_sources() -> None:
+    life = half_deleted()
+    jobs = Losing(life.fs)
+    assert life.store.compaction.run(policy="all", jobs=jobs).result == "done"
+    assert jobs.lost
+    index_of_the_rewritten(life)
+
+
+class Losing(LocalJobs):
+    """All key indexes are gone when the rewrite begins."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self.lost: list[str] = []
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[T, Check], R],
+        tasks: Sequence[T],
+        *,
+        weights: Sequence[int] = (),
+        check: Check,
+        progress: Progress,
+    ) -> Iterator[tuple[int, R]]:
+        if name == "rewrite":
+            self.lost = [n for n in self._fs.list(DIRECTORY) if n.endswith(".keys")]
+            for lost in self.lost:
+                self._fs.remove(f"{DIRECTORY}/{lost}")
+        return super().run(name, function, tasks, weights=weights, check=check, progress=progress)
 
 
 def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:

@@ -18,7 +18,7 @@ from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
 from lithify.log.deadset import Parts
-from lithify.log.frame import encode_header
+from lithify.log.frame import decode_frame, encode_header
 from lithify.log.scan import Frames
 from lithify.log.verify import verify_log
 from tests.unit.compaction.logs import (
@@ -33,9 +33,8 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from lithify.compaction.budget import Allowance
+    from lithify.compaction.rewrite import Copied
     from lithify.compaction.rule import Question
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -113,11 +112,14 @@ class Shrinking:
         directory: str,
         sources: Sequence[SegmentRef],
         target: SegmentRef,
-        edited_bytes: NDArray[np.int64],
+        copied: Copied,
         allowance: Allowance,
     ) -> None:
         assert fs.exists(f"{directory}/{target.name}")
-        self.edited_bytes += edited_bytes.tolist()
+        self.edited_bytes += copied.edited_bytes.tolist()
+        data = read_file(fs, f"{directory}/{target.name}")
+        for position, at in zip(copied.positions.tolist(), copied.offsets.tolist(), strict=True):
+            assert decode_frame(data, at, target.name).position == position
         self.finished.append(([source.name for source in sources], target.name))
 
 
