@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import random
 import threading
 from typing import TYPE_CHECKING
 
@@ -134,6 +136,19 @@ def test_more_buffers_than_one_system_call_takes(fs: FileSystem, root: str) -> N
         file.writev(buffers)
         assert file.size() == sum(map(len, buffers))
     assert read_file(fs, f"{root}/log") == b"".join(buffers)
+
+
+def test_more_bytes_than_one_system_call_is_given(fs: FileSystem, root: str) -> None:
+    data = random.Random(1).randbytes(3_500_000)
+    sizes = [10, 700_000, 700_000, 1, 2_000_000, 5, 0]
+    cuts = [0, *itertools.accumulate(sizes), len(data)]
+    buffers = [data[first:stop] for first, stop in itertools.pairwise(cuts)]
+    with fs.open_append(f"{root}/log") as file:
+        file.write(data)
+        file.writev(buffers)
+        file.write(data[: 2**20])
+        assert file.size() == 2 * len(data) + 2**20
+    assert read_file(fs, f"{root}/log") == data + data + data[: 2**20]
 
 
 def test_a_read_handle_does_not_write(fs: FileSystem, root: str) -> None:
