@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lithify.compaction.report import Report
     from lithify.fs import FileSystem
     from lithify.log.frame import Entry
+    from lithify.log.manifest import Manifest
     from lithify.log.reader import Snapshot
 
 DIRECTORY = "/data/topic"
@@ -170,6 +171,19 @@ class Entries:
         return batch(message("key 1"), codec=pb.ZSTD, uncompressed_size=7), 1
 
 
+def strays(fs: FileSystem, directory: str, manifest: Manifest) -> list[str]:
+    """Files in the directory of a log that nobody knows."""
+    known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
+    files = [parse_name(name) for name in fs.list(directory)]
+    return [
+        file.name
+        for file in files
+        if file.kind not in SETTLED
+        and file.name not in known
+        and not (file.kind is FileKind.KEY_INDEX and f"{file.name[:-5]}.seg" in known)
+    ]
+
+
 @dataclass
 class Life:
     """One topic with its oracle."""
@@ -286,16 +300,7 @@ class Life:
 
     def strays(self) -> list[str]:
         """Files that nobody knows."""
-        manifest = self.log.manifest
-        known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
-        files = [parse_name(name) for name in self.fs.list(self.directory)]
-        return [
-            file.name
-            for file in files
-            if file.kind not in SETTLED
-            and file.name not in known
-            and not (file.kind is FileKind.KEY_INDEX and f"{file.name[:-5]}.seg" in known)
-        ]
+        return strays(self.fs, self.directory, self.log.manifest)
 
     # --- holding it against the oracle ------------------------------------------------------
 

@@ -7,13 +7,12 @@ with the newest value of each key, by the ids that the producers got.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -57,15 +56,6 @@ class Crowd:
         return json.loads(out)
 
 
-def following(node: Served) -> Future[str]:
-    """What it logs until it ends; unread, it would stop the node once the pipe is full."""
-    assert node.process.stderr is not None
-    logged: Future[str] = Future()
-    stream = node.process.stderr
-    Thread(target=lambda: logged.set_result(stream.read()), daemon=True).start()
-    return logged
-
-
 def compact(client: httpx.Client) -> None:
     """A run, from its request to its end."""
     answer = client.put(f"{AT}/compaction")
@@ -82,7 +72,6 @@ def test_ten_readers_end_with_what_ten_producers_have_left(tmp_path: Path, secon
         ExitStack() as crowds,
         httpx.Client(base_url=node.http, timeout=60) as client,
     ):
-        log = following(node)
         # The worker is started by the first run: here, where nobody takes the processor from it.
         first = {"messages": [{"key": "first", "payload": "of all"}]}
         assert client.post(f"/topics/persistent/{TOPIC}", json=first).status_code == 200
@@ -102,8 +91,7 @@ def test_ten_readers_end_with_what_ten_producers_have_left(tmp_path: Path, secon
         # The last deletes are gone from the view before the slow ones have come to them.
         compact(client)
         found = readers.end()
-        node.process.terminate()
-        logged = log.result(END_SECONDS_MAX)
+        _, _, logged = node.end(signal.SIGTERM)
     expected = {"first": "of all"}
     expected |= {key: value for key, (_, value) in made["newest"].items() if value is not None}
     lives, read = (sum(each[name] for each in found) for name in ("lives", "read"))

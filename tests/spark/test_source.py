@@ -6,6 +6,7 @@ import random
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from lithify.topics.spark_scan import (
     read_part,
 )
 from lithify.topics.store import Topics, TopicSettings
-from tests.unit.topics.segments import batch, message
+from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,36 +180,69 @@ def test_ids_and_times_of_the_view_come_from_key_indexes(
         load(spark, orders, view="compacted").collect()
 
 
-@pytest.mark.parametrize("pushed", ["false", "true"])
-def test_filters_leave_out_segments_and_change_nothing_else(
-    spark: SparkSession, orders: Topic, pushed: str
-) -> None:
-    spark.conf.set(PUSHDOWN, pushed)
+def test_filters_of_one_query_leave_the_others_alone(spark: SparkSession, orders: Topic) -> None:
+    spark.conf.set(PUSHDOWN, "true")
     try:
-        whole = expected(orders)
-        ledgers = sorted({row["ledger"] for row in whole})
-        middle = whole[len(whole) // 2]
-        for condition, allowed, parts in (
-            (f"ledger = {ledgers[1]}", lambda row: row["ledger"] == ledgers[1], 1),
-            (f"ledger > {ledgers[2]}", lambda row: row["ledger"] > ledgers[2], 3),
-            (
-                f"ledger = {middle['ledger']} and entry >= {middle['entry']}",
-                lambda row: row["ledger"] == middle["ledger"] and row["entry"] >= middle["entry"],
-                1,
-            ),
-            (
-                f"publish_time < timestamp_millis({middle['publish_time']})",
-                lambda row: row["publish_time"] < middle["publish_time"],
-                4,
-            ),
-            ("partition = 7", lambda row: False, 1),
-        ):
-            frame = load(spark, orders).where(condition)
-            assert in_ms(rows_of(frame)) == [row for row in whole if allowed(row)], condition
-            tasks = frame.rdd.getNumPartitions()
-            assert tasks == (len(ledgers) if pushed == "false" else parts), condition
+        frame = load(spark, orders, columns="ledger, entry")
+        first, last = frame.where("ledger = 1"), frame.where("ledger > 3")
+        whole = [row["ledger"] for row in expected(orders)]
+        assert first.count() == whole.count(1)
+        assert frame.count() == len(whole)
+        both = first.union(last)
+        assert both.count() == whole.count(1) + sum(each > 3 for each in whole)
     finally:
         spark.conf.unset(PUSHDOWN)
+
+
+def test_times_leave_out_segments_and_messages(spark: SparkSession, orders: Topic) -> None:
+    whole = expected(orders)
+    since_ms, until_ms = (whole[len(whole) // n]["publish_time"] for n in (3, 2))
+    since, until = (
+        datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+        for ms in (since_ms, until_ms)
+    )
+    for view in ("log", "compacted"):
+        wanted = [
+            row
+            for row in expected(orders, compacted=view == "compacted")
+            if since_ms <= row["publish_time"] < until_ms
+        ]
+        found = load(
+            spark, orders, view=view, startTime=since, stopTime=until.replace("+00:00", "")
+        )
+        assert in_ms(rows_of(found)) == wanted, view
+        # The key index answers the first, and neither names the column of times.
+        for columns in ("ledger, entry", "value"):
+            some = load(spark, orders, view=view, startTime=since, stopTime=until, columns=columns)
+            assert some.count() == len(wanted), (view, columns)
+    segments = len({row["ledger"] for row in whole})
+    assert load(spark, orders, startTime=since).rdd.getNumPartitions() < segments
+    assert load(spark, orders, stopTime=since).rdd.getNumPartitions() < segments
+
+
+@pytest.mark.parametrize("view", ["log", "compacted"])
+def test_a_time_finds_messages_whose_clock_was_ahead(topics: Topics, view: str) -> None:
+    """Of four segments the second has such a message; runs rewrite it with its neighbours."""
+    topic = topics.create("clocks")
+    ahead_ms = CLOCK.now_ms() + 86_400_000
+    for number in range(4):
+        fill(topic, number)
+        if number == 1:
+            body = single("ahead", b"of its time", publish_time=ahead_ms)
+            topic.append_entries([body], times=[ahead_ms], counts=[1]).result()
+        topic.log.roll()
+    if view == "compacted":
+        topic.compaction.run("test")
+        names = {ref.name for ref in topic.log.manifest.segments}
+        assert not names & {ref.name for ref in topic.log.manifest.view or ()}, "rewritten"
+    bounds = Bounds(time_min_ms=ahead_ms - 1000)
+    parts = parts_of(topic, bounds, compacted=view == "compacted")
+    schema = pa.schema({"value": pa.binary()})
+    found = [row for part in parts for cut in read_part(part, schema) for row in cut.to_pylist()]
+    assert found == [{"value": b"of its time"}]
+    # Those without such a message are left out as ever.
+    sealed = [part.segment.id for part in parts if part.segment.sealed]
+    assert sealed == [2]
 
 
 def test_positions_can_be_given_as_options(spark: SparkSession, orders: Topic) -> None:
@@ -265,14 +299,16 @@ def test_a_planned_query_reads_what_it_has_planned(spark: SparkSession, orders: 
     assert sorted(planned.map(value).collect()) == before
 
 
-def parts_of(topic: Topic, bounds: Bounds | None = None) -> list[ScanPart]:
+def parts_of(
+    topic: Topic, bounds: Bounds | None = None, *, compacted: bool = True
+) -> list[ScanPart]:
     """Planned by somebody who is gone."""
     fs = LocalFileSystem()
     (partition,) = find_place(fs, path_of(topic)).partitions(fs)
     with ExitStack() as stack:
         snapshot = open_partition(stack, fs, partition)
         bounds = bounds or Bounds()
-        return plan_partition(fs, partition, snapshot, compacted=True, bounds=bounds)
+        return plan_partition(fs, partition, snapshot, compacted=compacted, bounds=bounds)
 
 
 def test_positions_and_times_leave_out_the_view_or_what_is_above_it(orders: Topic) -> None:
@@ -340,6 +376,7 @@ def test_large_segments_are_cut_into_several_parts(
         ({"view": "other"}, "view 'other' must be 'log' or 'compacted'"),
         ({"columns": "key,colour"}, "there is no column 'colour'"),
         ({"startPosition": "seven"}, "startPosition 'seven' must be LEDGER:ENTRY"),
+        ({"stopTime": "noon"}, "stopTime 'noon' must be a time such as 2026-01-31T12:00Z"),
         ({"veiw": "log"}, "there is no option 'veiw'"),
     ],
 )

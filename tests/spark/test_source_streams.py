@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark import TaskContext
@@ -147,6 +149,34 @@ def test_a_compacted_stream_begins_with_the_view_and_sees_every_delete_after_it(
     topics.close()
 
 
+def test_a_stream_says_what_was_dropped_before_it_had_read_it(
+    spark: SparkSession, data: str, tmp_path: Path
+) -> None:
+    checkpoint = f"{tmp_path}/checkpoint"
+    topics = open_topics(data)
+    topic = topics.create(NAME)
+    for number in range(5):
+        topic.append(key="k", value=b"%d" % number)
+    assert len(drain(spark, path_of(data), checkpoint)) == 5
+    # What it has read may go: it does not even notice.
+    topic.log.roll()
+    topic.append(key="k", value=b"5")
+    topic.log.drop_head(topic.last_position)
+    assert drain(spark, path_of(data), checkpoint) == [b"5"]
+    # What it has not read may not.
+    topic.append(key="k", value=b"6")
+    topic.log.roll()
+    topic.append(key="k", value=b"7")
+    topic.log.drop_head(topic.last_position)
+    with pytest.raises(
+        PySparkException,
+        match=f"{NAME} has dropped 2:1 and all before it, the stream was to go on at 2:1",
+    ):
+        drain(spark, path_of(data), checkpoint)
+    assert drain(spark, path_of(data), f"{tmp_path}/new") == [b"7"]
+    topics.close()
+
+
 # --- writing --------------------------------------------------------------------------------
 
 
@@ -260,5 +290,15 @@ def test_a_topic_is_written_and_read_while_its_node_serves_it(
     ]
     stream = drain(spark, url, f"{tmp_path}/checkpoint", startPosition="1:100")
     assert stream == [value or b"" for _, value in rows(5)]
+    # A stream with a name has the log held from where it stopped.
+    for number in range(2):
+        held = drain(spark, url, f"{tmp_path}/named", subscription="reports")
+        assert len(held) == (1 if number else 105)
+        with urlopen(f"{node}/admin/v2/persistent/public/default/orders/internalStats") as said:
+            cursor = json.load(said)["cursors"]["reports"]
+        assert cursor["markDeletePosition"] == f"1:{104 + number}"
+        append(frame_of(spark, 1), url, staging=str(tmp_path))
+    with pytest.raises(PySparkException, match="'reports' is kept by a node"):
+        drain(spark, path_of(f"{tmp_path}/data"), f"{tmp_path}/other", subscription="reports")
     with pytest.raises(PySparkException, match="answers 404"):
         append(frame_of(spark), f"{node}/persistent/nobody/default/orders", staging=str(tmp_path))

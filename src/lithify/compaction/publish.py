@@ -14,6 +14,8 @@ are) or dropped by retention (then the run is stale, because its targets would b
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from lithify.errors import PlanStale
@@ -58,9 +60,12 @@ def publish_edit(manifest: Manifest, record: RunRecord) -> Manifest:
 def _carried_out(record: RunRecord) -> tuple[SegmentRef, ...]:
     """The judged segments after drops and rewrites."""
     gone = set(record.dropped)
+    flags = {segment.id: segment.flags for segment in record.judged}
     targets = {}
     for number, group in enumerate(record.groups):
-        targets[group[0]] = record.targets[number]
+        # Copying does not look at flags: some of these may be those of dead entries only.
+        together = reduce(or_, map(flags.__getitem__, group))
+        targets[group[0]] = replace(record.targets[number], flags=together)
         gone.update(group[1:])
     return tuple(
         targets.get(segment.id, segment) for segment in record.judged if segment.id not in gone

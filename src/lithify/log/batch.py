@@ -94,6 +94,8 @@ class Batch:
             self._frames = bytearray(HEADER_BYTES).join([b"", *bodies])
         self._times = _column("times", times, count, TIME_MS_MAX)
         self._flags = _column("flags", flags, count, FLAGS_MAX)
+        self.flags = flags if isinstance(flags, int) else int(np.bitwise_or.reduce(self._flags))
+        """All flags of the entries in one."""
         self._tags = _column("tags", tags, count, TAG_MAX)
         self._positions = None
         if positions is not None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFrame, EntryTooLarge, InvalidInput, PositionOutOfRange
@@ -46,6 +46,7 @@ __all__ = [
     "TAG_MAX",
     "TIME_MS_MAX",
     "Entry",
+    "NewEntry",
     "check_fields",
     "checked_body",
     "decode_frame",
@@ -90,6 +91,22 @@ class Entry:
     def frame_bytes(self) -> int:
         """What it takes in a segment."""
         return HEADER_BYTES + len(self.body)
+
+
+class NewEntry(NamedTuple):
+    """An entry on its way into a log; where it stands is decided there."""
+
+    body: Buffer
+    time_ms: int
+    flags: int = 0
+    tag: int = 0
+    more: Buffer = b""
+    """The rest of the body: two that stand apart need not be joined."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """What it takes in a segment."""
+        return HEADER_BYTES + len(self.body) + len(self.more)
 
 
 def check_fields(

@@ -23,34 +23,25 @@ Locks, always taken in this order
     _write_lock      the active segment; held for a write, not for an fsync
     publisher.lock   the manifest; an append waits for it only when it has to roll
 
-Whoever calls `roll` has what takes longest done before the second one: what was written is fsynced
-and the next segment's file is made while others append. They wait for the footer's fsync and for
-the manifest. An append that finds its segment full does all of it under the lock.
-
-After a failed fsync in mode `always` everything that was not acknowledged is cut off again,
-because the operating system may have dropped those pages while still showing them. Their positions
-are not given out again, nor are those of a failed write. In the other modes the bytes stay, and the
-error of an fsync goes to whoever syncs.
+How entries are written is in `appending.py`, fsyncs and rolls are in `rolling.py`, publishing is in
+`publisher.py`, opening after a crash in `recovery.py`. Events are told when no lock is held
+(`telling.py`), in the order of what they are about.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import threading
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Self
 
 from lithify.clock import SystemClock
-from lithify.errors import InvalidInput, LogClosed, LogLocked, PositionOutOfRange, WriteFailed
-from lithify.events import Reclaimed, SegmentSealed, WriteRefused, ignore_events
+from lithify.errors import InvalidInput, LogClosed, LogLocked, WriteFailed
+from lithify.events import Reclaimed, ignore_events
 from lithify.fs import read_file
-from lithify.log.batch import Batch
-from lithify.log.commit import Pending, Tick
-from lithify.log.frame import HEADER_BYTES, check_fields, encode_header
+from lithify.log.appending import Appending
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.names import LOCK, MANIFEST, segment_name
 from lithify.log.pins import Pins
@@ -62,50 +53,25 @@ from lithify.log.recovery import (
     recover_tail,
     remove_orphans,
 )
+from lithify.log.rolling import Active, State
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
-from lithify.positions import DENSE, NO_POSITION, POSITION_MAX
+from lithify.log.telling import Telling
+from lithify.positions import DENSE, NO_POSITION
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from lithify.checksum import Buffer
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileLock, FileSystem
-    from lithify.log.batch import Slices
     from lithify.log.pins import Pin, PinInfo
-    from lithify.log.segment import SegmentFooter, WriterMark
     from lithify.positions import PositionRule
 
 __all__ = ["Log"]
 
-_DONE = Tick()
-_DONE.complete()
 
-
-class _Active:
-    """The active segment: what is written, what is durable, what may be read."""
-
-    __slots__ = ("durable", "visible", "writer")
-
-    def __init__(self, writer: SegmentWriter, last_position: int) -> None:
-        self.writer = writer
-        self.durable: WriterMark = writer.mark()
-        last = writer.last_position if writer.entries else last_position
-        self.visible = (writer.end, last)
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    manifest: Manifest
-    active: _Active
-
-
-class Log:
+class Log(Appending):
     """One log, open for writing. All methods may be called from any thread."""
 
     def __init__(
@@ -114,37 +80,17 @@ class Log:
         directory: str,
         lock: FileLock,
         publisher: Publisher,
-        active: _Active,
+        active: Active,
         settings: LogSettings,
         clock: Clock,
         rule: PositionRule,
-        events: EventSink,
+        events: Telling,
     ) -> None:
         """Use `Log.open`."""
-        self._fs = fs
+        super().__init__(fs, directory, publisher, active, settings, clock, rule, events)
         self._lock = lock
-        self._publisher = publisher
-        self._clock = clock
-        self._rule = rule
-        self._events = events
-        self._sync_lock = threading.Lock()
-        self._write_lock = threading.Lock()
-        self._sync_ended = threading.Condition(self._write_lock)
-        self._syncing = False
-        self._rolling = False
-        """Is somebody making the next segment's file?"""
-        self.sealing = False
-        """Would an append have to wait for a roll?"""
-        self._state = _State(publisher.manifest, active)
-        self._tick = Tick()
-        self._next_position = self._first_free()
-        self._torn = False
-        self._closed = False
-        self._synced_at_s = clock.monotonic_s()
         self._segments = OpenSegments(fs, directory, settings.open_files_max)
         self._pins = Pins(fs, directory, clock)
-        self.directory = directory
-        self.settings = settings
 
     @classmethod
     def open(
@@ -184,9 +130,10 @@ class Log:
         except BaseException:
             lock.release()
             raise
-        publisher = Publisher(fs, directory, manifest, events, names_synced=not found)
-        active = _Active(tail.writer, last_before_active(manifest))
-        log = cls(fs, directory, lock, publisher, active, settings, clock, rule, events)
+        telling = Telling(events)
+        publisher = Publisher(fs, directory, manifest, telling.put, names_synced=not found)
+        active = Active(tail.writer, last_before_active(manifest), tail.flags)
+        log = cls(fs, directory, lock, publisher, active, settings, clock, rule, telling)
         if tail.cut is not None:
             events(tail.cut)
             # Positions that a reader may have seen before the cut must not be given out again.
@@ -196,227 +143,6 @@ class Log:
                 log.abandon()
                 raise
         return log
-
-    # --- appending -------------------------------------------------------------------------
-
-    def append(
-        self,
-        body: Buffer,
-        *,
-        time_ms: int | None = None,
-        flags: int = 0,
-        tag: int = 0,
-        position: int | None = None,
-        more: Buffer = b"",
-        after: Pending | None = None,
-    ) -> Pending:
-        """Append one entry. `position` must be above all others; by default it is the next one.
-
-        Its body is `body` and then `more`: two that stand apart need not be joined. If the append
-        `after` has failed, nothing is written, and its error is raised.
-        """
-        time_ms = self._clock.now_ms() if time_ms is None else time_ms
-        length = len(body) + len(more)
-        check_fields(length, position or 0, time_ms, flags, tag, self.settings.entry_bytes_max)
-        size = HEADER_BYTES + length
-        with self._write_lock:
-            active, place = self._prepare(size, position)
-            if after is not None and after.done():
-                after.result()
-            synced = active.durable.end
-            header = encode_header(body, place, time_ms, flags, tag, synced, more)
-            try:
-                active.writer.append((header, body, more), size, place, time_ms)
-            except OSError as error:
-                raise self._write_failed(error, place) from error
-            return self._written(active, place)
-
-    def append_many(
-        self,
-        bodies: Sequence[Buffer] | Slices,
-        *,
-        time_ms: int | Sequence[int] | NDArray[np.int64] | None = None,
-        flags: int | Sequence[int] | NDArray[np.int64] = 0,
-        tags: int | Sequence[int] | NDArray[np.int64] = 0,
-        positions: Sequence[int] | NDArray[np.int64] | None = None,
-        after: Pending | None = None,
-    ) -> Pending:
-        """Append several entries; the result stands for all of them and names the last position.
-
-        Numbers hold for all bodies, sequences give one for each. If a write fails in the middle,
-        the entries before it are in the log and nothing is acknowledged. If the append `after` has
-        failed, these must not be without it: nothing is written, and its error is raised.
-        """
-        times = self._clock.now_ms() if time_ms is None else time_ms
-        batch = Batch(bodies, times, flags, tags, positions, self.settings.entry_bytes_max)
-        with self._write_lock:
-            place = self._state.active.visible[1]
-            pending = Pending(place, _DONE, self)
-            runs: list[tuple[int, int]] = []
-            while len(batch):
-                active, place = self._prepare(batch.next_size, batch.next_position)
-                if pending.done():
-                    # Rolling may have waited for an fsync that failed and took the pieces before
-                    # this one with it: then nothing of the batch may be acknowledged.
-                    pending.result()
-                if after is not None and after.done():
-                    after.result()
-                writer = active.writer
-                room = self.settings.segment_bytes_max - writer.end
-                limit = self._rule.last(writer.header.segment_id)
-                piece = batch.take(room, place, limit, active.durable.end)
-                try:
-                    writer.append_piece(piece)
-                except OSError as error:
-                    raise self._write_failed(error, int(piece.positions[-1])) from error
-                pending = self._written(active, int(piece.positions[-1]))
-                runs.append((int(piece.positions[0]), pending.position))
-            pending.runs = runs
-            return pending
-
-    def _prepare(self, size: int, position: int | None) -> tuple[_Active, int]:
-        """The active segment, rolled if need be, and the position for the next entry."""
-        self._check_usable()
-        writer = self._state.active.writer
-        place = self._place(position)
-        full = writer.end + size > self.settings.segment_bytes_max
-        used_up = place > self._rule.last(writer.header.segment_id)
-        if writer.entries and (full or used_up or self._too_old(writer)):
-            self._roll()
-            # Rolling may have waited for an fsync, and others may have appended meanwhile.
-            place = self._place(position)
-        last = self._rule.last(self._state.active.writer.header.segment_id)
-        if place > last:
-            raise PositionOutOfRange(place, f"{last} or lower")
-        return self._state.active, place
-
-    def _place(self, position: int | None) -> int:
-        """The position for the next entry, which may have been given."""
-        if position is None:
-            return self._next_position
-        if position < self._first_free():
-            raise PositionOutOfRange(position, f"{self._first_free()} or higher")
-        return position
-
-    def _written(self, active: _Active, last: int) -> Pending:
-        self._next_position = last + 1
-        if self.settings.durability is Durability.ALWAYS:
-            return Pending(last, self._tick, self)
-        active.visible = (active.writer.end, last)
-        return Pending(last, _DONE, self)
-
-    def _first_free(self) -> int:
-        """The lowest position that an append may take."""
-        active = self._state.active
-        writer = active.writer
-        after = writer.last_position if writer.entries else active.visible[1]
-        return max(after + 1, writer.header.first_position)
-
-    def _too_old(self, writer: SegmentWriter) -> bool:
-        limit = self.settings.segment_age_ms_max
-        return limit is not None and self._clock.now_ms() - writer.header.created_ms >= limit
-
-    def _check_usable(self) -> None:
-        """Raise if closed; repair what an earlier failed write left behind."""
-        if self._closed:
-            raise LogClosed(f"{self.directory} is closed")
-        if not self._publisher.settled:
-            self._publisher.settle()
-        if self._torn:
-            writer = self._state.active.writer
-            try:
-                writer.file.truncate(writer.end)
-            except OSError as error:
-                raise WriteFailed(writer.path, error) from error
-            self._torn = False
-
-    def _write_failed(self, error: OSError, last: int = NO_POSITION) -> WriteFailed:
-        """A write may have left part of its bytes: cut them off, now or before the next write.
-
-        Of its frames, up to position `last`, some may be whole. A power cut can undo the cut and
-        bring them back, so their positions go to nobody else.
-        """
-        writer = self._state.active.writer
-        self._next_position = max(self._next_position, last + 1)
-        self._events(WriteRefused(self.directory, writer.path, str(error)))
-        self._torn = True
-        with suppress(WriteFailed):
-            self._check_usable()
-        return WriteFailed(writer.path, error)
-
-    # --- making durable ---------------------------------------------------------------------
-
-    def sync(self) -> None:
-        """Make everything appended so far durable, in any mode."""
-        with self._sync_lock:
-            self._sync()
-
-    def sync_tick(self, tick: Tick) -> None:
-        """Make what belongs to a tick durable; nothing if somebody has done it meanwhile."""
-        with self._sync_lock:
-            if not tick.done:
-                self._sync()
-
-    def _sync(self) -> None:
-        with self._write_lock:
-            try:
-                self._check_usable()
-            except WriteFailed as refused:
-                # Nobody else would tell those who wait.
-                self._drop_unacknowledged(self._state.active, refused)
-                raise
-            active, tick = self._state.active, self._tick
-            mark = active.writer.mark()
-            self._tick = Tick()
-            self._syncing = True
-        failure: WriteFailed | None = None
-        try:
-            if mark.end != active.durable.end:
-                active.writer.file.fdatasync()
-        except OSError as error:
-            failure = WriteFailed(active.writer.path, error)
-            self._events(WriteRefused(self.directory, active.writer.path, str(error)))
-        except BaseException:
-            # An interrupt: nobody may wait for this fsync any longer. The next one covers it.
-            with self._write_lock:
-                self._syncing = False
-                self._sync_ended.notify_all()
-            cause = InterruptedError(errno.EINTR, "fsync was interrupted")
-            tick.complete(WriteFailed(active.writer.path, cause))
-            raise
-        with self._write_lock:
-            self._syncing = False
-            self._sync_ended.notify_all()
-            if failure is None:
-                self._durable_up_to(active, mark)
-            else:
-                self._drop_unacknowledged(active, failure)
-                # Under the lock: an append that is to stand behind these must know.
-                tick.complete(failure)
-        self._synced_at_s = self._clock.monotonic_s()
-        if failure is not None:
-            raise failure
-        tick.complete()
-
-    def _has_unsynced(self) -> bool:
-        active = self._state.active
-        return active.writer.end != active.durable.end
-
-    def _durable_up_to(self, active: _Active, mark: WriterMark) -> None:
-        active.durable = mark
-        if mark.entries and mark.end > active.visible[0]:
-            active.visible = (mark.end, mark.last_position)
-
-    def _drop_unacknowledged(self, active: _Active, failure: WriteFailed) -> None:
-        """After a failed fsync: back to what is durable, if that is what was promised."""
-        if self.settings.durability is not Durability.ALWAYS:
-            return
-        active.writer.rewind(active.durable)
-        self._torn = True
-        tick, self._tick = self._tick, Tick()
-        tick.complete(failure)
-        with suppress(WriteFailed):
-            self._check_usable()
 
     def maintain(self) -> None:
         """What only time brings about: the fsync of mode `interval`, rolling by age.
@@ -430,136 +156,14 @@ class Log:
             waited_ms = (self._clock.monotonic_s() - self._synced_at_s) * 1000
             if waited_ms >= self.settings.sync_interval_ms:
                 self.sync()
-        with self._write_lock:
+        with self._events, self._write_lock:
             writer = self._state.active.writer
             if self._closed or self._torn or self._publisher.failed:
                 self._check_usable()
             if writer.entries and self._too_old(writer):
                 self._roll()
 
-    # --- segments and generations -----------------------------------------------------------
-
-    def must_roll(self, size_bytes: int) -> bool:
-        """Do so many bytes more not fit into the active segment, or is it too old for them?"""
-        writer = self._state.active.writer
-        full = writer.end + size_bytes > self.settings.segment_bytes_max
-        return writer.entries > 0 and (full or self._too_old(writer))
-
-    def roll(self) -> None:
-        """Seal the active segment and start the next; an empty one stays. See the module."""
-        if self._has_unsynced():
-            self.sync()
-        with self._write_lock:
-            self._check_usable()
-            while self._rolling:
-                self._sync_ended.wait()
-            if not self._state.active.writer.entries:
-                return
-            header = self._successor()
-            self._rolling = True
-        spare: SegmentWriter | None = None
-        try:
-            spare = self._begin(header)
-        finally:
-            with self._write_lock:
-                try:
-                    if spare is not None:
-                        self._roll(spare)
-                finally:
-                    self._rolling = False
-                    self._sync_ended.notify_all()
-
-    def _roll(self, spare: SegmentWriter | None = None) -> None:
-        """Under the write lock; `spare` is the successor, if it was made before."""
-        rolled = self._state.active
-        while self._syncing or (self._rolling and spare is None):
-            self._sync_ended.wait()
-        self.sealing = True
-        try:
-            with self._publisher.lock, ExitStack() as unused:
-                if spare is not None:
-                    unused.callback(spare.file.close)
-                # While this waited for the fsync or for the manifest, others may have closed the
-                # log, left something to be repaired first, or rolled.
-                self._check_usable()
-                active = self._state.active
-                if active is not rolled or not active.writer.entries:
-                    return
-                header = self._successor()
-                footer = self._seal(active)
-                if spare is None or not _is_for(spare.header, header):
-                    # If this fails the footer is cut off again before the next write.
-                    self._torn = True
-                    spare = self._begin(header)
-                    self._torn = False
-                else:
-                    unused.pop_all()
-                self._start(footer, spare)
-        finally:
-            self.sealing = False
-
-    def _successor(self) -> SegmentHeader:
-        """The header of the segment after the active one."""
-        segment_id = self._publisher.manifest.next_segment_id
-        first = self._rule.first(segment_id, self._next_position - 1)
-        if first > POSITION_MAX:
-            raise PositionOutOfRange(first, f"{POSITION_MAX} or lower")
-        return replace(
-            self._state.active.writer.header,
-            segment_id=segment_id,
-            first_position=first,
-            created_ms=self._clock.now_ms(),
-        )
-
-    def _begin(self, header: SegmentHeader) -> SegmentWriter:
-        """A segment without entries, durable; nobody knows it yet."""
-        path = f"{self.directory}/{segment_name(header.segment_id)}"
-        try:
-            writer = SegmentWriter.create(self._fs, path, header)
-            try:
-                writer.file.fsync()
-            except BaseException:
-                writer.file.close()
-                raise
-        except OSError as error:
-            self._events(WriteRefused(self.directory, path, str(error)))
-            raise WriteFailed(path, error) from error
-        return writer
-
-    def _seal(self, active: _Active) -> SegmentFooter:
-        try:
-            footer = active.writer.seal()
-        except OSError as error:
-            failure = self._write_failed(error)
-            self._drop_unacknowledged(active, failure)
-            raise failure from error
-        self._durable_up_to(active, active.writer.mark())
-        return footer
-
-    def _start(self, footer: SegmentFooter, successor: SegmentWriter) -> None:
-        """Publish that the active segment is sealed and its successor active."""
-        name = self._publisher.manifest.active.name
-        self._publisher.publish(
-            lambda m: _rolled(m, footer, successor.header),
-            "roll",
-            adopt=lambda m: self._switch(m, successor),
-            drop=lambda: self._unseal(successor),
-        )
-        self._events(SegmentSealed(self.directory, name, footer.entries, footer.file_bytes))
-
-    def _switch(self, manifest: Manifest, successor: SegmentWriter) -> None:
-        """The roll is published: the successor is active, and all before it is durable."""
-        old = self._state.active
-        self._state = _State(manifest, _Active(successor, old.visible[1]))
-        self._next_position = max(self._next_position, self._first_free())
-        old.writer.file.close()
-        tick, self._tick = self._tick, Tick()
-        tick.complete()
-
-    def _unseal(self, successor: SegmentWriter) -> None:
-        """The roll was not published: the footer goes, the segment stays active."""
-        successor.file.close()
-        self._torn = True
+    # --- generations ------------------------------------------------------------------------
 
     def publish(self, edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
         """Make `edit(manifest)` the next generation; what it no longer names is retired.
@@ -574,6 +178,10 @@ class Log:
                 edit(manifest), synced_bytes=active.durable.end, last_position=active.visible[1]
             )
 
+        with self._events:
+            return self._publish(stamped, why)
+
+    def _publish(self, edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
         while True:
             with self._write_lock:
                 self._check_usable()
@@ -581,15 +189,10 @@ class Log:
                 # Settling may replace the active segment, so it needs the write lock, which may
                 # not be taken under this one.
                 if self._publisher.settled:
-                    return self._publisher.publish(stamped, why, adopt=self._adopt)
+                    return self._publisher.publish(edit, why, adopt=self._adopt)
 
     def _adopt(self, manifest: Manifest) -> None:
-        self._state = _State(manifest, self._state.active)
-
-    def settle(self) -> None:
-        """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
-        with self._write_lock:
-            self._check_usable()
+        self._state = State(manifest, self._state.active)
 
     def drop_head(self, before: int) -> tuple[SegmentRef, ...]:
         """Retire the sealed segments that end below `before`; they are deleted by `reclaim`."""
@@ -597,18 +200,21 @@ class Log:
         def ends_below(segment: SegmentRef) -> bool:
             return segment.sealed and segment.last_position < before
 
+        def without(manifest: Manifest) -> Manifest:
+            # Decided again: another publish may come first.
+            gone = filter(ends_below, manifest.segments)
+            dropped = max([manifest.dropped, *(segment.last_position for segment in gone)])
+            kept = tuple(filterfalse(ends_below, manifest.segments))
+            return replace(manifest, segments=kept, dropped=dropped)
+
         gone = tuple(filter(ends_below, self.manifest.segments))
         if gone:
-            # Decided again in the edit: another publish may come first.
-            self.publish(
-                lambda m: replace(m, segments=tuple(filterfalse(ends_below, m.segments))),
-                "drop head",
-            )
+            self.publish(without, "drop head")
         return gone
 
     def reclaim(self, pace: Callable[[int], None] = lambda _: None) -> Reclaimed:
         """Delete retired files that no reader pins; `pace` is called with the bytes before each."""
-        with self._write_lock:
+        with self._events, self._write_lock:
             self._check_usable()
         # In this order: who pins after this line pins a generation that names none of these.
         retired = self.manifest.retired
@@ -623,7 +229,8 @@ class Log:
                 lambda m: replace(m, retired=tuple(r for r in m.retired if r not in gone)),
                 "reclaim",
             )
-            self._events(done)
+            with self._events:
+                self._events.put(done)
         return done
 
     # --- reading ----------------------------------------------------------------------------
@@ -740,32 +347,3 @@ def _create(
     )
     write_manifest(fs, directory, manifest)
     return manifest
-
-
-def _is_for(made: SegmentHeader, wanted: SegmentHeader) -> bool:
-    """May a segment with the one header be used where the other is wanted?"""
-    return replace(made, created_ms=wanted.created_ms) == wanted
-
-
-def _rolled(manifest: Manifest, footer: SegmentFooter, header: SegmentHeader) -> Manifest:
-    """The manifest after the active segment was sealed and `header` begins the next."""
-    sealed = replace(
-        manifest.active,
-        last_position=footer.last_position,
-        entries=footer.entries,
-        frame_bytes=footer.frame_bytes,
-        file_bytes=footer.file_bytes,
-        time_min=footer.time_min,
-        time_max=footer.time_max,
-        sealed=True,
-    )
-    successor = SegmentRef(
-        header.segment_id, segment_name(header.segment_id), header.first_position
-    )
-    return replace(
-        manifest,
-        next_segment_id=manifest.next_segment_id + 1,
-        segments=(*manifest.segments[:-1], sealed, successor),
-        last_position=footer.last_position,
-        synced_bytes=SEGMENT_HEADER_BYTES,
-    )

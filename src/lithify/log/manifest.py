@@ -20,12 +20,14 @@ Fields
     retired             files published away but still on disk, with the generation that did it
     last_run            the compaction run that published last; tells a resumed run that it did
     state               room for the store's own small facts (JSON)
+    dropped             last position that was dropped from the log's head; not there if none was
 
 A segment may carry a **dead set**: what is dead but still in the file, entries and parts of entries
 (`deadset.py`). It is a file of its own, immutable, named here with its CRC. The same segment may
 stand in the log and in the view, with different dead sets; it is retired when it stands in neither.
 
 Segments are rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few milliseconds.
+Behind the columns stand the flags that its entries were appended with, where there are any.
 """
 
 from __future__ import annotations
@@ -97,6 +99,8 @@ class SegmentRef:
     time_max: int = 0
     sealed: bool = False
     dead: DeadRef | None = None
+    flags: int = 0
+    """Those that its entries were appended with, all in one; or more, after a rewrite."""
 
     @property
     def live_entries(self) -> int:
@@ -109,18 +113,20 @@ class SegmentRef:
         return self.frame_bytes - (self.dead.frame_bytes if self.dead else 0)
 
     def to_row(self) -> list[object]:
-        """Its values in the order of `SEGMENT_COLUMNS`, for JSON."""
+        """Its values in the order of `SEGMENT_COLUMNS`, and `flags` if there are any, for JSON."""
         row: list[object] = [getattr(self, column) for column in SEGMENT_COLUMNS[:-1]]
         row.append(None if self.dead is None else self.dead.to_row())
-        return row
+        return [*row, self.flags] if self.flags else row
 
     @classmethod
     def from_row(cls, row: list[Any]) -> SegmentRef:
         """Read back what `to_row` gave."""
-        if len(row) != len(SEGMENT_COLUMNS):
+        at = len(SEGMENT_COLUMNS) - 1
+        if not at + 1 <= len(row) <= at + 2:
             raise ValueError(f"a segment's row has {len(row)} values")
-        *values, dead = row
-        values.append(dead if dead is None else DeadRef(*dead))
+        values = list(row)
+        if row[at] is not None:
+            values[at] = DeadRef(*row[at])
         # The columns are the fields in their order; by name it would take longer.
         return cls(*values)
 
@@ -165,6 +171,7 @@ class Manifest:
     retired: tuple[Retired, ...] = ()
     last_run: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
+    dropped: int = NO_POSITION
 
     @property
     def active(self) -> SegmentRef:
@@ -202,6 +209,8 @@ class Manifest:
             "last_run": self.last_run,
             "state": self.state,
         }
+        if self.dropped != NO_POSITION:
+            value["dropped"] = self.dropped
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
         first = f"lithify manifest {MANIFEST_VERSION} {crc32c(body):08x} {len(body)}\n"
         return first.encode() + body
@@ -235,6 +244,7 @@ class Manifest:
             retired=tuple(Retired(*row) for row in value["retired"]),
             last_run=value["last_run"],
             state=value["state"],
+            dropped=value.get("dropped", NO_POSITION),
         )
 
 

@@ -101,6 +101,8 @@ class RecoveredTail:
     """The active segment, ready to be appended to."""
 
     writer: SegmentWriter
+    flags: int
+    """All flags of its entries in one."""
     cut: TailCut | None
 
 
@@ -194,8 +196,14 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
     if not fs.exists(path):
         raise MissingFile(path, f"{directory}/{MANIFEST}")
     file = fs.open_append(path)
+    flags = 0
+
+    def see(frames: Frames) -> None:
+        nonlocal flags
+        flags |= int(np.bitwise_or.reduce(frames.flags()))
+
     try:
-        tail = read_tail(file, manifest)
+        tail = read_tail(file, manifest, see)
         writer = tail.writer
         if tail.size != writer.end:
             file.truncate(writer.end)
@@ -205,10 +213,11 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
         file.close()
         raise
     if tail.damage is None:
-        return RecoveredTail(writer, None)
+        return RecoveredTail(writer, flags, None)
     last = writer.last_position if writer.entries else manifest.last_position
     name = manifest.active.name
-    return RecoveredTail(writer, TailCut(directory, name, writer.end, tail.torn_bytes, last))
+    cut = TailCut(directory, name, writer.end, tail.torn_bytes, last)
+    return RecoveredTail(writer, flags, cut)
 
 
 def vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, NotASegment, UnsupportedVersion
 from lithify.log.blocks import ROW_BYTES, BlockIndex
+from lithify.log.frame import encode_header
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs import File, FileSystem
     from lithify.log.batch import Piece
+    from lithify.log.frame import NewEntry
 
 __all__ = [
     "FOOTER_BYTES",
@@ -251,12 +253,17 @@ class SegmentWriter:
         """Where it is written."""
         return self.file.path
 
-    def append(self, buffers: Sequence[Buffer], size: int, position: int, time_ms: int) -> None:
-        """Write one frame that is given in pieces."""
+    def append(self, entries: Sequence[NewEntry], position: int, synced: int) -> None:
+        """Write entries, the first at `position`, in one go; `synced` is for their frames."""
+        buffers: list[Buffer] = []
+        for place, (body, time_ms, flags, tag, more) in enumerate(entries, position):
+            header = encode_header(body, place, time_ms, flags, tag, synced, more)
+            buffers += (header, body, more) if more else (header, body)
         self.file.writev(buffers)
-        self.blocks.add(position, self.end, time_ms)
-        self._count(1, position, position, time_ms, time_ms)
-        self.end += size
+        for place, entry in enumerate(entries, position):
+            self.blocks.add(place, self.end, entry.time_ms)
+            self._count(1, place, place, entry.time_ms, entry.time_ms)
+            self.end += entry.frame_bytes
 
     def append_many(
         self,

@@ -13,7 +13,6 @@
 | `spark.ui.enabled` | false | saves a second at start and a listening port |
 | `spark.python.unix.domain.socket.enabled` | true | a task costs about half as much to start |
 | `spark.python.daemon.module` | `daemon.py` | workers begin with the code of the tasks loaded |
-| `spark.sql.python.filterPushdown.enabled` | true | reads of topics leave out segments |
 | `spark.driver.host`, `.bindAddress` | loopback, local masters only | nobody outside may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
 | log level | error | see `log4j2.properties` |
@@ -80,7 +79,6 @@ def _settings(memory: str, preload: Sequence[str], *, is_local: bool) -> dict[st
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "lithify.pipeline.daemon",
         f"spark.executorEnv.{PRELOAD}": ",".join(preload),
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

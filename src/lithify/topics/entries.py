@@ -1,7 +1,8 @@
 """What dispatch has to know of an entry, in the log's frame or in the entry's own metadata.
 
-The frame's flags say whether it is a batch and whether it is delivered later, so that most entries
-need not be opened. Pure; for the topic and for whoever appends to one.
+The frame's flags say whether it is a batch, whether it is delivered later, and whether its time was
+not believed, so that most entries need not be opened. Pure; for the topic and for whoever appends
+to one.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from lithify.topics.message import FLAG_SHRUNK, key_of, metadata_of
 if TYPE_CHECKING:
     from lithify.log.frame import Entry
 
-__all__ = ["FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "is_spent", "slot_of"]
+__all__ = ["FLAG_AHEAD", "FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "is_spent", "slot_of"]
 
 FLAG_DELAYED = 0x0100
 """The entry's metadata has a `deliver_at_time`."""
 
 FLAG_BATCH = 0x0200
 """The entry is a batch, if of one message only."""
+
+FLAG_AHEAD = 0x0800
+"""Its producer's clock was too far ahead: it was sent with a later time than the frame has."""
 
 
 def slot_of(entry: Entry) -> int:

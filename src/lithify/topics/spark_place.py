@@ -23,12 +23,14 @@ import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.fs import read_file
 from lithify.log.names import LOCK, MANIFEST
+from lithify.positions import unpack
 from lithify.topics.definitions import DefinitionsFile
 from lithify.topics.names import TopicName
 from lithify.topics.store import TopicNotFound
@@ -43,7 +45,11 @@ _RUNTIME = "/admin/v2/brokers/configuration/runtime"
 
 
 class NodeRefused(LithifyError):
-    """A node does not answer, or not as it should."""
+    """A node does not answer, or not as it should; `status` is that of its answer."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +112,26 @@ class TopicPlace:
     def produce_url(self) -> str:
         """Where its node takes messages."""
         assert self.name is not None
-        space = self.name.namespace
-        local = quote(self.name.local, safe="")
-        return f"{self.node}/topics/persistent/{space.tenant}/{space.name}/{local}"
+        return f"{self.node}/topics/{_url_path(self.name)}"
+
+    def keep_from(self, subscription: str, partition: Partition, position: int) -> None:
+        """Let a durable subscription, which is made if need be, hold the log from a position on."""
+        name = quote(subscription, safe="")
+        topic = _url_path(TopicName.parse(partition.topic))
+        url = f"{self.node}/admin/v2/{topic}/subscription/{name}"
+        ledger, entry = unpack(position)
+        body = json.dumps({"ledgerId": ledger, "entryId": entry}).encode()
+        try:
+            ask_node(f"{url}/resetcursor", self.token, body)
+        except NodeRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            ask_node(url, self.token, body, "PUT")
+
+
+def _url_path(name: TopicName) -> str:
+    space = name.namespace
+    return f"persistent/{space.tenant}/{space.name}/{quote(name.local, safe='')}"
 
 
 def find_place(fs: FileSystem, path: str, token: str = "") -> TopicPlace:
@@ -132,19 +155,22 @@ def find_place(fs: FileSystem, path: str, token: str = "") -> TopicPlace:
     raise InvalidInput(f"{path} must be DATA/topics/TENANT/NAMESPACE/TOPIC, or a node's address")
 
 
-def ask_node(url: str, token: str, body: bytes | None = None) -> dict[str, Any]:
-    """What a node answers: to a GET, or to a POST of `body`."""
+def ask_node(
+    url: str, token: str, body: bytes | None = None, method: str | None = None
+) -> dict[str, Any]:
+    """What a node answers: to a GET, or to a POST of `body` unless there is another method."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url, body, headers)  # noqa: S310  (http or https, checked)
+    # The address is one of http or https, which was checked.
+    request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            said = json.loads(answer.read())
+            said = json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read(1000).decode(errors="replace")
-        raise NodeRefused(f"{url} answers {error.code}: {reason}") from error
+        raise NodeRefused(f"{url} answers {error.code}: {reason}", error.code) from error
     except (OSError, ValueError) as error:
         raise NodeRefused(f"{url} does not answer: {error}") from error
     if not isinstance(said, dict):

@@ -5,8 +5,8 @@ Planning, on the driver:
 1. The log of each partition of the topic is opened as any other process may do it, its generation
    pinned (`lithify.log.readonly`). What was appended up to then is read, nothing after it.
 2. Segments are left out by what the manifest says of them: those outside the positions that are
-   asked for, and those outside the times. Bounds never decide about a single message: whoever
-   filters does that.
+   asked for, and those outside the times, unless a message in them was sent with a later time than
+   was believed.
 3. The rest is cut into parts of one segment, of a large one into several, each about `PART_BYTES`.
 
 Reading, in a task:
@@ -18,6 +18,7 @@ Reading, in a task:
    in the compacted view, whose live messages all have a row, and in a segment of the log of which
    no row was dropped. An index that is missing or damaged is no loss.
 3. Else the frames are read, every CRC checked, and cut into columns (`arrow_rows.py`).
+4. Messages outside the times that are asked for are dropped.
 
 A part can be pickled. For the Spark source.
 """
@@ -31,6 +32,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from lithify.clock import SystemClock
@@ -45,13 +47,13 @@ from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, 
 from lithify.log.readonly import find_manifest, open_readonly, pinned_generation
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.topics.arrow_rows import ArrowRows, id_columns
+from lithify.topics.entries import FLAG_AHEAD
 from lithify.topics.indexing import IndexTask, open_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from lithify.fs import FileSystem
@@ -71,6 +73,7 @@ _IN_INDEX = frozenset(
     ("topic", "partition", "ledger", "entry", "batch_index", "publish_time", "event_time")
 )
 _TIME_MAX = 2**63 - 1
+_TIME = pa.field("publish_time", pa.timestamp("us", "UTC"))
 
 
 class QueryStale(LithifyError):
@@ -79,7 +82,7 @@ class QueryStale(LithifyError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a query cannot see beyond; all inclusive."""
+    """What a query is to see of positions and publish times; all inclusive."""
 
     low: int = 0
     high: int = POSITION_MAX
@@ -94,7 +97,19 @@ class Bounds:
             return False
         if not ref.sealed:
             return True
-        return ref.time_max >= self.time_min_ms and ref.time_min <= self.time_max_ms
+        # What was sent with a time that was not believed is later than its frame says.
+        late_enough = ref.time_max >= self.time_min_ms or ref.flags & FLAG_AHEAD != 0
+        return late_enough and ref.time_min <= self.time_max_ms
+
+    @property
+    def has_times(self) -> bool:
+        """Do publish times matter?"""
+        return self.time_min_ms > 0 or self.time_max_ms < _TIME_MAX
+
+    def within(self, times_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these publish times are asked for?"""
+        found: NDArray[np.bool_] = (times_ms >= self.time_min_ms) & (times_ms <= self.time_max_ms)
+        return found
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,8 @@ class ScanPart(InputPartition):
     tail: ActiveTail | None
     """How far the segment reached, if it is active."""
     in_view: bool
+    bounds: Bounds
+    """Of which the times are still to be looked at, message by message."""
 
     @property
     def segment(self) -> SegmentRef:
@@ -153,7 +170,7 @@ def plan_partition(
         low = max(span.low, ref.first_position, bounds.low)
         high = min(span.high, bounds.high)
         for first, last in _cut(fs, partition.directory, ref, snapshot, low, high):
-            parts.append(ScanPart(partition, alone, first, last, tail, in_view))
+            parts.append(ScanPart(partition, alone, first, last, tail, in_view, bounds))
     return parts
 
 
@@ -179,7 +196,18 @@ def _cut(
 
 
 def read_part(part: ScanPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All messages of a part, in their order."""
+    """All messages of a part that are within its bounds, in their order."""
+    if not part.bounds.has_times:
+        yield from _read_all(part, schema)
+        return
+    timed = schema if _TIME.name in schema.names else schema.append(_TIME)
+    for batch in _read_all(part, timed):
+        times_ms = batch.column(_TIME.name).cast(pa.int64()).to_numpy() // 1000
+        kept = batch.filter(pa.array(part.bounds.within(times_ms)))
+        yield kept.select(schema.names)
+
+
+def _read_all(part: ScanPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     fs = LocalFileSystem()
     directory = part.partition.directory
     generation = part.manifest.generation

@@ -1,7 +1,7 @@
 """Topics as Spark DataFrames: `spark.read.format("lithify").load(…)`, `spark.readStream`, `write`.
 
     orders = spark.read.format("lithify").option("view", "compacted").load("data/topics/…/orders")
-    orders.where("publish_time >= '2026-11-01'").groupBy("key").count()
+    orders.groupBy("key").count()
 
 Spark finds it without registration by the package `pyspark_lithify`. Paths and addresses are those
 of `spark_place.py`, columns those of `arrow_rows.py`. Options, of which the case does not matter:
@@ -11,6 +11,8 @@ of `spark_place.py`, columns those of `arrow_rows.py`. Options, of which the cas
 | `view` | `log`, all messages (the default), or `compacted`: the view, and the log above it |
 | `columns` | those that are wanted, with commas in between; all, if it is not given |
 | `startPosition`, `stopPosition` | `LEDGER:ENTRY`: from the first up to before the second |
+| `startTime`, `stopTime` | ISO 8601, UTC if it says no zone: published from … up to before … |
+| `subscription` | of a stream from a node's address: its name for what it has not read |
 | `token` | for a node that wants one |
 | `staging` | a directory, see `spark_write.py` |
 
@@ -19,11 +21,10 @@ them, by `columns` or by a schema (`.schema("key binary, ledger bigint")`): what
 even looked at. Without values nothing is copied but keys; ids and times alone come from the key
 index where there is one.
 
-Filters on `ledger`, `entry`, `publish_time`, `partition` and `topic` leave out segments, if
-`spark.sql.python.filterPushdown.enabled` is set; Spark applies them again to what is left. Spark
-refuses a reader with a method `pushFilters` of its own where that setting is off, which is the
-default, so the reader has an attribute instead that looks like the inherited method: it works
-either way.
+Positions and times leave out segments. They are options, because filters cannot be used for it:
+what Spark 4.3 has planned for a filter it takes for every other query of the same DataFrame as
+well, `frame.where(a).union(frame.where(b))` among them, and rows would be missing without a word.
+So this reader takes no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
 
 The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task pins for itself.
 
@@ -34,7 +35,8 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceStreamReader,
         DataSourceWriter,
-        Filter,
         InputPartition,
     )
 
@@ -86,7 +87,18 @@ SCHEMA = (
 )
 _OPTIONS = {
     name.lower(): name
-    for name in ("path", "view", "columns", "startPosition", "stopPosition", "token", "staging")
+    for name in (
+        "path",
+        "view",
+        "columns",
+        "startPosition",
+        "stopPosition",
+        "startTime",
+        "stopTime",
+        "subscription",
+        "token",
+        "staging",
+    )
 }
 PLANNED_S = 600.0
 _POSITION = re.compile(r"(\d{1,10}):(\d{1,10})")
@@ -101,6 +113,8 @@ class Query:
     place: TopicPlace
     compacted: bool
     bounds: Bounds
+    subscription: str = ""
+    """That holds the log for a stream."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Query:
@@ -111,12 +125,23 @@ class Query:
         view = options.get("view", "log")
         if view not in {"log", "compacted"}:
             raise InvalidInput(f"view {view!r} must be 'log' or 'compacted'")
-        bounds = Bounds()
-        if "startposition" in options:
-            bounds = replace(bounds, low=_position("startPosition", options["startposition"]))
-        if "stopposition" in options:
-            bounds = replace(bounds, high=_position("stopPosition", options["stopposition"]) - 1)
-        return cls(place_of(options), view == "compacted", bounds)
+        # Bounds are inclusive, and everything that they count is a whole number.
+        limits = {
+            field: read(name, options[name.lower()]) - less
+            for field, name, read, less in (
+                ("low", "startPosition", _position, 0),
+                ("high", "stopPosition", _position, 1),
+                ("time_min_ms", "startTime", _time_ms, 0),
+                ("time_max_ms", "stopTime", _time_ms, 1),
+            )
+            if name.lower() in options
+        }
+        place, subscription = place_of(options), options.get("subscription", "")
+        if subscription and not place.node:
+            raise InvalidInput(
+                f"subscription {subscription!r} is kept by a node: load(http://NODE/persistent/…)"
+            )
+        return cls(place, view == "compacted", Bounds(**limits), subscription)
 
 
 def place_of(options: Mapping[str, str]) -> TopicPlace:
@@ -133,6 +158,18 @@ def _position(name: str, text: str) -> int:
     if match is None:
         raise InvalidInput(f"{name} {text!r} must be LEDGER:ENTRY")
     return pack(int(match[1]), int(match[2]))
+
+
+def _time_ms(name: str, text: str) -> int:
+    """The first whole millisecond, which is all that the log knows, at or after a time."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{name} {text!r} must be a time such as 2026-01-31T12:00Z") from None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.fromtimestamp(
+        0, UTC
+    )
+    return -(-since // timedelta(milliseconds=1))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -195,50 +232,24 @@ class LithifySource(DataSource):
         return TopicWriter(place_of(self.options), schema, self.options.get("staging", ""))
 
 
-class _Pushing:
-    """What Spark calls as `reader.pushFilters`."""
-
-    def __init__(self, reader: _Reader) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: Sequence[Filter]) -> Sequence[Filter]:
-        from lithify.topics.spark_filters import narrowed  # noqa: PLC0415
-
-        self._reader.bounds = narrowed(self._reader.bounds, filters)
-        self._reader.filters = list(filters)
-        return filters
-
-
 class _Reader(DataSourceReader):
     """One read."""
 
     def __init__(self, query: Query, schema: pa.Schema) -> None:
         self._query = query
         self._schema = schema
-        self.bounds = query.bounds
-        self.filters: Sequence[Filter] = ()
-
-    @property
-    def pushFilters(self) -> _Pushing:  # noqa: N802
-        """See the module."""
-        return _Pushing(self)
 
     def partitions(self) -> Sequence[ScanPart]:
         """The parts of all partitions of the topic."""
-        from lithify.topics.spark_filters import allows  # noqa: PLC0415
         from lithify.topics.spark_scan import open_partition, plan_partition  # noqa: PLC0415
 
         fs, query = LocalFileSystem(), self._query
         parts: list[ScanPart] = []
         with ExitStack() as stack:
             for partition in query.place.partitions(fs):
-                said = {"topic": partition.topic, "partition": partition.number}
-                if not all(allows(each, said) for each in self.filters):
-                    continue
                 snapshot = open_partition(stack, fs, partition)
                 parts += plan_partition(
-                    fs, partition, snapshot, compacted=query.compacted, bounds=self.bounds
+                    fs, partition, snapshot, compacted=query.compacted, bounds=query.bounds
                 )
             _keep(stack.pop_all())
         return parts

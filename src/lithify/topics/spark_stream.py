@@ -18,6 +18,11 @@ in its checkpoint; they mean the same in every generation, so a query goes on wh
 A trigger `availableNow` ends with what was there when it began. While the file of the active
 segment has not grown, nothing is read.
 
+A query that has stopped holds nothing by itself. If retention has dropped meanwhile what it had not
+read, `StreamBehind` says so; a new query begins with what there is. With an option `subscription` a
+durable subscription of that name holds the log from what no finished batch has read on, whether the
+query runs or not, until the subscription is deleted.
+
 Runs in Spark's Python processes; nothing but Spark calls it.
 """
 
@@ -30,10 +35,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LithifyError
 from lithify.fs import LocalFileSystem
 from lithify.log.readonly import find_manifest
-from lithify.positions import NO_POSITION
+from lithify.positions import NO_POSITION, unpack
 from lithify.topics.spark_scan import open_partition, plan_partition, read_part
 
 if TYPE_CHECKING:
@@ -47,9 +52,13 @@ if TYPE_CHECKING:
     from lithify.topics.spark_scan import ScanPart
     from lithify.topics.spark_source import Query
 
-__all__ = ["StreamReader"]
+__all__ = ["StreamBehind", "StreamReader"]
 
 Offset = dict[str, dict[str, Any]]
+
+
+class StreamBehind(LithifyError):
+    """What a stream had not read was dropped from the log."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,24 +71,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of each log what its active segment was and how large, and where it ended then."""
         self._pins: list[ExitStack] = []
         self._last: Offset | None = None
+        self._kept: Offset = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a new query begins."""
         fs = LocalFileSystem()
-        return {each.topic: self._first(fs, each) for each in self._query.place.partitions(fs)}
+        first = {each.topic: self._first(fs, each) for each in self._query.place.partitions(fs)}
+        self._keep(first)
+        return first
 
     def _first(self, fs: FileSystem, partition: Partition) -> dict[str, Any]:
         manifest = find_manifest(fs, partition.directory)
-        through = manifest.horizon if self._query.compacted else NO_POSITION
-        low = self._query.bounds.low
+        low, through = self._query.bounds.low, NO_POSITION
+        if self._query.compacted:
+            through = manifest.horizon
+        else:
+            low = max(low, manifest.dropped + 1)
         return {"log": manifest.log_id.hex(), "next": low, "through": through}
+
+    def _keep(self, offset: Offset) -> None:
+        """Let the log be held from here on."""
+        if not self._query.subscription or offset == self._kept:
+            return
+        self._kept = offset
+        place = self._query.place
+        for partition in place.partitions(LocalFileSystem()):
+            if partition.topic in offset:
+                position = _log_from(offset[partition.topic])
+                place.keep_from(self._query.subscription, partition, position)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The query ends with what is there now."""
-        self._last = self._ended(self.initialOffset())
+        fs = LocalFileSystem()
+        here = self._query.place.partitions(fs)
+        self._last = self._ended({each.topic: self._first(fs, each) for each in here})
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
-        """Where the next batch ends: with all there is."""
+        """Where the next batch ends: with all there is.
+
+        All before `start` was taken in. Spark commits a batch only when it has planned the next
+        one, so a query that ends with its first, as with `availableNow`, would never let go.
+        """
+        self._keep(start)
         if self._last is None:
             return self._ended(start)
         end = dict(self._last)
@@ -128,13 +161,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if said is None:
                     continue
                 _check_log(partition.topic, _log_of(fs, partition), said)
-                low = start.get(partition.topic, {"next": query.bounds.low})["next"]
+                begun = start.get(partition.topic)
+                low = query.bounds.low if begun is None else begun["next"]
                 if low >= said["next"]:
                     continue
+                snapshot = open_partition(stack, fs, partition)
+                if begun is not None:
+                    _check_head(partition.topic, snapshot.manifest.dropped, begun)
                 parts += plan_partition(
                     fs,
                     partition,
-                    open_partition(stack, fs, partition),
+                    snapshot,
                     compacted=query.compacted,
                     through=said["through"],
                     bounds=replace(query.bounds, low=low, high=said["next"] - 1),
@@ -166,4 +203,20 @@ def _check_log(topic: str, log: str, said: dict[str, Any]) -> None:
         raise InvalidInput(
             f"topic {topic} was deleted and made again since the checkpoint was written: "
             "begin with a new checkpoint"
+        )
+
+
+def _log_from(said: dict[str, Any]) -> int:
+    """The first position that is still to be read from the log itself."""
+    return max(int(said["next"]), int(said["through"]) + 1)
+
+
+def _check_head(topic: str, dropped: int, begun: dict[str, Any]) -> None:
+    first = _log_from(begun)
+    if dropped >= first:
+        (ledger, entry), (last_ledger, last_entry) = unpack(first), unpack(dropped)
+        raise StreamBehind(
+            f"topic {topic} has dropped {last_ledger}:{last_entry} and all before it, the stream "
+            f"was to go on at {ledger}:{entry}: begin with a new checkpoint, or let a subscription "
+            "hold the log"
         )

@@ -3,7 +3,7 @@
 A ledger of the protocol is a segment of the log; positions are packed (ledger, entry). Entries are
 stored exactly as the producer sent them. Of each entry the log's own frame keeps what dispatch
 needs without opening it: the publish time, the number of messages (the frame's tag), and in flags
-whether it is a batch and whether it is to be delivered later.
+whether it is a batch, whether it is to be delivered later, and whether its time was not believed.
 
 A publish time is what a client's clock says. The frame's is at most `AHEAD_MS_MAX` ahead of ours:
 otherwise one wrong clock would keep what it has written, and everything behind it, young for years,
@@ -26,6 +26,7 @@ from lithify.log.batch import size_of
 from lithify.positions import NO_POSITION, unpack
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.dedup import Progress
+from lithify.topics.entries import FLAG_AHEAD
 from lithify.topics.log_end import LogEnd
 from lithify.topics.lookup import Lookup
 from lithify.topics.message import Message, MessageId, new_entry, read_entry
@@ -133,6 +134,9 @@ class TopicLog:
         # As unsigned numbers, as in the protocol: the greatest must not be taken for negative ones.
         sent = np.asarray(times, dtype=np.int64).view(np.uint64)
         believed = np.minimum(sent, latest_ms).view(np.int64)
+        ahead = sent > latest_ms
+        if ahead.any():
+            flags = np.where(ahead, FLAG_AHEAD, 0) | np.asarray(flags)
         pending = self.log.append_many(
             bodies, time_ms=believed, tags=counts, flags=flags, after=after
         )

@@ -146,3 +146,12 @@ def test_a_segment_that_left_the_log_but_stands_in_the_view_is_there() -> None:
 def test_a_view_of_which_nothing_is_left_is_empty_and_not_missing() -> None:
     after = publish_edit(LOG, record((A, B), dropped=(0, 1), in_view=True))
     assert after.view == ()
+
+
+def test_a_target_has_the_flags_of_all_it_was_made_from() -> None:
+    b, c = replace(B, flags=0x0100), replace(C, flags=0x0800)
+    edited = publish_edit(
+        replace(LOG, segments=(A, b, c, D, ACTIVE)),
+        record((A, b, c, D), groups=((1, 2),), targets={0: TARGET}),
+    )
+    assert [segment.flags for segment in edited.segments] == [0, 0x0900, 0, 0]

@@ -57,6 +57,21 @@ def test_what_was_appended_is_read() -> None:
     assert (log.last_position, log.next_position) == (3, 4)
 
 
+def test_a_sealed_segment_says_which_flags_its_entries_have() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    log.append(b"one", flags=0x0100).result()
+    log.append_many([b"two", b"three"], flags=[FLAG_TOMBSTONE, 0]).result()
+    assert log.manifest.active.flags == 0, "it is not known before it is sealed"
+    # What is found after a crash counts as what was appended.
+    log = open_log(fs.kill_clone())
+    log.append(b"four", flags=0x0200).result()
+    log.roll()
+    log.append_many([b"five"], flags=0x0400).result()
+    log.roll()
+    assert [ref.flags for ref in log.manifest.segments] == [0x0301, 0x0400, 0]
+
+
 def test_empty_bodies_are_entries() -> None:
     fs = MemoryFileSystem()
     with open_log(fs) as log:
@@ -340,7 +355,9 @@ def test_whole_segments_go_from_the_head_and_the_active_one_stays() -> None:
     log = open_log(fs, LAZY)
     fill(log, 21)
     assert log.drop_head(6) == ()
+    assert log.manifest.dropped == -1
     assert [segment.id for segment in log.drop_head(7)] == [1]
+    assert log.manifest.dropped == 6
     assert [segment.id for segment in log.drop_head(10**6)] == [2]
     assert list(contents(log)) == list(range(14, 21))
     assert sorted(r.name for r in log.manifest.retired) == ["000000000001.seg", "000000000002.seg"]
@@ -349,6 +366,7 @@ def test_whole_segments_go_from_the_head_and_the_active_one_stays() -> None:
     assert log.reclaim(paced.append) == Reclaimed(DIRECTORY, 2, sum(sizes))
     assert paced == sizes
     assert fs.list(DIRECTORY) == ["000000000003.seg", "LOCK", "MANIFEST"]
+    assert open_log(fs.kill_clone(), LAZY).manifest.dropped == 13
 
 
 def test_a_segment_in_the_view_stays_on_disk_when_the_log_drops_it() -> None:

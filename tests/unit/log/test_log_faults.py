@@ -10,6 +10,7 @@ import pytest
 from lithify.errors import WriteFailed
 from lithify.events import Event, WriteRefused
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.log.frame import NewEntry
 from lithify.settings import Durability, LogSettings
 from tests.unit.log.helpers import DIRECTORY, LAZY, SMALL, contents, fill, open_log
 
@@ -254,10 +255,11 @@ def test_an_append_behind_one_that_failed_is_not_made() -> None:
     with pytest.raises(WriteFailed):
         first.result()
     with pytest.raises(WriteFailed):
-        log.append(b"second", after=first)
+        log.append_together([NewEntry(b"second", time_ms=1)], after=first)
     assert contents(log) == {}
     again = log.append(b"again")
-    behind = log.append(b"in two ", more=b"pieces", after=again)
-    position = behind.result()
-    assert contents(log) == {position - 1: b"again", position: b"in two pieces"}
+    parts = NewEntry(b"in two ", time_ms=1, more=b"pieces")
+    behind = log.append_together([parts, NewEntry(b"beside", time_ms=2)], after=again)
+    last = behind.result()
+    assert contents(log) == {last - 2: b"again", last - 1: b"in two pieces", last: b"beside"}
     check_after_crashes(disk, contents(log))

@@ -37,6 +37,7 @@ SEGMENT = st.builds(
     COUNT,
     st.booleans(),
     st.none() | DEAD,
+    st.integers(0, 2**16 - 1),
 )
 SEGMENTS = st.lists(SEGMENT, min_size=1, max_size=4).map(tuple)
 STATE = st.dictionaries(
@@ -56,6 +57,7 @@ MANIFEST = st.builds(
     retired=st.lists(st.builds(Retired, NAME, COUNT, COUNT), max_size=3).map(tuple),
     last_run=NAME,
     state=STATE,
+    dropped=POSITION,
 )
 
 SMALL = Manifest("topic", bytes(12), 1, 2, (SegmentRef(1, "000000000001.seg", 0),))
@@ -134,7 +136,18 @@ def test_names_are_durable_before_the_manifest_that_names_them() -> None:
 
 
 def test_a_row_has_the_fields_of_a_segment_in_their_order_and_all_of_them() -> None:
-    assert tuple(field.name for field in fields(SegmentRef)) == SEGMENT_COLUMNS
+    assert tuple(field.name for field in fields(SegmentRef)) == (*SEGMENT_COLUMNS, "flags")
     row = SegmentRef(1, "a.seg", 0).to_row()
     with pytest.raises(ValueError, match="10 values"):
         SegmentRef.from_row(row[:-1])
+    with pytest.raises(ValueError, match="13 values"):
+        SegmentRef.from_row([*row, 1, 2])
+
+
+def test_flags_stand_in_a_row_only_where_there_are_some() -> None:
+    dead = DeadRef("a.dead", 1, 10, 50, 7, parts=2)
+    plain = SegmentRef(1, "a.seg", 0, 9, 10, 100, 300, 5, 6, sealed=True, dead=dead)
+    flagged = replace(plain, flags=0x0801)
+    assert flagged.to_row() == [*plain.to_row(), 0x0801]
+    assert SegmentRef.from_row(plain.to_row()) == plain
+    assert SegmentRef.from_row(flagged.to_row()) == flagged

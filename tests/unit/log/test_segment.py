@@ -9,7 +9,7 @@ import pytest
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, NotASegment, UnsupportedVersion
 from lithify.fs import MemoryFileSystem
-from lithify.log.frame import encode_header
+from lithify.log.frame import NewEntry
 from lithify.log.segment import (
     FOOTER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -28,8 +28,7 @@ PATH = "/seg"
 
 
 def append(writer: SegmentWriter, position: int, time_ms: int, body: bytes = b"body") -> None:
-    header = encode_header(body, position, time_ms, 0, 0, 0)
-    writer.append((header, body), len(header) + len(body), position, time_ms)
+    writer.append([NewEntry(body, time_ms)], position, synced=0)
 
 
 def write(fs: FileSystem, data: bytes) -> None:

@@ -9,7 +9,7 @@ import cramjam
 
 from lithify.compaction.budget import Budget
 from lithify.fs import MemoryFileSystem
-from lithify.log.frame import encode_header
+from lithify.log.frame import NewEntry
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import SegmentHeader, SegmentWriter
 from lithify.positions import pack
@@ -85,8 +85,7 @@ def seal(
     writer = SegmentWriter.create(fs, f"{DIRECTORY}/{name}", header)
     for number, given in enumerate(bodies):
         body, flags = (given, 0) if isinstance(given, bytes) else given
-        head = encode_header(body, first + number, TIME_MS + 5, flags, 1, 0)
-        writer.append([head, body], len(head) + len(body), first + number, TIME_MS + 5)
+        writer.append([NewEntry(body, TIME_MS + 5, flags, tag=1)], first + number, synced=0)
     footer = writer.seal()
     writer.file.close()
     segment = SegmentRef(

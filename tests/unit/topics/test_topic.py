@@ -15,6 +15,7 @@ from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.cursor_changes import Acked, AckedUpTo
+from lithify.topics.entries import FLAG_AHEAD
 from lithify.topics.message import MessageId, encode_entry
 from lithify.topics.message_pb2 import LZ4, ZSTD, MessageMetadata
 from lithify.topics.names import TopicName
@@ -327,6 +328,7 @@ def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
     bench.topic.compact()
     assert bench.topic.compaction.horizon == pack(1, 0), "it is older than the minimum lag"
     assert [each.publish_time_ms for each in bench.topic.read()] == [sent_ms % 2**64], "as sent"
+    assert bench.topic.log.manifest.segments[0].flags == FLAG_AHEAD
     bench.topic.policies = lambda: Policies(retention_ms=60_000, retention_bytes=0)
     bench.maintain()
     assert list(bench.topic.read()) == []
@@ -338,6 +340,8 @@ def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
     for ahead_ms in (0, 5_000):
         bench.topic.append_entries([single()], times=[now_ms + ahead_ms], counts=[1]).result()
     assert bench.topic.find_time(now_ms + 5_000) == pack(1, 1)
+    bench.topic.log.roll()
+    assert bench.topic.log.manifest.segments[0].flags == 0
 
 
 def test_messages_older_than_their_time_to_live_count_as_acknowledged() -> None:

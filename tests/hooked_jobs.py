@@ -1,0 +1,43 @@
+"""Jobs that let a test do something while a run is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from lithify.compaction.jobs import LocalJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lithify.compaction.jobs import Check, Progress
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class HookedJobs(LocalJobs):
+    """Local ones; `before` is called when a job begins, `behind` when a result was taken."""
+
+    def before(self, name: str, check: Check) -> None:
+        """May raise, and then the job fails."""
+
+    def behind(self, name: str, check: Check) -> None:
+        """The same."""
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[T, Check], R],
+        tasks: Sequence[T],
+        *,
+        weights: Sequence[int] = (),
+        check: Check,
+        progress: Progress,
+    ) -> Iterator[tuple[int, R]]:
+        self.before(name, check)
+        results = super().run(
+            name, function, tasks, weights=weights, check=check, progress=progress
+        )
+        for result in results:
+            yield result
+            self.behind(name, check)
