@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+import lithify
 from lithify.cli.main import app
 from tests.cli.nodes import COMMAND, served_here
 
@@ -128,6 +129,24 @@ def test_blobs_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
     assert blobs("drop", "photos", *at) == "deleted photos\n"
     [row] = as_json("list", *at)
     assert row["store"] == "wide"
+
+
+@pytest.mark.slow
+def test_a_directory_is_compacted_by_spark(tmp_path: Path) -> None:
+    at = ("--data", str(tmp_path))
+    create(at)
+    with lithify.open(str(tmp_path)) as node:
+        store = node.blobs.get("photos")
+        ids = [store.put(bytes(50_000), service="s").blob_id for _ in range(6)]
+        for blob_id in ids[:3]:
+            store.delete(blob_id)
+    command = [str(COMMAND), "blobs", "compact", "photos", "--master", "local[1,4]", "--json", *at]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    [row] = json.loads(done.stdout)
+    assert (row["report"]["trigger"], row["report"]["result"]) == ("command", "done")
+    assert row["report"]["reclaimed_bytes"] > 2 * 50_000
+    listed = blobs("list", "photos", "--json", *at).splitlines()
+    assert [json.loads(line)["id"] for line in listed] == ids[3:]
 
 
 def test_damage_is_found_and_told(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ class Node:
         self.served = Served(self._data, "--http-port", str(self.port))
 
     def kill(self) -> None:
-        self.served.process.kill()
-        self.served.process.communicate()
+        self.served.close()
 
     def ask(
         self, method: str, path: str = "", body: bytes | None = None, **headers: str

@@ -4,7 +4,8 @@ Whatever has happened, when the world heals
 
 1. all replicas have the same blobs, with the same content and state;
 2. each blob is in the greatest of all states that a client was told of;
-3. no replica has shown a blob again that it had known as deleted, but by an undelete;
+3. no replica has shown a blob again that it had known as deleted, but by an undelete, nor has any
+   a blob that a ttl has let expire;
 4. no content was sent to a replica that had it;
 5. when time has passed, no delete is left that nobody needs.
 
@@ -34,10 +35,19 @@ def test_replicas_that_were_no_peers_for_a_while_bring_nothing_back(seed: int) -
     world.end()
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_replicas_that_were_no_peers_for_a_while_bring_back_nothing_that_expired(seed: int) -> None:
+    world = World(seed, lists_change=True, clients_expire=True)
+    world.live(100)
+    world.end()
+    assert world.seen["dropped expired"] > 0, world.seen
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("clients_expire", [False, True], ids=["deletes", "ttls"])
 @pytest.mark.parametrize("seed", range(2000, 2100))
-def test_many_worlds_whose_lists_change(seed: int) -> None:
-    world = World(seed, lists_change=True)
+def test_many_worlds_whose_lists_change(seed: int, clients_expire: bool) -> None:
+    world = World(seed, lists_change=True, clients_expire=clients_expire)
     world.live(250)
     world.end()
 

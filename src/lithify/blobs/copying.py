@@ -36,7 +36,7 @@ from lithify.blobs.settings import BlobSettings, Shape
 from lithify.blobs.spool import Spool
 from lithify.blobs.store import KIND
 from lithify.blobs.validity import Fate, Operation, Terms, judge_history
-from lithify.blobs.writer import BlobWriter, read_recent, used_bytes
+from lithify.blobs.writer import BlobWriter, NewRecord, read_recent, used_bytes
 from lithify.clock import SystemClock
 from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
 from lithify.fs.trees import remove_tree
@@ -259,13 +259,15 @@ class _Copy:
     def _append(self, row: Row, id_hash: bytes, body: bytes, spool: Spool | None) -> None:
         with self._writer.lock:
             self._writer.append(
-                row.kind,
-                id_hash,
-                body,
-                life_version=row.life_version,
-                expiry_ms=row.expiry_ms,
-                now_ms=row.time_ms,
-                spool=spool,
+                NewRecord(
+                    row.kind,
+                    id_hash,
+                    body,
+                    life_version=row.life_version,
+                    expiry_ms=row.expiry_ms,
+                    time_ms=row.time_ms,
+                    spool=spool,
+                )
             )
         self.records += 1
 

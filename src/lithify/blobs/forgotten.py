@@ -1,7 +1,9 @@
 """What a store has forgotten: the deletes that compaction has dropped, as bounds and a count.
 
-A delete that is dropped leaves nothing behind. Whoever still has the blob could bring it back, so
-a store remembers how far its forgetting goes:
+A delete that is dropped leaves nothing behind. Whoever still has the blob could bring it back. So
+could one who knows a later expiry of a blob that a ttl has let expire: here and in all that speaks
+of forgetting, the ttl or undelete that said when is a delete as well. A store remembers how far
+its forgetting goes:
 
     position   every delete that was dropped stood at or below it
     time_ms    none of them was younger

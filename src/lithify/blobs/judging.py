@@ -92,7 +92,7 @@ class Valid:
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
     """(records, bytes) that are dead since this judgement, by cause."""
     forgotten_ms: int = -1
-    """The time of the youngest delete that is dropped; -1: none is."""
+    """The time of the youngest delete, or expiry that was set, that is dropped; -1: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,18 @@ def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
         judged,
         task.terms,
     )
+    # Who has not heard of such a change may still have the blob. What a put says is known to all
+    # who have it.
+    is_change = columns["flags"] != Kind.PUT
+    last = (judged == Fate.TOMBSTONE) | ((judged == Fate.EXPIRED) & is_change)
     ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
     for index, (start, stop) in zip(task.indexes, pairwise(ends), strict=True):
         if index.segment.last_position > task.passed:
-            here, kinds = judged[start:stop], columns["flags"][start:stop]
-            here[here == Fate.TOMBSTONE] = Fate.LIVE
-            here[(here == Fate.EXPIRED) & (kinds != Kind.PUT)] = Fate.LIVE
-    lengths, times = columns["length"], columns["publish_ms"]
+            judged[start:stop][last[start:stop]] = Fate.LIVE
+            last[start:stop] = False
+    times_ms = np.where(last, columns["publish_ms"], -1)
     return [
-        _answer(judged[start:stop], lengths[start:stop], times[start:stop])
+        _answer(judged[start:stop], columns["length"][start:stop], times_ms[start:stop])
         for start, stop in pairwise(ends)
     ]
 
@@ -166,8 +169,8 @@ def _answer(
     fates: NDArray[np.uint8], lengths: NDArray[np.uint32], times_ms: NDArray[np.int64]
 ) -> Valid:
     dropped = count_dropped(fates, lengths, _CAUSES)
-    forgotten_ms = int(times_ms[fates == Fate.TOMBSTONE].max(initial=-1))
-    return Valid(len(fates), np.packbits(fates == Fate.LIVE).tobytes(), dropped, forgotten_ms)
+    bits = np.packbits(fates == Fate.LIVE).tobytes()
+    return Valid(len(fates), bits, dropped, int(times_ms.max(initial=-1)))
 
 
 def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:

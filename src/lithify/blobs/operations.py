@@ -2,7 +2,8 @@
 
 put
     1. Take the content in (`spool.py`), without a lock: a slow sender holds nobody up.
-    2. Under the writer's lock: the id must be free, then the record is appended.
+    2. Under the writer's lock: the id must be free, then the record is appended (`puts.py`: those
+       that come at the same time go together).
     3. Without it: wait for the fsync, which all who wait share.
 delete, ttl, undelete
     Under the writer's lock look at the newest record, decide, append; then wait for the fsync.
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING
 from lithify.blobs.answer import Include, answer
 from lithify.blobs.errors import (
     BlobDeletedForever,
-    BlobExists,
     BlobExpired,
     BlobNotDeleted,
     BlobNotFound,
 )
+from lithify.blobs.puts import Puts
 from lithify.blobs.reading import BlobInfo
 from lithify.blobs.records import (
     NEVER_MS,
@@ -31,6 +32,7 @@ from lithify.blobs.records import (
     encode_put,
     hash_id,
 )
+from lithify.blobs.writer import NewRecord
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Operations:
         self._writer = core.writer
         self._looks = looks
         self._clock = core.clock
+        self._puts = Puts(core.writer, looks)
 
     def put(
         self,
@@ -82,20 +85,16 @@ class Operations:
                 dict(metadata or {}),
             )
             body = encode_put(put, id_hash)
-            with self._writer.lock:
-                self._writer.ready()
-                if self._looks.state(id_hash) is not None:
-                    raise BlobExists(blob_id)
-                pending = self._writer.append(
-                    Kind.PUT,
-                    id_hash,
-                    body,
-                    life_version=0,
-                    expiry_ms=put.expiry_ms,
-                    now_ms=now_ms,
-                    spool=spool,
-                )
-            position = pending.result()
+            record = NewRecord(
+                Kind.PUT,
+                id_hash,
+                body,
+                life_version=0,
+                expiry_ms=put.expiry_ms,
+                time_ms=now_ms,
+                spool=spool,
+            )
+            position = self._puts.put(blob_id, record)
         return BlobInfo(put, position, put.expiry_ms, 0, deleted=False, changed_ms=now_ms)
 
     def delete(self, blob_id: str) -> None:
@@ -148,14 +147,15 @@ class Operations:
             # A change is never older than what it changes, whoever's clock that came from, and of
             # two ttls the later one is younger: so that all replicas see the same one as newest.
             time_ms = max(now_ms, found.newest.time_ms + (kind is Kind.TTL))
-            pending = self._writer.append(
+            record = NewRecord(
                 kind,
                 id_hash,
                 encode_change(kind, blob_id, life_version, expiry_ms, id_hash),
                 life_version=life_version,
                 expiry_ms=expiry_ms,
-                now_ms=time_ms,
+                time_ms=time_ms,
             )
+            pending = self._writer.append(record)
         pending.result()
 
 

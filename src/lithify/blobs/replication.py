@@ -20,7 +20,7 @@ dropped that a peer may not have seen.
 2. What was dropped is told by `forgotten`. A replica whose token does not cover that was no peer
    for a while, or is an old copy of itself: it is **stale**, and told so. It has to sweep before it
    reads on (`replicator.py`), and until then nothing is read from it here.
-3. A replica that was never seen has nothing to sweep: it is new.
+3. A replica that has neither asked nor was read has nothing to sweep: it is new.
 4. What other replicas have forgotten must not come back by this one: `replication_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
@@ -223,6 +223,10 @@ class Replication:
             missed = not_covered(self._reached.read, there, page.claims)
             if missed is not None:
                 return f"at {missed}"
+            if passed is None:
+                # What is taken from it can be deleted here before it asks for the first time.
+                self._reached.passed[there] = Token(self.replica, 0)
+                self._save()
             self._put(url, replace(reading, taken=True))
             return None
 
@@ -303,7 +307,9 @@ def _checked_url(url: str) -> str:
     """Without a slash at its end."""
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+        sendable = url.isascii() and url.isprintable() and " " not in url
+        more = parts.query or parts.fragment or parts.username
+        fits = sendable and parts.scheme in ("http", "https") and parts.hostname and not more
         port = parts.port
     except ValueError:
         fits, port = None, None

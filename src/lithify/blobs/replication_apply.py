@@ -4,7 +4,9 @@
    record with the time, expiry and life version it had where it was made. A delete is taken over
    also where the blob is not known.
 2. If the content is needed it is fetched, and put with the state that the blob has there: one
-   record, so that nobody ever sees a blob in a state that it no longer has.
+   record, so that nobody ever sees a blob in a state that it no longer has. If that is not the
+   state it was made in, a ttl with the same state follows: when the blob expires, the put is
+   dropped at once, and the ttl only when every replica has passed it.
 3. What a compaction drops between a question and its answer could come back by the answer: whoever
    asks says what was forgotten before, and if that has changed, nothing is taken.
 
@@ -17,9 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.blobs.errors import ReplicaTalksNonsense
-from lithify.blobs.records import Identity, Kind, encode_change, encode_put, hash_id
+from lithify.blobs.records import NEVER_MS, Identity, Kind, encode_change, encode_put, hash_id
 from lithify.blobs.replication_feed import read_identity
 from lithify.blobs.replication_values import Advice, advise, rank_of
+from lithify.blobs.writer import NewRecord
 from lithify.errors import PlanStale
 
 if TYPE_CHECKING:
@@ -76,17 +79,32 @@ class Applier:
                 self._ready(before)
                 if self._advise(record.change)[0] is not Advice.FETCH:
                     return False
-                pending = self._writer.append(
+                new = NewRecord(
                     Kind.PUT,
                     id_hash,
                     body,
                     life_version=put.life_version,
                     expiry_ms=put.expiry_ms,
-                    now_ms=record.time_ms,
+                    time_ms=record.time_ms,
                     spool=spool,
                 )
-                self._pending.append(pending)
+                self._pending.append(self._writer.append(new))
+                if not record.change.is_first:
+                    self._append(record.change, Kind.TTL)
         return True
+
+    def take_missing(self, changes: Iterable[Change], before: Forgotten) -> None:
+        """Append the states of blobs whose content is no longer where it was to be fetched.
+
+        A blob that was deleted there meanwhile will be told of again. One that has expired will
+        not: that it was to expire must be known here before the page counts as read.
+        """
+        with self._writer.lock:
+            self._ready(before)
+            for change in changes:
+                advice, found = self._advise(change)
+                if advice is Advice.FETCH and not change.is_first and change.expiry_ms < NEVER_MS:
+                    self._append(change, _kind(change, found))
 
     def drop(self, change: Change) -> bool:
         """Delete a blob that nobody else knows any more, if it is still in this state."""
@@ -136,15 +154,15 @@ class Applier:
     def _append(self, change: Change, kind: Kind, time_ms: int | None = None) -> None:
         id_hash = hash_id(change.blob_id, self._log_id)
         life_version, expiry_ms = change.life_version, change.expiry_ms
-        pending = self._writer.append(
+        new = NewRecord(
             kind,
             id_hash,
             encode_change(kind, change.blob_id, life_version, expiry_ms, id_hash),
             life_version=life_version,
             expiry_ms=expiry_ms,
-            now_ms=change.time_ms if time_ms is None else time_ms,
+            time_ms=change.time_ms if time_ms is None else time_ms,
         )
-        self._pending.append(pending)
+        self._pending.append(self._writer.append(new))
 
 
 def _kind(change: Change, found: Found | None) -> Kind:

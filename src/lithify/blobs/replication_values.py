@@ -126,6 +126,12 @@ class Change:
         return self.kind is Kind.DELETE
 
     @property
+    def is_first(self) -> bool:
+        """Is this the state that the blob was made in? Every change is later or undeletes."""
+        made = self.kind is Kind.PUT and self.time_ms == self.created_ms
+        return made and self.life_version == 0
+
+    @property
     def rank(self) -> _Rank:
         """Its place in the order of states."""
         content = (self.created_ms, self.content_crc, self.size)
@@ -245,13 +251,17 @@ def advise(
     the blob, so that it does not take the blob from a third one.
     """
     if found is not None and change.rank <= rank_of(found, identity):
-        return Advice.NOTHING
+        # A put that came with a state of later is followed by it, so that it is not taken for
+        # the first one; a crash may have come in between.
+        same = change.rank == rank_of(found, identity)
+        alone = same and found.newest.kind is Kind.PUT and not change.is_first
+        return Advice.CHANGE if alone else Advice.NOTHING
     if change.deleted:
         return Advice.CHANGE
     if now_ms > change.expiry_ms or not change.created_ms:
         if found is None:
-            # An expiry that was set is as good as a delete; that of a put is known to who has it.
-            return Advice.NOTHING if change.kind is Kind.PUT else Advice.CHANGE
+            # An expiry that was set is as good as a delete; the first is known to who has a blob.
+            return Advice.NOTHING if change.is_first else Advice.CHANGE
         # Which content is expired does not matter.
         known = change.rank[:4] <= rank_of(found, identity)[:4]
         return Advice.NOTHING if known else Advice.CHANGE

@@ -204,8 +204,10 @@ class Replicator:
                 replication.heard(url, page)
 
     def _fetch(self, url: str, peer: Peer, batch: Sequence[Change], before: Forgotten) -> None:
-        with peer.records([change.blob_id for change in batch]) as stream:
+        missing = {change.blob_id: change for change in batch}
+        with peer.records(list(missing)) as stream:
             for record, content in read_records(stream):
+                missing.pop(record.put.blob_id, None)
                 self._replication.applier.take_content(record, content, before)
                 status = self._status_of(url)
                 self._note(
@@ -213,6 +215,8 @@ class Replicator:
                     blobs=status.blobs + 1,
                     content_bytes=status.content_bytes + record.put.size,
                 )
+        if missing:
+            self._replication.applier.take_missing(missing.values(), before)
 
     def _sweep(self, url: str, peer: Peer, forgotten: Forgotten) -> None:
         replication = self._replication

@@ -9,7 +9,8 @@
 4. Key indexes: row by row what the records of their segment say. One that is missing or damaged is
    told and no problem: it is written without an fsync and made again by whoever needs it.
 5. State: for every blob the newest record and the put, as the store finds them through filters and
-   indexes, and what each kind of look answers now, against the replay.
+   indexes, and what each kind of look answers now, against the replay. A blob that has its put has
+   its newest record too: a delete that a dead set names alone would bring the blob back.
 
 Memory: the replay holds about 1 KiB a blob, for `PASS_RECORDS` records at a time; a store with
 more is read several times, each time for a part of the hashes. Beside it one segment's records.
@@ -121,6 +122,8 @@ class _State:
 
     newest: Replayed
     put: Replayed | None
+    dead: Replayed | None = None
+    """A record above the newest that counts, named by a dead set."""
 
 
 def verify_store(
@@ -260,8 +263,8 @@ class _Pass:
                 if is_first:
                     self._report.dead_records += is_dead
                     seen[record.row.position] = record
-                if not is_dead and record.id_hash[7] in self._range:
-                    self._note(record)
+                if record.id_hash[7] in self._range:
+                    (self._note_dead if is_dead else self._note)(record)
         if is_first and ref.sealed and ref.name not in stored.held:
             self._check_index(ref, seen)
 
@@ -269,9 +272,14 @@ class _Pass:
         state = self._states.get(record.id_hash)
         if state is None:
             state = self._states[record.id_hash] = _State(record, None)
-        state.newest = record
+        state.newest, state.dead = record, None
         if record.row.kind is Kind.PUT:
             state.put = record
+
+    def _note_dead(self, record: Replayed) -> None:
+        state = self._states.get(record.id_hash)
+        if state is not None:
+            state.dead = record
 
     def _check_index(self, ref: SegmentRef, seen: dict[int, Replayed]) -> None:
         with open_index(self._stored.index.task(ref)) as index:
@@ -296,6 +304,12 @@ class _Pass:
         newest, put = state.newest, state.put
         found = stored.index.find(stored.opened, id_hash, stored.snapshot.last_position + 1)
         self._count(state)
+        if put is not None and state.dead is not None:
+            row = state.dead.row
+            what = (
+                f"has its put, but its {row.kind.name.lower()} at position {row.position} is dead"
+            )
+            report.add("state", newest.blob_id, what)
         expected: tuple[Row, Row | None] = newest.row, put.row if put is not None else None
         if found is None:
             report.add("state", newest.blob_id, "is in the log, and the index does not find it")

@@ -6,7 +6,7 @@ without it, so that operations share fsyncs.
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
 2. `append` makes room, rolling if need be, then appends the parts of a put and the record itself.
    Nobody appends in between, so they stand side by side: while a large put is copied into the log,
-   or the log is rolled, the others wait.
+   or the log is rolled, the others wait. `append_together` takes several small puts in one write.
 3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
 
 Each append is told to stand behind the one before it. After a failed fsync, which takes everything
@@ -14,7 +14,7 @@ with it that was not acknowledged, nothing can be appended until `ready` has thr
 what is gone. A put that fails half-way leaves parts without a put: nobody finds them, and the next
 compaction drops them.
 
-Called by the store.
+Called by the sides of a store that write.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from lithify.blobs.records import Kind, flags_of, part_bytes, parts_of
 from lithify.blobs.rows import Row, rows_of_frames
 from lithify.compaction.jobs import no_check
 from lithify.errors import WriteFailed
-from lithify.log.frame import HEADER_BYTES
+from lithify.log.frame import HEADER_BYTES, NewEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lithify.blobs.index import BlobIndex
     from lithify.blobs.settings import Shape
     from lithify.blobs.spool import Spool
+    from lithify.checksum import Buffer
     from lithify.log.commit import Pending
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
     from lithify.log.reader import Snapshot
 
-__all__ = ["BlobWriter", "read_recent", "recent_of", "used_bytes"]
+__all__ = ["BlobWriter", "NewRecord", "read_recent", "recent_of", "used_bytes"]
 
 
 def read_recent(log: Log) -> Recent:
@@ -63,6 +66,50 @@ def used_bytes(manifest: Manifest) -> int:
     return sum(segment.file_bytes for segment in manifest.segments)
 
 
+class NewRecord:
+    """A record on its way into the log."""
+
+    __slots__ = (
+        "body",
+        "expiry_ms",
+        "frame_bytes",
+        "id_hash",
+        "kind",
+        "life_version",
+        "parts",
+        "size",
+        "spool",
+        "time_ms",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        id_hash: bytes,
+        body: bytes,
+        *,
+        life_version: int,
+        expiry_ms: int,
+        time_ms: int,
+        spool: Spool | None = None,
+    ) -> None:
+        """A put has its content in `spool`."""
+        self.kind = kind
+        self.id_hash = id_hash
+        self.body = body
+        self.life_version = life_version
+        self.expiry_ms = expiry_ms
+        self.time_ms = time_ms
+        self.spool = spool
+        content_bytes = 0 if spool is None else spool.size
+        self.parts = parts_of(content_bytes)
+        self.whole: Buffer = b"" if spool is None or self.parts else spool.whole()
+        """The content, if it stands in the record."""
+        self.frame_bytes = HEADER_BYTES + len(body) + len(self.whole)
+        self.size = self.frame_bytes + part_bytes(content_bytes)
+
+
 class BlobWriter:
     """See the module."""
 
@@ -74,6 +121,11 @@ class BlobWriter:
         self._stale = False
         self._sealed: tuple[Manifest, int] | None = None
         self.lock = threading.RLock()
+
+    @property
+    def path(self) -> str:
+        """Where it writes."""
+        return self._log.directory
 
     def ready(self) -> None:
         """Recent rows are those of the log; the caller has the lock."""
@@ -98,60 +150,77 @@ class BlobWriter:
         self._last = None
         self._stale = False
 
-    def append(
-        self,
-        kind: Kind,
-        id_hash: bytes,
-        body: bytes,
-        *,
-        life_version: int,
-        expiry_ms: int,
-        now_ms: int,
-        spool: Spool | None = None,
-    ) -> Pending:
-        """Append a record; a put whose content is not in its body has it in `spool`."""
-        content_bytes = 0 if spool is None else spool.size
-        parts = parts_of(content_bytes)
-        whole = b"" if spool is None or parts else spool.whole()
-        frame_bytes = HEADER_BYTES + len(body) + len(whole)
-        size = frame_bytes + part_bytes(content_bytes)
-        if size > self._shape.record_bytes_max:
-            raise BlobTooLarge(size, self._shape.record_bytes_max)
-        self._make_room(size, self._shape.reserve_bytes if kind is Kind.PUT else 0)
-        before = self._log.active_bytes
+    def append(self, record: NewRecord) -> Pending:
+        """Append a record, and before it its parts if it has some."""
+        self._make_room(record)
+        if record.parts:
+            self._append_parts(record)
+        return self._write((record,))
+
+    def append_together(self, puts: Sequence[NewRecord]) -> tuple[int, Pending]:
+        """Append the first of some puts without parts, and in one write those that fit beside it.
+
+        How many there were. What is raised holds for the first: the others were not tried.
+        """
+        self._make_room(puts[0])
+        shape, held = self._shape, puts[0].size
+        is_last = self._sealed_bytes() + 2 * shape.segment_bytes > shape.capacity_bytes
+        room = shape.segment_bytes - shape.closing_bytes - self._log.active_bytes
+        room -= shape.reserve_bytes if is_last else 0
+        rows = RECENT_ROWS_MAX - self._index.recent.count
+        count = 1
+        while count < len(puts) and count < rows and held + puts[count].size <= room:
+            held += puts[count].size
+            count += 1
+        return count, self._write(puts[:count])
+
+    def _write(self, records: Sequence[NewRecord]) -> Pending:
+        offset = self._log.active_bytes
         try:
-            if spool is not None and parts:
-                self._append_parts(spool, now_ms)
-            pending = self._log.append(
-                body,
-                more=whole,
-                time_ms=now_ms,
-                flags=flags_of(kind),
-                tag=parts,
+            pending = self._log.append_together(
+                [NewEntry(r.body, r.time_ms, flags_of(r.kind), r.parts, r.whole) for r in records],
                 after=self._last,
             )
         except BaseException:
             self._stale = True
             raise
         self._last = pending
-        if self._log.active_bytes != before + size:
+        if self._log.active_bytes != offset + sum(r.frame_bytes for r in records):
             # An fsync has failed since: this append is gone too, and its `result` will say so.
             self._stale = True
             return pending
-        offset = before + size - frame_bytes
-        row = Row(kind, pending.position, parts + 1, size, offset, life_version, now_ms, expiry_ms)
-        self._index.recent.add(id_hash, row)
+        for position, r in enumerate(records, pending.position - len(records) + 1):
+            row = Row(
+                r.kind,
+                position,
+                r.parts + 1,
+                r.size,
+                offset,
+                r.life_version,
+                r.time_ms,
+                r.expiry_ms,
+            )
+            self._index.recent.add(r.id_hash, row)
+            offset += r.frame_bytes
         return pending
 
-    def _append_parts(self, spool: Spool, now_ms: int) -> None:
-        for bodies in spool.pieces():
-            self._last = self._log.append_many(
-                bodies, time_ms=now_ms, flags=flags_of(Kind.PART), after=self._last
-            )
+    def _append_parts(self, record: NewRecord) -> None:
+        assert record.spool is not None
+        try:
+            for bodies in record.spool.pieces():
+                self._last = self._log.append_many(
+                    bodies, time_ms=record.time_ms, flags=flags_of(Kind.PART), after=self._last
+                )
+        except BaseException:
+            self._stale = True
+            raise
 
-    def _make_room(self, size: int, reserve_bytes: int) -> None:
+    def _make_room(self, record: NewRecord) -> None:
         """Roll if the record does not fit; refuse it, changing nothing, if it fits nowhere."""
-        shape, log = self._shape, self._log
+        shape, log, size = self._shape, self._log, record.size
+        if size > shape.record_bytes_max:
+            raise BlobTooLarge(size, shape.record_bytes_max)
+        reserve_bytes = shape.reserve_bytes if record.kind is Kind.PUT else 0
         used = self._sealed_bytes()
         room = shape.segment_bytes - shape.closing_bytes - log.active_bytes
         rolls = log.must_roll(size) or self._index.recent.count >= RECENT_ROWS_MAX

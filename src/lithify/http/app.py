@@ -36,6 +36,7 @@ from lithify.http import (
     upkeep,
 )
 from lithify.http.auth import authorize
+from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
 
@@ -73,9 +74,10 @@ def create_app(
         app.state.blobs = blobs.BlobService(stores)
         # Before all others: routes are tried one after the other, and there are many. First those
         # whose last word would else be taken for an id.
-        app.include_router(blob_admin.router)
-        app.include_router(blob_replication.router)
-        app.include_router(blobs.router)
+        routers = blob_admin.router, blob_replication.router, blobs.router
+        app.router.routes.append(ShortGet(routers))
+        for router in routers:
+            app.include_router(router)
     for module in (
         # Before the subscriptions: the name of one of them means the compacted view.
         *(

@@ -10,9 +10,11 @@ client sees that bytes are missing.
 In. What comes is gathered in the event loop up to 1 MiB, without a thread. Most contents are whole
 by then and are put in one step of a thread. A larger one is read by a thread of its own through
 `Upload`, which asks the loop for the next piece when it has spooled the one before. A client that
-leaves in the middle, or sends nothing for `STALL_S`, has put nothing.
+leaves in the middle, or takes longer than `STALL_S` for a piece, has put nothing.
 
 At most `READS_MAX` clients read, and `PUTS_MAX` write, at a time; the rest of those who write wait.
+A client counts among them once it has sent `BEGUN_BYTES`, or all: the server holds as much of any
+connection. So those who only trickle keep nobody out.
 
 Called by the routes of blobs, in the event loop; `Upload.read` by the thread that puts.
 """
@@ -63,6 +65,7 @@ LARGE_MAX = 32
 """Larger contents that come in at a time: each has a thread for as long as its client takes."""
 STEPS_MAX = 32
 """Steps of threads at a time; as many puts share an fsync."""
+BEGUN_BYTES = 64 * 1024
 STALL_S = 60.0
 
 log = get_logger("lithify.http")
@@ -248,7 +251,7 @@ class Upload:
     async def _next(self) -> bytes:
         if self._stopped:
             raise ClientDisconnect
-        return (await _gather(self._chunks))[0]
+        return (await _gather(self._chunks, PIECE_BYTES))[0]
 
     def stop(self) -> None:
         """Nobody waits for the put any more: the read that goes on, or the next one, ends it."""
@@ -265,10 +268,13 @@ async def receive_content(
     if announced.isdecimal() and int(announced) > limit_bytes:
         # Before its first byte was sent, if the client waits to be told that it may.
         raise BlobTooLarge(int(announced), limit_bytes)
-    async with threads.puts:
-        chunks = request.stream()
-        try:
-            begun, ended = await _gather(chunks)
+    chunks = request.stream()
+    try:
+        begun, ended = await _gather(chunks, BEGUN_BYTES)
+        async with threads.puts:
+            if not ended:
+                more, ended = await _gather(chunks, PIECE_BYTES - len(begun))
+                begun += more
             if ended:
                 return await threads.step(put, begun)
             async with threads.large:
@@ -277,23 +283,22 @@ async def receive_content(
                     return await threads.upload(lambda: put(upload))
                 finally:
                     upload.stop()
-        except ClientDisconnect as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, "the content ended before its end") from error
-        except TimeoutError as error:
-            reason = f"nothing of the content came for {STALL_S:.0f} s"
-            raise Refused(HTTPStatus.REQUEST_TIMEOUT, reason) from error
+    except ClientDisconnect as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, "the content ended before its end") from error
 
 
-async def _gather(chunks: AsyncIterator[bytes]) -> tuple[bytes, bool]:
-    """A piece, which is shorter than `PIECE_BYTES` only at the end, and whether that was it."""
+async def _gather(chunks: AsyncIterator[bytes], size_min: int) -> tuple[bytes, bool]:
+    """A piece, which is shorter than `size_min` only at the end, and whether that was it."""
     held: list[bytes] = []
     size = 0
-    while size < PIECE_BYTES:
-        try:
-            async with asyncio.timeout(STALL_S):
-                chunk = await anext(chunks)
-        except StopAsyncIteration:
-            return b"".join(held), True
-        held.append(chunk)
-        size += len(chunk)
-    return b"".join(held), False
+    try:
+        async with asyncio.timeout(STALL_S):
+            async for chunk in chunks:
+                held.append(chunk)
+                size += len(chunk)
+                if size >= size_min:
+                    return b"".join(held), False
+    except TimeoutError as error:
+        reason = f"{size} bytes of the content came in {STALL_S:.0f} s, which is too slow"
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, reason) from error
+    return b"".join(held), True

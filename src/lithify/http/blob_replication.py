@@ -19,10 +19,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import StreamingResponse
 
 from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.records import hash_id
 from lithify.blobs.replication_feed import CHANGES_MAX
 from lithify.blobs.replication_values import Token
 from lithify.errors import InvalidInput
@@ -48,11 +49,17 @@ class Since(BaseModel):
     settled: bool = False
 
 
+def _checked_id(blob_id: str) -> str:
+    """Raises what is wrong with it, before an answer has begun."""
+    hash_id(blob_id, b"")
+    return blob_id
+
+
 class Ids(BaseModel):
     """Some blobs."""
 
     model_config = ConfigDict(strict=True)
-    ids: Annotated[list[str], Field(max_length=IDS_MAX)]
+    ids: Annotated[list[Annotated[str, AfterValidator(_checked_id)]], Field(max_length=IDS_MAX)]
 
 
 # --- who they are -----------------------------------------------------------------------------
@@ -71,7 +78,8 @@ async def set_replicas(
 ) -> list[str]:
     """Replicate with these stores from now on, and with no others."""
     store = await service.store(name)
-    await service.threads.step(store.replication.set_peers, urls)
+    with service.using(name, store):
+        await service.threads.step(store.replication.set_peers, urls)
     return list(store.replication.peers)
 
 
@@ -91,7 +99,8 @@ async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[st
         serve = store.replication.serve
         return serve(wanted.replica, token, wanted.limit, settled=wanted.settled).to_json()
 
-    return await service.threads.step(page)
+    with service.using(name, store):
+        return await service.threads.step(page)
 
 
 @router.post("/replication/records", response_class=StreamingResponse)
@@ -108,7 +117,8 @@ async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> Streaming
 async def unknown(name: StoreName, service: BlobsHere, wanted: Ids) -> dict[str, list[str]]:
     """Those of which the store has no record."""
     store = await service.store(name)
-    found = await service.threads.step(store.replication.feed.unknown, wanted.ids)
+    with service.using(name, store):
+        found = await service.threads.step(store.replication.feed.unknown, wanted.ids)
     return {"unknown": found}
 
 

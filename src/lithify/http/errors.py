@@ -102,7 +102,9 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _reason(status: int, reason: str) -> JSONResponse:
-    return JSONResponse({"reason": reason}, status)
+    # It may quote what was asked, and JSON can have half a character that no bytes stand for.
+    sendable = reason.encode(errors="backslashreplace").decode()
+    return JSONResponse({"reason": sendable}, status)
 
 
 async def _lithify_error(request: Request, error: Exception) -> Response:

@@ -186,8 +186,7 @@ async def _http(
     import uvicorn  # noqa: PLC0415  (only a node that answers HTTP needs it)
 
     with _refusals("http_port", host, port):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        listening = listen_for_http(host, port)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=int(GOODBYE_S)
     )
@@ -203,6 +202,15 @@ async def _http(
         server.should_exit = True
         await task
         listening.close()
+
+
+def listen_for_http(host: str, port: int) -> socket.socket:
+    """Of its connections none lets a body wait until the client has acknowledged the headers."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=1024)
+    # They inherit it; asyncio would set it only where the listening socket names its protocol.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 @contextmanager

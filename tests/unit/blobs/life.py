@@ -31,6 +31,7 @@ from lithify.compaction.budget import DiskGate
 from lithify.compaction.jobs import LocalJobs
 from lithify.fs import FaultyFileSystem, MemoryFileSystem, read_file
 from lithify.positions import POSITION_MAX
+from tests.hooked_jobs import HookedJobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,26 +108,16 @@ class Pickling(LocalJobs):
             yield number, pickle.loads(pickle.dumps(result))
 
 
-class Meddling(LocalJobs):
+class Meddling(HookedJobs):
     """Does something at the beginning of its first job."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act: Callable[[], None] | None = act
 
-    def run(
-        self,
-        name: str,
-        function: Callable[[T, Check], R],
-        tasks: Sequence[T],
-        *,
-        weights: Sequence[int] = (),
-        check: Check,
-        progress: Progress,
-    ) -> Iterator[tuple[int, R]]:
+    def before(self, name: str, check: Check) -> None:
         if self._act is not None:
             act, self._act = self._act, None
             act()
-        return super().run(name, function, tasks, weights=weights, check=check, progress=progress)
 
 
 def content_of(number: int, size: int) -> bytes:

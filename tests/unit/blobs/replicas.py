@@ -37,7 +37,8 @@ RETENTION_MS = 3000
 SEGMENT_BYTES = 100_000
 NAMES = ("a", "b", "c", "d", "e")
 SIZES = [0, 10, 500, 500, 5000, 70_000]
-TTLS_MS = [None, None, None, 500, 5000]
+SOON_MS = 500
+TTLS_MS = [None, None, None, SOON_MS, 5000]
 WAITS_S = [0.0, 0.001, 0.2, 1.0, RETENTION_MS / 1000, 2 * RETENTION_MS / 1000]
 OFTEN = [
     "put",
@@ -57,7 +58,8 @@ STEPS = OFTEN * 3 + SELDOM
 LISTS_CHANGE = (
     OFTEN * 3
     + ["pull"] * 6
-    + ["leave", "come_back", "come_back", "kill", "unlist", "list_again", "list_again", "join"]
+    + ["leave", "come_back", "come_back", "kill", "join"]
+    + ["unlist", "unlist_long", "list_again", "list_again"]
 )
 
 
@@ -138,8 +140,9 @@ class Replica:
         return rank_of(found, self.store.replication.applier._identity(found))
 
     def has(self, blob_id: str) -> bool:
-        """Has it a content that no run may drop now?"""
-        found = self.found(blob_id)
+        """Has it a content that no run may drop now, by what is written, durable or not?"""
+        id_hash = hash_id(blob_id, self.store._log.manifest.log_id)
+        found = self.store.replication.applier._looks.state(id_hash)
         if found is None or found.put is None:
             return False
         now_ms = self.clock.now_ms()
@@ -230,12 +233,21 @@ SETTINGS = BlobSettings(deleted_retention_ms=RETENTION_MS)
 
 
 class World:
-    def __init__(self, seed: int, *, trouble: bool = True, lists_change: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trouble: bool = True,
+        lists_change: bool = False,
+        clients_expire: bool = False,
+    ) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.trouble = trouble
         self.lists_change = lists_change
         """Replicas are taken out of the others' lists, who then do not wait for them."""
+        self.clients_expire = clients_expire
+        """Clients let blobs expire where they would delete them."""
         self.contents: dict[str, bytes] = {}
         self.states: dict[str, list[Change]] = {}
         """Of each blob, those that a client was told of."""
@@ -319,7 +331,10 @@ class World:
         self.states.setdefault(blob_id, []).append(state)
 
     def _delete(self, replica: Replica) -> None:
-        self._change(replica, "delete")
+        if self.clients_expire:
+            self._change(replica, "ttl", replica.clock.now_ms() + SOON_MS)
+        else:
+            self._change(replica, "delete")
 
     def _undelete(self, replica: Replica) -> None:
         self._change(replica, "undelete")
@@ -375,6 +390,21 @@ class World:
             peers = [url for url in each.store.replication.peers if self.by_url[url] not in gone]
             each.store.replication.set_peers(peers)
 
+    def _unlist_long(self, replica: Replica) -> None:
+        """So long that the others forget what they have done meanwhile."""
+        self._unlist(replica)
+        others = [each for each in self.replicas if not each.away]
+        for _ in range(2 if others else 0):
+            for _ in range(6):
+                step = self.rng.choice(["put", "delete", "delete", "ttl", "undelete"])
+                self.step(step, self.rng.choice(others))
+            for each in others * 2:
+                self.step("pull", each)
+            self.clock.advance(2 * RETENTION_MS / 1000)
+            for each in others:
+                each.roll()
+                self.step("compact", each)
+
     def _list_again(self, replica: Replica) -> None:
         self._list_all()
 
@@ -417,10 +447,10 @@ class World:
             assert answer in (None, content), blob_id
             if greatest.deleted:
                 assert answer is None, f"{blob_id} was deleted and is there"
-            elif self.lists_change:
-                continue
             elif greatest.expiry_ms < self.clock.now_ms() - 1000:
                 assert answer is None, f"{blob_id} was expired and is there"
+            elif self.lists_change:
+                continue
             elif greatest.expiry_ms > self.clock.now_ms() + 1000:
                 assert answer is not None, f"{blob_id} is lost"
                 ranks = {replica.rank(blob_id) for replica in self.replicas}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,15 +19,15 @@ from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.report import Cause
 from lithify.errors import InvalidSetting, JobFailed, RunRefused
 from lithify.fs import MemoryFileSystem
+from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import RETENTION_MS, Life
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from lithify.compaction.jobs import Check, Progress
+    from lithify.compaction.jobs import Check
+    from lithify.fs import FileStat
 
-T = TypeVar("T")
-R = TypeVar("R")
 
 SETTINGS = BlobSettings(deleted_retention_ms=RETENTION_MS, every_ms=DAY_MS)
 
@@ -43,9 +43,11 @@ class Node:
     def opened(self) -> dict[str, BlobStore]:
         return {name: life.store for name, life in self.lives.items()}
 
-    def add(self, name: str, settings: BlobSettings = SETTINGS) -> Life:
+    def add(
+        self, name: str, settings: BlobSettings = SETTINGS, fs: MemoryFileSystem | None = None
+    ) -> Life:
         """A store, half of which is dead."""
-        life = self.lives[name] = Life(MemoryFileSystem(), self.clock, settings)
+        life = self.lives[name] = Life(fs or MemoryFileSystem(), self.clock, settings)
         for number in range(8):
             life.put(f"blob {number}", 20_000, ttl_ms=None if number % 2 else 0)
         life.roll()
@@ -173,7 +175,7 @@ def test_deletes_stay_until_every_replica_has_seen_them(node: Node) -> None:
     life.check()
 
 
-class Stuck(LocalJobs):
+class Stuck(HookedJobs):
     """A job that begins and waits until it is let go, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -181,22 +183,12 @@ class Stuck(LocalJobs):
         self.let_go = threading.Event()
         self._fails = fails
 
-    def run(
-        self,
-        name: str,
-        function: Callable[[T, Check], R],
-        tasks: Sequence[T],
-        *,
-        weights: Sequence[int] = (),
-        check: Check,
-        progress: Progress,
-    ) -> Iterator[tuple[int, R]]:
+    def before(self, name: str, check: Check) -> None:
         self.began.set()
         if self._fails:
             raise JobFailed(name, "the worker died")
         while not self.let_go.is_set():
             check()
-        return super().run(name, function, tasks, weights=weights, check=check, progress=progress)
 
 
 def test_a_run_is_watched_and_cancelled(node: Node) -> None:
@@ -228,6 +220,31 @@ def test_stores_of_one_disk_take_turns(node: Node) -> None:
     assert node.runs("second") == ["admin"]
 
 
+class OtherDisk(MemoryFileSystem):
+    def stat(self, path: str) -> FileStat:
+        return replace(super().stat(path), device=2)
+
+
+class Together(HookedJobs):
+    """No run goes on before as many have begun."""
+
+    def __init__(self, runs: int) -> None:
+        self._all_here = threading.Barrier(runs)
+        self._run = threading.local()
+
+    def before(self, name: str, check: Check) -> None:
+        if not hasattr(self._run, "has_met"):
+            self._run.has_met = self._all_here.wait(timeout=30) >= 0
+
+
+def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:
+    first, second = node.add("first"), node.add("second", fs=OtherDisk())
+    node.compactions.jobs = Together(2)
+    node.compactions.request(first.store)
+    node.compactions.request(second.store)
+    assert node.runs("first") == node.runs("second") == ["admin"]
+
+
 def test_what_failed_rests_and_is_tried_again_by_itself(node: Node) -> None:
     life = node.add("photos")
     node.compactions.jobs = Stuck(fails=True)
@@ -257,31 +274,17 @@ def test_a_status_survives_a_restart(node: Node) -> None:
     assert after.report.reclaimed_bytes == before.report.reclaimed_bytes > 0
 
 
-class StuckCopying(LocalJobs):
+class StuckCopying(HookedJobs):
     """A rewrite that waits for ever behind its first group."""
 
     def __init__(self) -> None:
         self.copied = threading.Event()
 
-    def run(
-        self,
-        name: str,
-        function: Callable[[T, Check], R],
-        tasks: Sequence[T],
-        *,
-        weights: Sequence[int] = (),
-        check: Check,
-        progress: Progress,
-    ) -> Iterator[tuple[int, R]]:
-        results = super().run(
-            name, function, tasks, weights=weights, check=check, progress=progress
-        )
-        for result in results:
-            yield result
-            # The one who was given it has journalled it.
-            self.copied.set()
-            while name == "rewrite":
-                check()
+    def behind(self, name: str, check: Check) -> None:
+        # The one who was given the result has journalled it.
+        self.copied.set()
+        while name == "rewrite":
+            check()
 
 
 def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) -> None:

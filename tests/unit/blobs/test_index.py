@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,21 +10,17 @@ from lithify.blobs.indexing import open_index, put_index, run_index
 from lithify.blobs.records import Kind, hash_id
 from lithify.blobs.rows import Row, rows_of
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import LocalJobs, no_check
+from lithify.compaction.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.keyindex import COLUMNS
 from lithify.log.names import key_index_name
 from lithify.positions import POSITION_MAX
+from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from lithify.compaction.jobs import Check, Progress
+    from lithify.compaction.jobs import Check
     from lithify.fs import FileSystem
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
@@ -109,28 +105,18 @@ def test_the_index_of_a_rewritten_segment_does_not_need_those_of_its_sources() -
     index_of_the_rewritten(life)
 
 
-class Losing(LocalJobs):
+class Losing(HookedJobs):
     """All key indexes are gone when the rewrite begins."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self.lost: list[str] = []
 
-    def run(
-        self,
-        name: str,
-        function: Callable[[T, Check], R],
-        tasks: Sequence[T],
-        *,
-        weights: Sequence[int] = (),
-        check: Check,
-        progress: Progress,
-    ) -> Iterator[tuple[int, R]]:
+    def before(self, name: str, check: Check) -> None:
         if name == "rewrite":
             self.lost = [n for n in self._fs.list(DIRECTORY) if n.endswith(".keys")]
             for lost in self.lost:
                 self._fs.remove(f"{DIRECTORY}/{lost}")
-        return super().run(name, function, tasks, weights=weights, check=check, progress=progress)
 
 
 def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:

@@ -16,7 +16,15 @@ from lithify.blobs.replicator import Replicator
 from lithify.compaction.report import Cause
 from lithify.errors import InvalidInput, PlanStale
 from tests.unit.blobs.life import Meddling
-from tests.unit.blobs.replicas import RETENTION_MS, Replica, Wire, World, all_changes, url_of
+from tests.unit.blobs.replicas import (
+    RETENTION_MS,
+    Replica,
+    SkewedClock,
+    Wire,
+    World,
+    all_changes,
+    url_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,6 +135,90 @@ def test_a_replica_that_was_no_peer_for_long_brings_nothing_back(world: World) -
     for replica in world.replicas:
         assert replica.content(blob_id) is None
         assert replica.content(other) == replica.content(new) == b"content"
+    assert sum(status.swept for status in c.replicator.status()) == 1
+
+
+def let_expire(world: World, replica: Replica, blob_id: str) -> None:
+    replica.store.ttl(blob_id, replica.clock.now_ms() + 100)
+    world._note(replica, blob_id)
+
+
+def test_a_replica_that_was_no_peer_does_not_bring_back_what_a_ttl_let_expire(world: World) -> None:
+    a, b, c = world.replicas
+    blob_id, other = put(world, a), put(world, b)
+    world.heal()
+    a.store.replication.set_peers([b.url])
+    b.store.replication.set_peers([a.url])
+    let_expire(world, a, blob_id)
+    for _ in range(2):
+        world.step("pull", b)
+        world.step("pull", a)
+        compact_all(world, a, b)
+    assert a.rank(blob_id) is b.rank(blob_id) is None, "it is forgotten"
+    assert c.content(blob_id) is not None, "it was never told"
+    world.lists_change = True
+    world.heal()
+    world.check_same()
+    assert [replica.content(other) for replica in world.replicas] == [b"content"] * 3
+
+
+def test_a_blob_that_came_with_its_ttl_does_not_come_back_without_it(world: World) -> None:
+    a, b, c = world.replicas
+    b.away = True
+    blob_id = put(world, a)
+    world.step("pull", c)
+    c.away, b.away = True, False
+    let_expire(world, a, blob_id)
+    world.step("pull", b)
+    assert b.store.head(blob_id).expiry_ms == a.store.head(blob_id).expiry_ms
+    # The one who was told of the ttl is gone for ever: the others have it from the next one.
+    b.store.replication.set_peers([c.url])
+    c.store.replication.set_peers([b.url])
+    compact_all(world, b)
+    assert b.rank(blob_id) is not None, "c has not heard of it"
+    a.away, c.away = True, False
+    for replica in (b, c, b):
+        world.step("pull", replica)
+    assert b.content(blob_id) is c.content(blob_id) is None
+
+
+def test_a_ttl_that_is_over_before_the_content_comes_is_known_all_the_same(world: World) -> None:
+    a, b, c = world.replicas
+    a.clock, b.clock = SkewedClock(world.clock, 1000), SkewedClock(world.clock, 0)
+    for replica in (a, b):
+        replica.store.close()
+        replica.open()
+    b.away = True
+    blob_id = put(world, a)
+    world.step("pull", c)
+    c.away, b.away = True, False
+    let_expire(world, a, blob_id)
+    world.clock.advance(0.2)
+    world.step("pull", b)
+    assert b.content(blob_id) is None, "it is over by the clock of a"
+    a.away, c.away = True, False
+    world.step("pull", b)
+    assert b.content(blob_id) is None, "c has it without the ttl"
+
+
+def test_a_replica_that_was_read_but_has_never_asked_is_not_new(world: World) -> None:
+    a, b, c = world.replicas
+    blob_id = put(world, c)
+    for replica in (a, b):
+        world.step("pull", replica)
+    a.store.replication.set_peers([b.url])
+    b.store.replication.set_peers([a.url])
+    a.store.delete(blob_id)
+    world._note(a, blob_id)
+    for _ in range(2):
+        world.step("pull", b)
+        world.step("pull", a)
+        compact_all(world, a, b)
+    a.kill()
+    assert a.rank(blob_id) is b.rank(blob_id) is None, "it is forgotten"
+    world.lists_change = True
+    world.heal()
+    world.check_same()
     assert sum(status.swept for status in c.replicator.status()) == 1
 
 
@@ -365,7 +457,19 @@ def test_a_store_with_replicas_chooses_ids_itself(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "urls", [["ftp://a/b"], ["http:///b"], ["http://a/b?c"], [url_of("a")] * 2]
+    "urls",
+    [
+        ["ftp://a/b"],
+        ["http:///b"],
+        ["http://a/b?c"],
+        ["http://a/b#c"],
+        ["http://me:secret@a/b"],
+        ["http://a/\x00"],
+        ["http://a/b c"],
+        ["http://a/ä"],
+        ["http://a/\ud800"],
+        [url_of("a")] * 2,
+    ],
 )
 def test_peers_are_checked(world: World, urls: list[str]) -> None:
     replication = world.replicas[0].store.replication

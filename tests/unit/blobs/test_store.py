@@ -29,6 +29,7 @@ from lithify.blobs.errors import (
 from lithify.blobs.records import Kind, encode_put, hash_id
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
+from lithify.blobs.writer import NewRecord
 from lithify.clock import ManualClock
 from lithify.compaction.budget import DiskGate
 from lithify.errors import DamagedFrame, InvalidInput, InvalidSetting, RunRefused, WriteFailed
@@ -407,9 +408,10 @@ def test_nobody_sees_a_record_before_it_is_durable() -> None:
     put = a_put(blob_id="early")
     body = encode_put(put, id_hash) + b"rock"
     with store._writer.lock:
-        pending = store._writer.append(
-            Kind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, now_ms=1
+        record = NewRecord(
+            Kind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, time_ms=1
         )
+        pending = store._writer.append(record)
     with pytest.raises(BlobNotFound):
         store.get("early")
     assert list(store.list()) == []
@@ -444,7 +446,7 @@ def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None
     body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
     with store._writer.lock:
         pending = store._writer.append(
-            Kind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, now_ms=1
+            NewRecord(Kind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, time_ms=1)
         )
         fs.add(Fault("fdatasync", nth=1, kind="EIO"))
         with pytest.raises(WriteFailed):

@@ -21,15 +21,19 @@ from lithify.clock import ManualClock
 from lithify.compaction.jobs import no_check
 from lithify.errors import InvalidInput
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.log.frame import FLAG_ERASED
+from lithify.liveset import LiveSet
+from lithify.log.deadset import DeadSet, Parts
+from lithify.log.frame import FLAG_ERASED, HEADER_BYTES
 from lithify.log.log import Log
-from lithify.log.names import ERASE
+from lithify.log.manifest import DeadRef
+from lithify.log.names import ERASE, dead_set_name
 from tests.unit.blobs.life import CAPACITY_BYTES, DIRECTORY, RETENTION_MS, Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.blobs.verify import VerifyReport
+    from lithify.log.manifest import Manifest
 
 SEGMENT = f"{DIRECTORY}/000000000001.seg"
 INDEX = f"{DIRECTORY}/000000000001.keys"
@@ -163,6 +167,30 @@ def test_a_row_too_few_is_named(life: Life) -> None:
         setattr(rows, name, getattr(rows, name)[1:])
     put_index(task, rows)
     assert set(problems(life)) == {"index 000000000001.seg", "state there"}
+
+
+def test_a_delete_that_was_dropped_before_its_put_is_named() -> None:
+    life = Life(MemoryFileSystem(), ManualClock())
+    for blob_id in ("there", "deleted"):
+        life.put(blob_id, 500)
+    life.delete("deleted")
+    life.roll()
+    assert verified(life).ok
+    log = life.store._log
+    ref = log.manifest.segments[0]
+    data = DeadSet(LiveSet.from_ranges(np.array([2]), np.array([3])), Parts.empty()).to_bytes()
+    name = dead_set_name(ref.id, "0" * 12)
+    with life.fs.open_append(f"{DIRECTORY}/{name}") as file:
+        file.write(data)
+    frame_bytes = HEADER_BYTES + len(encode_change(Kind.DELETE, "deleted", 0, 0, bytes(16)))
+    dead = DeadRef(name, 1, frame_bytes, len(data), crc32c(data))
+
+    def planted(manifest: Manifest) -> Manifest:
+        return replace(manifest, segments=(replace(ref, dead=dead), *manifest.segments[1:]))
+
+    log.publish(planted, "a defect")
+    [problem] = verified(life).problems
+    assert str(problem) == "state: deleted: has its put, but its delete at position 2 is dead"
 
 
 def test_a_filter_that_leaves_blobs_out_is_found(

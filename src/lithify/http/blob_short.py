@@ -1,0 +1,67 @@
+"""The short way to the content of a blob.
+
+Most of what is asked of blobs is a get without options. To try the routes one after the other, and
+to solve what the one that fits depends on, would take longer than the get itself. So one route
+stands before all others and takes
+
+    GET /blobs/STORE/ID
+
+unless it has a query, or its last word is that of another route. Those, and the description of
+routes, are with `blobs.py`, whose `get` is called here. Who may get is asked as everywhere.
+
+Called by `app.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Match
+
+from lithify.http.auth import authorize
+from lithify.http.blobs import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fastapi import APIRouter
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["ShortGet"]
+
+_A_STORE = "/blobs/{store}/"
+
+
+class ShortGet(BaseRoute):
+    """See the module."""
+
+    path = f"{_A_STORE}{{blob_id}}"
+    """What `authorize` goes by."""
+
+    def __init__(self, routers: Iterable[APIRouter]) -> None:
+        """Leaves alone what these have routes for."""
+        paths = (getattr(route, "path", "") for router in routers for route in router.routes)
+        self._words = frozenset(
+            path.removeprefix(_A_STORE) for path in paths if path.startswith(_A_STORE)
+        )
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Is this a request to take?"""
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["query_string"]:
+            return Match.NONE, {}
+        parts = scope["path"].split("/")
+        if len(parts) != 4 or parts[:2] != ["", "blobs"] or parts[3] in self._words:
+            return Match.NONE, {}
+        _, _, store, blob_id = parts
+        if not (store and blob_id):
+            return Match.NONE, {}
+        named = {"store": store, "blob_id": blob_id}
+        return Match.FULL, {"route": self, "endpoint": get, "path_params": named}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it."""
+        request = Request(scope, receive, send)
+        await authorize(request)
+        answer = await get(request, **scope["path_params"])
+        await answer(scope, receive, send)

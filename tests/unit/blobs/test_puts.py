@@ -1,0 +1,198 @@
+"""Puts of many threads: they are written together, and each is told what came of its own."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lithify.blobs.errors import BlobExists, BlobStoreFull
+from lithify.errors import LogClosed, WriteFailed
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from tests.unit.blobs.life import content_of
+from tests.unit.blobs.test_store import SEGMENT, create, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lithify.blobs.reading import BlobInfo
+    from lithify.blobs.store import BlobStore
+
+
+class Told(deque[Any]):
+    """Those that wait; it tells when one has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came = threading.Semaphore(0)
+
+    def append(self, waiting: Any) -> None:
+        super().append(waiting)
+        self._came.release()
+
+    def wait(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self._came.acquire(timeout=60)
+
+
+@contextmanager
+def gathering(
+    store: BlobStore,
+) -> Iterator[Callable[[str, bytes], Future[BlobInfo]]]:
+    """Put in threads, one after the other; nothing is written before the block ends."""
+    told = store._operations._puts._waiting = Told()
+    with ThreadPoolExecutor(32) as pool, store._writer.lock:
+
+        def put(blob_id: str, content: bytes) -> Future[BlobInfo]:
+            future = pool.submit(store.put, content, service="s", blob_id=blob_id)
+            told.wait()
+            return future
+
+        yield put
+
+
+def faulty_store() -> tuple[BlobStore, FaultyFileSystem]:
+    fs = FaultyFileSystem(MemoryFileSystem(), record=True)
+    return create(fs), fs
+
+
+def test_those_who_come_together_share_one_write_and_one_fsync() -> None:
+    store, fs = faulty_store()
+    before = len(fs.trace)
+    with gathering(store) as put:
+        puts = {f"blob {n}": put(f"blob {n}", content_of(n, 1000 * n)) for n in range(10)}
+    positions = [future.result().position for future in puts.values()]
+    assert positions == list(range(positions[0], positions[0] + 10))
+    assert [line.split()[0] for line in fs.trace[before:]] == ["writev", "fdatasync"]
+    for number, blob_id in enumerate(puts):
+        assert read(store, blob_id) == content_of(number, 1000 * number)
+    assert [info.blob_id for info in store.list()] == list(puts)
+
+
+def test_each_is_refused_or_taken_for_itself() -> None:
+    store = create()
+    store.put(b"", service="s", blob_id="taken")
+    with gathering(store) as put:
+        first = put("new", b"first")
+        second = put("new", b"second")
+        taken = put("taken", b"")
+        last = put("last", b"last")
+    assert last.result().position == first.result().position + 1
+    assert isinstance(second.exception(), BlobExists)
+    assert isinstance(taken.exception(), BlobExists)
+    assert read(store, "new") == b"first"
+    assert read(store, "last") == b"last"
+
+
+def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two() -> None:
+    store = create()
+    with gathering(store) as put:
+        futures = [put(str(number), content_of(number, 60_000)) for number in range(12)]
+    segments = store._log.manifest.segments
+    assert len(segments) == 3
+    assert all(segment.file_bytes <= SEGMENT for segment in segments)
+    for number, future in enumerate(futures):
+        assert future.result().blob_id == str(number)
+        assert read(store, str(number)) == content_of(number, 60_000)
+
+
+def test_a_store_that_fills_up_takes_as_many_of_a_group_as_one_by_one() -> None:
+    one_by_one, together = create(segments=2), create(segments=2)
+    taken = 0
+    with suppress(BlobStoreFull):
+        for taken in range(20):  # noqa: B007  (how many there were is what counts)
+            one_by_one.put(bytes(50_000), service="s")
+    with gathering(together) as put:
+        futures = [put(str(number), bytes(50_000)) for number in range(20)]
+    errors = [future.exception() for future in futures]
+    assert errors[:taken] == [None] * taken
+    assert all(isinstance(error, BlobStoreFull) for error in errors[taken:])
+    assert len(errors) > taken
+
+
+def test_a_failed_fsync_takes_the_whole_group_and_the_next_one_is_not_held_up() -> None:
+    store, fs = faulty_store()
+    fs.add(Fault("fdatasync", nth=1, kind="EIO"))
+    with gathering(store) as put:
+        lost = [put(str(number), b"lost") for number in range(5)]
+    assert all(isinstance(future.exception(), WriteFailed) for future in lost)
+    with gathering(store) as put:
+        found = [put(str(number), b"found") for number in range(5)]
+    assert all(future.exception() is None for future in found)
+    assert {read(store, str(number)) for number in range(5)} == {b"found"}
+
+
+def test_a_write_that_fails_takes_one_and_the_others_are_tried_without_it() -> None:
+    store, fs = faulty_store()
+    fs.add(Fault("writev", nth=1, kind="ENOSPC"))
+    with gathering(store) as put:
+        first, *others = [put(str(number), b"x") for number in range(5)]
+    assert isinstance(first.exception(), WriteFailed)
+    assert all(future.exception() is None for future in others)
+    assert [info.blob_id for info in store.list()] == ["1", "2", "3", "4"]
+
+
+def test_a_store_that_is_closed_tells_all_that_wait() -> None:
+    store = create()
+    with gathering(store) as put:
+        futures = [put(str(number), b"x") for number in range(5)]
+        store._log.abandon()
+    assert all(isinstance(future.exception(), LogClosed) for future in futures)
+
+
+class Interrupt(BaseException):
+    """Not an `Exception`, as that of Ctrl-C."""
+
+
+@contextmanager
+def interrupted() -> Iterator[Callable[[], None]]:
+    """Gives what interrupts the main thread, from any other."""
+
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+    try:
+        yield lambda: signal.pthread_kill(main, signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("comes", [0, 1])
+def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
+    """The main thread is the first, which leads, or the second, which sleeps."""
+    store = create()
+    told = store._operations._puts._waiting = Told()
+    locked, begun = threading.Event(), threading.Event()
+
+    with ThreadPoolExecutor(8) as pool, interrupted() as interrupt:
+
+        def put(number: int) -> BlobInfo:
+            return store.put(b"x", service="s", blob_id=f"other {number}")
+
+        def keep_back() -> list[Future[BlobInfo]]:
+            with store._writer.lock:
+                others = [pool.submit(put, n) for n in range(comes)]
+                told.wait(comes)
+                locked.set()
+                told.wait()
+                others += [pool.submit(put, n) for n in range(comes, 4)]
+                told.wait(4 - comes)
+                interrupt()
+                begun.wait()
+            return others
+
+        kept = pool.submit(keep_back)
+        locked.wait()
+        with pytest.raises(Interrupt):
+            store.put(b"x", service="s", blob_id="mine")
+        begun.set()
+        assert all(future.result().position >= 0 for future in kept.result())
+    assert store.put(b"x", service="s", blob_id="after").position > 0
