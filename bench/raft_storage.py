@@ -35,7 +35,8 @@ from lithify.raft.compactor import CompactionSettings, Compactor
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.kv import KvMachine, KvState
+from lithify.raft.kv import KvMachine
+from lithify.raft.kv_state import KvState
 from lithify.raft.names import GROUPS
 from lithify.raft.segment import SegmentAppender, SegmentLimits
 from lithify.raft.snapshot_file import Head
@@ -154,12 +155,12 @@ def restart(directory: str, sizes: Sizes) -> Iterator[Case]:
         began_s = time.perf_counter()
         storage = RaftStorage(FS, root)
         storage.open_groups(_of_machine)
-        took_s = time.perf_counter() - began_s
         own = storage.groups[GROUP]
         assert own.stored is not None
-        began_s = time.perf_counter()
+        opened_s = time.perf_counter()
         state = machine.load(own.snapshots.pieces(own.stored))
-        loads_s.append(time.perf_counter() - began_s)
+        took_s = time.perf_counter() - began_s
+        loads_s.append(took_s - (opened_s - began_s))
         assert (len(state.rows), own.log.last_index) == (sizes.live, last)
         storage.close()
         return took_s
@@ -174,14 +175,14 @@ def restart(directory: str, sizes: Sizes) -> Iterator[Case]:
 
     yield Case(
         "raft-restart",
-        f"opening the log of a member with {sizes.live:,} live entries of 1 KiB",
+        f"opening a member with {sizes.live:,} live entries of 1 KiB and as many keys",
         "reading its files once",
         0.3,
         size_bytes / 1e9,
         "GB",
         ours,
         raw,
-        lambda: f"loading the machine's state takes {1000 * min(loads_s):.0f} ms more",
+        lambda: f"{1000 * min(loads_s):.0f} ms of it load the machine's state",
     )
 
 

@@ -21,6 +21,7 @@ from lithify.raft.compactor import CompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group import Group, GroupSettings
 from lithify.raft.kv import KvMachine
+from lithify.raft.membership import MemberGone
 from lithify.raft.requests import Answer, Result
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.sending import SendingSettings
@@ -131,7 +132,10 @@ class Members:
             network, self.network = self.network, []
             for message in network:
                 self.told.append(message)
-                if message.to in self.all and not self.lose(message):
+                # Who is told that it is no member any more is the node's to remove.
+                if isinstance(message, MemberGone) or self.lose(message):
+                    continue
+                if message.to in self.all:
                     self.all[message.to].group.receive(message)
 
     def tick(self, times: int = 1) -> None:

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -29,34 +30,42 @@ class Served:
 
     def __init__(self, data: Path, *options: str, **environ: str) -> None:
         ports = ("--pulsar-port", "0", "--http-port", "0")
+        # A pipe that nobody reads would stop the node in the middle of anything once it is full.
+        self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self.process = subprocess.Popen(
             [COMMAND, "serve", "--data", data, *ports, *options],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
             text=True,
             env=os.environ | environ,
         )
         assert self.process.stdout is not None
         self.pulsar = self.process.stdout.readline().removeprefix("pulsar").strip()
         self.http = self.process.stdout.readline().removeprefix("http").strip()
-        assert self.http, self.process.communicate()
+        assert self.http, (self.process.communicate(), self.logged())
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
         """Send a signal; (exit code, what else was on stdout, all of stderr)."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=20)
-        return self.process.returncode, out, err
+        out, _ = self.process.communicate(timeout=20)
+        return self.process.returncode, out, self.logged()
+
+    def logged(self) -> str:
+        """What it has written to stderr so far."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def close(self) -> None:
+        """Kill it, if it is still there."""
+        with self._log, self.process:
+            self.process.kill()
 
 
 @contextmanager
 def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
     """A node that is gone when the block ends."""
-    node = Served(data, *options, **environ)
-    with node.process:
-        try:
-            yield node
-        finally:
-            node.process.kill()
+    with closing(Served(data, *options, **environ)) as node:
+        yield node
 
 
 @contextmanager

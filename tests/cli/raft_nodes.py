@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.raft.operations import Address
+from lithify.raft.client import RaftClient
+from lithify.raft.operations import Address, Operation
 
 if TYPE_CHECKING:
     import signal
@@ -131,3 +133,14 @@ def raft_cluster(directory: Path, count: int = 3) -> Iterator[Cluster]:
     finally:
         for node in cluster.nodes.values():
             node.kill()
+
+
+async def leader_of(cluster: Cluster) -> RaftProcess:
+    """The node that leads, as far as those say that run."""
+    async with RaftClient(cluster.addresses) as client:
+        async with asyncio.timeout(30):
+            while True:
+                found = await client.ask_json("default", Operation.MEMBERS)
+                if found["leader"]:
+                    return cluster.nodes[found["leader"]]
+                await asyncio.sleep(0.05)

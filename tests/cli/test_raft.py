@@ -22,7 +22,7 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
 from tests.cli.nodes import COMMAND
-from tests.cli.raft_nodes import Cluster, RaftProcess, raft_cluster
+from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.linearizable import Op, explain, is_linearizable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ GROUP = "default"
 @contextmanager
 def served(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """(process, address) of a node that is gone when the block ends."""
-    options = ("--id", "n1", "--listen", "127.0.0.1:0", "--data", data)
+    options = ("--id", "n1", "--listen", "127.0.0.1:0", "--data", data, "--tick-ms", "50")
     with subprocess.Popen(
         [COMMAND, "raft", "serve", *options], stdout=PIPE, stderr=PIPE, text=True
     ) as process:
@@ -79,7 +79,18 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert run("snapshot") == run("compact") == (0, "")
         (seen,) = run_json("overview").values()
         assert [group["group"] for group in seen["groups"]] == ["default", "orders"]
-        assert "orders" in run("overview")[1]
+        assert seen["wal_bytes"] > 0
+        shown = run("overview")[1]
+        assert shown.startswith(
+            f"n1 of raft at {address}\n  connected to nobody\n  write-ahead log"
+        )
+        assert "orders" in shown
+        assert run("drop", "orders") == (0, "")
+        assert run("get", "--group", "orders", "colour")[0] == 1
+        assert "orders" not in run("overview")[1]
+        assert run("drop", "orders")[0] == 1
+        assert run("create", "orders", "--member", "n1") == (0, "")
+        assert run("get", "--group", "orders", "colour")[0] == 1
 
         second: list[str | Path] = [
             COMMAND,
@@ -107,6 +118,23 @@ def test_other_machines_are_let_in_with_tls_or_on_purpose_only(tmp_path: Path) -
     refused = CliRunner().invoke(app, ["raft", "serve", *options])
     assert refused.exit_code == 1
     assert "--tls or --allow-open must be given" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--tick-ms", "0", "tick_ms"),
+        ("--snapshot-entries", "0", "snapshot_entries"),
+        ("--wal-file-bytes", "0", "wal_file_bytes"),
+        ("--segment-bytes", str(2**32), "segment_bytes"),
+    ],
+)
+def test_options_have_limits(tmp_path: Path, option: str, value: str, why: str) -> None:
+    options = ["--id", "n1", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "n1")]
+    refused = CliRunner().invoke(app, ["raft", "serve", *options, option, value])
+    assert refused.exit_code == 1
+    assert why in refused.stderr
+    assert not (tmp_path / "n1").exists()
 
 
 class Load:
@@ -181,11 +209,13 @@ async def harm(cluster: Cluster, chance: random.Random, until: asyncio.Event) ->
     return times
 
 
-async def read_all(node: RaftProcess, keys: list[bytes]) -> dict[bytes, bytes | None]:
+async def read_all(
+    node: RaftProcess, keys: list[bytes], group: str = GROUP
+) -> dict[bytes, bytes | None]:
     """The values as one member has them; each is linearizable, but read from its own log."""
     values: dict[bytes, bytes | None] = {}
     async with RaftClient([node.address], timeout_s=30) as client:
-        kv = KvClient(client, GROUP)
+        kv = KvClient(client, group)
         for key in keys:
             reply = await kv.get(key)
             values[key] = reply.value if reply.outcome is Outcome.DONE else None
@@ -258,6 +288,64 @@ def test_nothing_is_lost_in_minutes_of_kills_and_stops(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
         load = asyncio.run(live_through(cluster, 240, seed=random.getrandbits(32)))
     assert load.done > 1000
+
+
+def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await leader_of(cluster)
+        async with RaftClient([leader.address], timeout_s=60) as client:
+            kv = KvClient(client, GROUP)
+            await kv.put(b"k", b"before")
+            others = [node for node in cluster.nodes.values() if node is not leader]
+            for node in others:
+                node.signal(signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                with pytest.raises(MayHaveHappened, match="nobody here knows"):
+                    await kv.put(b"k", b"after")
+                # Three election timeouts of half a second.
+                assert time.monotonic() - began < 10
+            finally:
+                for node in others:
+                    node.signal(signal.SIGCONT)
+            await kv.put(b"k", b"later")
+            assert (await kv.get(b"k")).value == b"later"
+
+    with raft_cluster(tmp_path) as cluster:
+        asyncio.run(story(cluster))
+
+
+def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: Path) -> None:
+    async def gone(node: RaftProcess) -> None:
+        async with asyncio.timeout(60):
+            while [each.name for each in (node.data / "groups").iterdir()] != ["default"]:
+                await asyncio.sleep(0.05)
+
+    async def story(cluster: Cluster) -> None:
+        leader = await leader_of(cluster)
+        async with RaftClient(cluster.addresses, timeout_s=60) as client:
+            orders = KvClient(client, "orders")
+            async with RaftClient([leader.address], timeout_s=60) as first:
+                await first.ask_json("orders", Operation.CREATE, members=list(cluster.nodes))
+                await asyncio.gather(*(orders.put(b"k%d" % n, bytes(500)) for n in range(600)))
+                away = next(node for node in cluster.nodes.values() if node is not leader)
+                await asyncio.to_thread(away.kill)
+                await client.ask_json("orders", Operation.DROP)
+            for node in cluster.nodes.values():
+                if node is not away:
+                    await gone(node)
+            await asyncio.to_thread(away.start)
+            await gone(away)
+            async with RaftClient([away.address], timeout_s=60) as first:
+                await first.ask_json("orders", Operation.CREATE, members=list(cluster.nodes))
+            assert (await orders.get(b"k1")).outcome is Outcome.ABSENT
+            await orders.put(b"k1", b"new")
+            await asyncio.to_thread(away.kill)
+            await asyncio.to_thread(away.start)
+            assert await read_all(away, [b"k1", b"k2"], "orders") == {b"k1": b"new", b"k2": None}
+
+    with raft_cluster(tmp_path) as cluster:
+        asyncio.run(story(cluster))
 
 
 async def overwrite(cluster: Cluster, keys: int, writes: int, value_bytes: int) -> None:

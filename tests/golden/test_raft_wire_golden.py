@@ -24,6 +24,7 @@ from lithify.raft.core.messages import (
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
+from lithify.raft.membership import Left, MemberGone, MemberQuery
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -32,10 +33,21 @@ from lithify.raft.transfer import (
     SnapshotPiece,
     TransferState,
 )
-from lithify.raft.wire import KINDS, Answer, Ask, Hello, Welcome, decode_frame, encode_frame
+from lithify.raft.wire import (
+    KINDS,
+    Answer,
+    Ask,
+    Asks,
+    Event,
+    Hello,
+    Welcome,
+    decode_frame,
+    encode_frame,
+)
 
 FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
-NODE = Path(__file__).parent / "raft_node_v1.txt"
+NODE_1 = Path(__file__).parent / "raft_node_v1.txt"
+NODE = Path(__file__).parent / "raft_node_v2.txt"
 
 WAY = ("n1", "n2", 7)
 ENTRIES = [Entry(11, 6, b"stone"), Entry(12, 7, b"", 1)]
@@ -58,6 +70,9 @@ MESSAGES: tuple[Any, ...] = (
     SnapshotEntries(*WAY, 99, 1, ENTRIES[:1]),
     SnapshotPiece(*WAY, 99, 2, b"state", last=True),
     SnapshotAck(*WAY, 99, 2, 8, TransferState.DONE),
+    Event(3, b"news"),
+    MemberQuery(*WAY),
+    MemberGone(*WAY, 12, ended=True),
 )
 
 
@@ -70,7 +85,12 @@ def node_file() -> bytes:
     fs = MemoryFileSystem()
     fs.mkdir("d")
     identity = Identity(fs, "d", "n1", "raft")
-    identity.groups["default"] = ["n1", "n2"]
+    identity.begin("default", ["n1", "n2"])
+    for key in ("orders@5f0c93a1e2b47d86", "jobs@0a51cc23f08e9b17"):
+        identity.begin(key, [])
+    identity.left["orders@5f0c93a1e2b47d86"] = Left(1, 4, 3, 271)
+    del identity.groups["orders@5f0c93a1e2b47d86"]
+    identity.drop("jobs@0a51cc23f08e9b17")
     identity.learn({"n2": "127.0.0.1:7002"})
     return read_file(fs, "d/NODE")
 
@@ -86,20 +106,35 @@ def test_messages_of_version_1_are_still_sent() -> None:
 def test_messages_of_version_1_are_still_understood() -> None:
     frames = [bytes.fromhex(line.split()[1]) for line in FRAMES.read_text().splitlines()]
     found = [decode_frame(memoryview(frame), "n1", "n2") for frame in frames]
-    assert found == [[("orders", each)] for each in MESSAGES]
+    as_read = [
+        Asks(each.operation, [each.number], [each.body]) if isinstance(each, Ask) else each
+        for each in MESSAGES
+    ]
+    assert found == [[("orders", each)] for each in as_read]
 
 
-def test_a_node_file_of_version_1_is_still_written_and_read() -> None:
-    assert node_file() == NODE.read_bytes()
+def read_back(golden: Path) -> Identity:
     fs = MemoryFileSystem()
     fs.mkdir("d")
-    write_atomic(fs, "d/NODE", NODE.read_bytes())
-    identity = Identity(fs, "d", "n1", "raft")
+    write_atomic(fs, "d/NODE", golden.read_bytes())
+    return Identity(fs, "d", "n1", "raft")
+
+
+def test_a_node_file_of_version_1_is_still_read() -> None:
+    identity = read_back(NODE_1)
     assert (identity.book, identity.groups, identity.is_new) == (
         {"n2": "127.0.0.1:7002"},
         {"default": ["n1", "n2"]},
         False,
     )
+
+
+def test_a_node_file_of_version_2_is_still_written_and_read() -> None:
+    assert node_file() == NODE.read_bytes()
+    identity = read_back(NODE)
+    assert (identity.book, identity.groups) == ({"n2": "127.0.0.1:7002"}, {"default": ["n1", "n2"]})
+    assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
+    assert identity.dropped == ["jobs@0a51cc23f08e9b17"]
 
 
 if __name__ == "__main__":

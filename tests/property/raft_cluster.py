@@ -5,8 +5,9 @@
 Every member has its own disk, on which any operation may be the last: what was not durable may then
 be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
-links break, clocks run at different speeds, members come and go, snapshots are taken and sent,
-segments dropped and merged, live entries rewritten at the head of the log. Checked:
+links break, clocks run at different speeds, members come and go and give their files back when they
+are told that they are none any more, snapshots are taken and sent, segments dropped and merged,
+live entries rewritten at the head of the log. Checked:
 
 - every member applies the same command at each index
 - after each restart, every live entry can be read and is the one that its key is about
@@ -33,8 +34,11 @@ from lithify.raft import kv_format as kv
 from lithify.raft.compactor import CompactionSettings
 from lithify.raft.core import Change, ConfChange, Config, CoreSettings, Dropped, Mode, Op, Role
 from lithify.raft.core.errors import InvalidChange
+from lithify.raft.core.values import HardState
 from lithify.raft.group import Group, GroupSettings
-from lithify.raft.kv import ROW, KvMachine, KvState
+from lithify.raft.kv import KvMachine
+from lithify.raft.kv_rows import ROW
+from lithify.raft.membership import NEVER_LEFT, Left, MemberGone, MemberQuery
 from lithify.raft.requests import Answer, Result
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.sending import SendingSettings
@@ -51,7 +55,8 @@ if TYPE_CHECKING:
     from lithify.liveset import LiveSet
     from lithify.raft.core import Message
     from lithify.raft.jobs import Job
-    from lithify.raft.machine import Effect, Meta
+    from lithify.raft.kv_state import KvState
+    from lithify.raft.machine import Batch, Effect
     from lithify.raft.segment_writer import Flushed
     from lithify.raft.wal import WalEvent
 
@@ -68,12 +73,14 @@ class WatchedMachine(KvMachine):
         super().__init__()
         self.applied = applied
 
-    def apply(
-        self, meta: Meta, command: bytes, state: KvState
-    ) -> tuple[KvState, bytes, Sequence[Effect]]:
-        fact = (meta.term, command)
-        assert self.applied.setdefault(meta.index, fact) == fact, f"two histories at {meta.index}"
-        return super().apply(meta, command, state)
+    def apply_many(
+        self, batch: Batch, start: int, state: KvState
+    ) -> tuple[KvState, list[bytes], Sequence[Effect]]:
+        state, replies, effects = super().apply_many(batch, start, state)
+        for place in range(start, start + len(replies)):
+            index, fact = batch.index + place, (batch.term, batch.commands[place])
+            assert self.applied.setdefault(index, fact) == fact, f"two histories at {index}"
+        return state, replies, effects
 
 
 def live_in(_: str, pieces: Iterable[bytes]) -> LiveSet:
@@ -104,6 +111,10 @@ class Member:
         self.calls = 0
         self.storage = RaftStorage(self.fs, "d", world.storage_settings)
         self.storage.open_groups(live_in)
+        own = self.storage.groups.get(GROUP) or self.storage.create(GROUP)
+        left = world.left.get(name, NEVER_LEFT)
+        if own.hard_state.term <= left.term:
+            own.hard_state = HardState(left.term + 1, name)
         machine = WatchedMachine(world.applied)
         settings = world.settings_of(name)
         self.group = Group(self.storage, GROUP, name, machine, settings, rng.randrange)
@@ -193,6 +204,8 @@ class World:
         self.broken: set[frozenset[str]] = set()
         self.dead: dict[str, MemoryFileSystem] = {}
         self.members: dict[str, Member] = {}
+        self.left: dict[str, Left] = {}
+        """Of those who have given their files back, what they remember."""
         self.history: dict[bytes, list[ClientOp]] = {key: [] for key in KEYS}
         self.known: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
         self.values = 0
@@ -222,6 +235,7 @@ class World:
             (1 * storm, self.break_link),
             (5 * storm, self.heal_link),
             (1, self.maintain),
+            (2 * storm, self.ask_whether_member),
         ]
 
     def settings_of(self, name: str) -> GroupSettings:
@@ -234,7 +248,7 @@ class World:
             apply_bytes_max=300,
         )
         return GroupSettings(
-            Config(self.voters) if name in self.voters else Config(),
+            Config(self.voters) if name in self.voters - self.left.keys() else Config(),
             snapshot_entries=self.snapshot_entries,
             sending=SendingSettings(150, resend_ticks=3, tries_max=4, backoff_ticks=4),
             receive_silence_ticks=15,
@@ -329,10 +343,27 @@ class World:
 
     def hand_over(self, message: Message) -> None:
         member = self.members.get(message.to)
-        if member is not None:
+        if member is None:
+            return
+        if isinstance(message, MemberQuery):
+            word = member.group.gone_word(message.sender)
+            self.network += [] if word is None else [word]
+        elif isinstance(message, MemberGone):
+            if member.group.believes(message):
+                self.counts["leaves"] += 1
+                before = self.left.get(member.name, NEVER_LEFT)
+                self.left[member.name] = before.again(member.group.status())
+                del self.members[member.name]
+                self.start(member.name, MemoryFileSystem(clock=self.clock))
+        elif self.left.get(member.name, NEVER_LEFT).hears(message):
             with self.running(member):
                 member.group.receive(message)
                 self.work(member)
+
+    def ask_whether_member(self) -> None:
+        if (member := self.one()) is not None and not member.group.leader:
+            for name in NAMES:
+                self.network.append(MemberQuery(member.name, name, member.group.term))
 
     def change(self) -> None:
         member = self.a_leader()
@@ -493,7 +524,8 @@ class World:
         if len({member.group.applied_index for member in members}) > 1:
             return False
         for member in members:
-            assert member.state.rows == leader.state.rows, "two states"
+            states = (dict(each.state.rows.items()) for each in (member, leader))
+            assert next(states) == next(states), "two states"
             check_live(member)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ from lithify.raft.transfer import TransferState
 from lithify.raft.wire import (
     FRAME_HEADER_BYTES,
     KINDS,
+    Answer,
+    Answers,
     Ask,
+    Asks,
     Hello,
     _types,
     decode_frame,
@@ -57,11 +61,23 @@ MESSAGES = st.one_of(*(of(kind) for kind in KINDS))
 GROUPS = st.text(max_size=60).filter(lambda name: len(name.encode()) < 256)
 
 
+def received(frame: memoryview) -> list[tuple[str, Any]]:
+    """The messages of a frame, with the requests of each run one by one."""
+    found: list[tuple[str, Any]] = []
+    for group, message in decode_frame(frame, "n1", "n2"):
+        if isinstance(message, Asks):
+            rows = zip(message.numbers, message.bodies, strict=True)
+            found += ((group, Ask(number, message.operation, body)) for number, body in rows)
+        else:
+            found.append((group, message))
+    return found
+
+
 @given(st.lists(st.tuples(GROUPS, MESSAGES), max_size=6))
 def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
     frame = encode_frame(sent)
     assert frame_bytes(memoryview(frame), 2**20) == len(frame)
-    assert decode_frame(memoryview(frame), "n1", "n2") == sent
+    assert received(memoryview(frame)) == sent
     for size in range(8):
         assert frame_bytes(memoryview(frame)[:size], 2**20) == 0
 
@@ -72,9 +88,30 @@ def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
 def test_each_kind_comes_through(kind: type, data: st.DataObject) -> None:
     message = data.draw(of(kind))
     frame = encode_frame([("orders", message)])
-    assert decode_frame(memoryview(frame), "n1", "n2") == [("orders", message)]
+    assert received(memoryview(frame)) == [("orders", message)]
     pieces: list[Any] = []
     assert encode_message("orders", message, pieces) == len(frame) - FRAME_HEADER_BYTES
+
+
+ASKS = st.builds(Ask, NUMBERS, st.integers(1, 2), st.binary(max_size=5))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), ASKS), max_size=12))
+def test_requests_for_the_same_thing_are_one_run(sent: list[tuple[str, Ask]]) -> None:
+    frame = memoryview(encode_frame(sent))
+    assert received(frame) == sent
+    runs = [(group, asks.operation) for group, asks in decode_frame(frame, "n1", "n2")]
+    assert all(run != after for run, after in pairwise(runs))
+
+
+@given(st.lists(st.tuples(NUMBERS, st.binary(max_size=5)), min_size=1), st.integers(0, 2**40))
+def test_the_answers_to_a_run_are_received_one_by_one(
+    rows: list[tuple[int, bytes]], index: int
+) -> None:
+    numbers, bodies = map(list, zip(*rows, strict=True))
+    frame = encode_frame([("g", Answers(numbers, 0, index, bodies))])
+    expected = [Answer(number, 0, at, body) for at, (number, body) in enumerate(rows, index)]
+    assert received(memoryview(frame)) == [("g", answer) for answer in expected]
 
 
 def with_right_checksum(body: bytes) -> memoryview:

@@ -18,7 +18,17 @@ import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import blob_stores, blobs, config, log, raft, serve, topic_compaction, topics
+from lithify.cli import (
+    blob_stores,
+    blobs,
+    config,
+    log,
+    raft,
+    raft_admin,
+    serve,
+    topic_compaction,
+    topics,
+)
 from lithify.errors import LithifyError
 
 if TYPE_CHECKING:
@@ -73,6 +83,20 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             blob_stores.replicas,
             blob_stores.copy,
             blob_stores.verify,
+        ),
+    ),
+    (
+        raft.app,
+        (
+            raft_admin.members,
+            raft_admin.add,
+            raft_admin.remove,
+            raft_admin.transfer,
+            raft_admin.create,
+            raft_admin.drop,
+            raft_admin.snapshot,
+            raft_admin.compact,
+            raft_admin.overview,
         ),
     ),
 )

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
-from lithify.raft.errors import GroupAbsent, OutcomeUnknown
+from lithify.raft.errors import ClientTooSlow, GroupAbsent, OutcomeUnknown
 from lithify.raft.operations import Operation, Outcome, parse_address
-from lithify.raft.wire import Answer
+from lithify.raft.watching import Watching
+from lithify.raft.wire import Answer, Answers
 
 if TYPE_CHECKING:
     from lithify.raft.channel import Channel
     from lithify.raft.group import Group
     from lithify.raft.node import RaftNode
-    from lithify.raft.wire import Ask
+    from lithify.raft.wire import Asks
 
 __all__ = ["Answering"]
 
@@ -34,6 +35,8 @@ T = TypeVar("T")
 ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
+REPLIES_BYTES_MAX = 2**20
+"""Of replies to a run that are sent as one."""
 AGAIN_S = 0.02
 
 
@@ -56,71 +59,101 @@ class Answering:
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         self._clients: dict[Channel, _Asked] = {}
+        self.watching = Watching(self._refuse)
 
     def forget(self, channel: Channel) -> None:
         """A client is gone."""
         self._clients.pop(channel, None)
+        self.watching.left(channel)
 
-    def ask(self, channel: Channel, name: str, ask: Ask) -> None:
+    def ask(self, channel: Channel, name: str, asks: Asks) -> None:
         """Do what a client wants, and answer when it is done."""
         client = self._clients.setdefault(channel, _Asked())
-        size = len(ask.body)
-        client.requests += 1
-        client.size_bytes += size
+        client.requests += len(asks.bodies)
+        client.size_bytes += sum(map(len, asks.bodies))
 
-        def done(result: requests.Result) -> None:
-            outcome, index, body = self._outcome(result)
-            channel.send(name, Answer(ask.number, outcome, index, body))
-            client.requests -= 1
-            client.size_bytes -= size
+        def done(stretch: slice, result: requests.Replies | LithifyError) -> None:
+            numbers, bodies = asks.numbers[stretch], asks.bodies[stretch]
+            if isinstance(result, requests.Replies):
+                _send_replies(channel, name, numbers, result)
+            else:
+                for number in numbers:
+                    self._refuse(channel, name, number, result)
+            client.requests -= len(bodies)
+            client.size_bytes -= sum(map(len, bodies))
             if client.waits and not client.is_much:
                 client.waits = False
                 channel.read_on(wanted=True)
 
-        try:
-            self._begin(name, ask, done)
-        except LithifyError as error:
-            done(error)
+        group = self._node.groups.get(name)
+        if asks.operation == Operation.PROPOSE and group is not None and _fits(asks):
+            group.propose_many(asks.bodies, done)
+            self._node.mark(group)
+        else:
+            for place, body in enumerate(asks.bodies):
+                ended = _one(done, place)
+                try:
+                    if asks.operation == Operation.WATCH:
+                        self._watch(channel, name, asks.numbers[place], body, ended)
+                    else:
+                        self._begin(name, asks.operation, body, ended)
+                except LithifyError as error:
+                    ended(error)
         if client.is_much and not client.waits:
             client.waits = True
             channel.read_on(wanted=False)
 
-    def _begin(self, name: str, ask: Ask, done: requests.Done) -> None:
-        if len(ask.body) > COMMAND_BYTES_MAX:
-            what = f"a request of {len(ask.body)} bytes"
+    def _begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
+        if len(body) > COMMAND_BYTES_MAX:
+            what = f"a request of {len(body)} bytes"
             raise InvalidInput(f"{what} is larger than the limit {COMMAND_BYTES_MAX}")
         group = self._node.groups.get(name)
-        if ask.operation == Operation.CREATE:
-            self._create(name, _parse(ask.body), done)
-        elif ask.operation == Operation.OVERVIEW and not name:
+        if operation == Operation.CREATE:
+            self._create(name, _parse(body), done)
+        elif operation == Operation.OVERVIEW and not name:
             done(_reply(self._node_overview()))
         elif group is None:
             raise GroupAbsent(name, self._node.identity.node)
         else:
-            if ask.operation == Operation.PROPOSE:
-                group.propose(ask.body, done)
-            elif ask.operation == Operation.READ:
-                group.read(ask.body, done)
-            elif ask.operation == Operation.CHANGE:
-                self._change(group, _parse(ask.body), done)
+            if operation == Operation.PROPOSE:
+                group.propose(body, done)
+            elif operation == Operation.READ:
+                group.read(body, done)
+            elif operation == Operation.CHANGE:
+                self._change(group, _parse(body), done)
+            elif operation == Operation.DROP:
+                group.propose_end(_with_index(done))
             else:
-                done(_reply(self._do(group, ask.operation, _parse(ask.body))))
+                done(_reply(self._do(group, operation, _parse(body))))
             self._node.mark(group)
 
-    def _outcome(self, result: requests.Result) -> tuple[Outcome, int, bytes]:
-        if isinstance(result, requests.Answer):
-            return Outcome.DONE, result.index, result.reply
+    def _watch(
+        self, channel: Channel, name: str, number: int, body: bytes, done: requests.Done
+    ) -> None:
+        group = self._node.groups.get(name)
+        if group is None:
+            raise GroupAbsent(name, self._node.identity.node)
+        self.watching.begin(group, channel, number, body, done)
+        self._node.mark(group)
+
+    def _refuse(self, channel: Channel, name: str, number: int, error: LithifyError) -> None:
+        outcome, text = self._outcome(error)
+        channel.send(name, Answer(number, outcome, 0, text))
+
+    def _outcome(self, result: LithifyError) -> tuple[Outcome, bytes]:
         outcome, text = Outcome.REFUSED, str(result)
-        if isinstance(result, Dropped):
+        if isinstance(result, Dropped) and result.reason is not DropReason.NOT_A_VOTER:
             outcome = Outcome.NOT_NOW
             at = self._node.identity.book.get(result.leader)
             if result.reason is DropReason.NOT_LEADER and at is not None:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
+        elif isinstance(result, ClientTooSlow):
+            outcome = Outcome.NOT_NOW
         elif isinstance(result, OutcomeUnknown):
             outcome = Outcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = Outcome.ABSENT
-        return outcome, 0, text.encode()
+        return outcome, text.encode()
 
     # --- the operations that are not the machine's -------------------------------------------
 
@@ -156,10 +189,7 @@ class Answering:
         self._node.transport.learn({name: str(parse_address(str(at))) for name, at in book})
         _check_known(self._node, [each.node for each in change.changes if each.op != "-"])
 
-        def changed(result: requests.Result) -> None:
-            done(_reply({"index": result.index}) if isinstance(result, requests.Answer) else result)
-
-        group.propose_change(change, changed)
+        group.propose_change(change, _with_index(done))
 
     def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
         """What is done at once, or only begun."""
@@ -174,7 +204,7 @@ class Answering:
         elif operation == Operation.OVERVIEW:
             return group.overview()
         elif operation == Operation.MEMBERS:
-            seen, identity = group.overview(), self._node.identity
+            seen, identity = group.place(), self._node.identity
             book = identity.book | {identity.node: str(self._node.transport.address)}
             return {name: seen[name] for name in ("leader", "term", "members")} | {"book": book}
         else:
@@ -188,8 +218,45 @@ class Answering:
             "cluster": node.identity.cluster,
             "address": str(node.transport.address),
             "connected": node.transport.connected,
+            **node.wal_overview(),
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
         }
+
+
+def _send_replies(
+    channel: Channel, name: str, numbers: list[int], result: requests.Replies
+) -> None:
+    index, replies = result
+    # Together if they are small: a frame has a limit, which any one of them keeps.
+    step = len(replies) if sum(map(len, replies)) <= REPLIES_BYTES_MAX else 1
+    for at in range(0, len(replies), step):
+        some = slice(at, at + step)
+        channel.send(name, Answers(numbers[some], Outcome.DONE, index + at, replies[some]))
+
+
+def _fits(asks: Asks) -> bool:
+    return max(map(len, asks.bodies)) <= COMMAND_BYTES_MAX
+
+
+def _one(done: requests.RunDone, place: int) -> requests.Done:
+    """The callback of one request of a run."""
+
+    def ended(result: requests.Result) -> None:
+        if isinstance(result, requests.Answer):
+            done(slice(place, place + 1), requests.Replies(result.index, [result.reply]))
+        else:
+            done(slice(place, place + 1), result)
+
+    return ended
+
+
+def _with_index(done: requests.Done) -> requests.Done:
+    """Answers with where the change stands in the log."""
+
+    def ended(result: requests.Result) -> None:
+        done(_reply({"index": result.index}) if isinstance(result, requests.Answer) else result)
+
+    return ended
 
 
 def _reply(value: dict[str, Any]) -> requests.Answer:
@@ -199,7 +266,7 @@ def _reply(value: dict[str, Any]) -> requests.Answer:
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the body is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInput("the body is no JSON object")

@@ -106,6 +106,9 @@ class Channel(asyncio.BufferedProtocol):
         """Nobody is there any more."""
         if exc is not None:
             self.reason = str(exc)
+            if not self.greeted and self.certificate_names is not None:
+                # The other end looks at ours when the connection stands already, and hangs up.
+                self.reason += "; perhaps it does not take the certificate that was shown"
         self._buffer = bytearray()
         self._start = self._stop = 0
         self._queue.clear()

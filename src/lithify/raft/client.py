@@ -8,6 +8,8 @@
 2. Any number of requests may be under way; they share one connection to the node that leads.
 3. What was sent and not answered when a connection ended may have happened. A read is asked again;
    for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
+4. A watch has a connection of its own to the leader, over which comes what the group's machine
+   sends (`feed.py`). Its name is drawn anew for each.
 
 One event loop.
 """
@@ -17,36 +19,41 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.channel import Channel
+from lithify.raft.feed import Feed, Inbox
 from lithify.raft.operations import (
     MayHaveHappened,
     NoAnswer,
     Operation,
     Outcome,
     Refused,
+    encode_watch,
     parse_address,
 )
 from lithify.raft.transport import check_welcome, connect
-from lithify.raft.wire import WIRE_VERSION, Answer, Ask, Hello
+from lithify.raft.wire import WIRE_VERSION, Answer, Ask, Event, Hello
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from lithify.raft.operations import Address
     from lithify.raft.transport import Tls
 
-__all__ = ["RaftClient"]
+__all__ = ["Connection", "RaftClient"]
 
 CONNECT_S = 2.0
 WAIT_S = 0.05
 HOPS_MAX = 2
 TIMEOUT_S = 30.0
 
-_REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW)
+NAME_BYTES = 16
+
+_REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW, Operation.WATCH)
 
 
 @dataclass(slots=True)
@@ -56,6 +63,8 @@ class _Request:
     body: bytes
     under_way: bool = False
     """It was sent and not answered, and to do it twice may be wrong."""
+    asked: Address | None = None
+    """Who was asked last."""
     hops: int = 0
     """How often it was sent elsewhere."""
     absent: set[Address] = field(default_factory=set)
@@ -71,10 +80,13 @@ class RaftClient:
         if not addresses:
             raise InvalidInput("a client needs the address of at least one node")
         self._addresses = list(addresses)
+        self._tls = tls
+        self._feeds: list[Feed] = []
+        self._closed = False
         self._context = None if tls is None else tls.context(server=False)
         self._timeout_s = timeout_s
         self._at = addresses[0]
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._why = "nobody was asked"
 
@@ -90,7 +102,10 @@ class RaftClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; watches end too."""
+        self._closed = True
+        for feed in self._feeds:
+            feed.close()
         if self._connection is not None:
             self._connection.channel.close()
 
@@ -104,6 +119,8 @@ class RaftClient:
         except TimeoutError:
             what = f"{operation.name.lower()} was not answered within {self._timeout_s:g} s"
             kind = MayHaveHappened if request.under_way else NoAnswer
+            # Who has not answered this one may be silent for good.
+            self._turn_from(request.asked)
             raise kind(f"{what}: {self._why}") from None
         return answer.log_index, answer.body
 
@@ -111,6 +128,30 @@ class RaftClient:
         """The same, where both ways are JSON."""
         _, body = await self.ask(group, operation, json.dumps(given).encode())
         return json.loads(body)
+
+    async def watch(self, group: str, command_of: Callable[[bytes], bytes]) -> Feed:
+        """Be sent something by a group's machine; `command_of` a name has it begin."""
+        if self._closed:
+            raise NoAnswer("the client was closed")
+        name = token_bytes(NAME_BYTES)
+        addresses = list(dict.fromkeys((self._at, *self._addresses)))
+        own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s)
+        try:
+            body = encode_watch(name, command_of(name))
+            _, reply = await own.ask(group, Operation.WATCH, body)
+        except BaseException:
+            own.close()
+            raise
+        self._at = own.connection.address
+        feed = Feed(own.connection, group, reply)
+        self._feeds = [*(each for each in self._feeds if not each.over), feed]
+        return feed
+
+    @property
+    def connection(self) -> Connection:
+        """The one to the node that was asked last."""
+        assert self._connection is not None
+        return self._connection
 
     async def _try(self, request: _Request) -> Answer | None:
         """Ask once; None if it should be asked again."""
@@ -121,7 +162,8 @@ class RaftClient:
             await self._next()
             return None
         request.under_way = request.operation not in _REPEATABLE
-        answer = await connection.ask(request)
+        request.asked = connection.address
+        answer = await connection.ask(request.group, request.operation, request.body)
         if answer is None:
             self._why = f"{connection.address}: {connection.channel.reason}"
             if request.under_way:
@@ -137,7 +179,7 @@ class RaftClient:
     async def _go_on(self, request: _Request, address: Address, answer: Answer) -> None:
         """Find somebody else to ask; raises if that is of no use."""
         text = answer.body.decode(errors="replace")
-        if answer.outcome == Outcome.UNKNOWN:
+        if answer.outcome == Outcome.UNKNOWN and request.operation not in _REPEATABLE:
             raise MayHaveHappened(f"it may have happened or not: {text}")
         if answer.outcome == Outcome.ABSENT:
             request.absent.add(address)
@@ -157,28 +199,36 @@ class RaftClient:
         """Let somebody else be asked, after a while."""
         before = self._at
         await asyncio.sleep(WAIT_S)
-        if self._at == before:
+        self._turn_from(before)
+
+    def _turn_from(self, address: Address | None) -> None:
+        """Let the next one be asked, if it is this one's turn."""
+        if self._at == address:
             known = self._addresses
-            place = known.index(before) + 1 if before in known else 0
+            place = known.index(address) + 1 if address in known else 0
             self._at = known[place % len(known)]
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> Connection:
         """A connection to the node that is to be asked; requests of the same moment share it."""
         async with self._connecting:
             found = self._connection
             if found is None or found.address != self._at or found.channel.closed:
                 if found is not None:
                     found.retire()
-                found = _Connection(self._at)
-                async with asyncio.timeout(CONNECT_S):
-                    hello = Hello(WIRE_VERSION, "", "", "", "{}")
-                    await connect(self._at, hello, found.channel, self._context)
-                    await found.welcomed
+                found = Connection(self._at)
+                try:
+                    async with asyncio.timeout(CONNECT_S):
+                        hello = Hello(WIRE_VERSION, "", "", "", "{}")
+                        await connect(self._at, hello, found.channel, self._context)
+                        await found.welcomed
+                except BaseException:
+                    found.channel.abort("it was given up")
+                    raise
                 self._connection = found
             return found
 
 
-class _Connection:
+class Connection:
     """To one node."""
 
     def __init__(self, address: Address) -> None:
@@ -187,15 +237,20 @@ class _Connection:
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked: dict[int, asyncio.Future[Answer | None]] = {}
         self._number = 0
+        self._watch = 0
         self._retired = False
+        self.inbox = Inbox(lambda wanted: self.channel.read_on(wanted=wanted))
+        """What the machine sends over it, if there is a watch."""
 
-    async def ask(self, request: _Request) -> Answer | None:
+    async def ask(self, group: str, operation: Operation, body: bytes) -> Answer | None:
         """The answer; None if the connection ended before it."""
         self._number += 1
         number = self._number
+        if operation == Operation.WATCH:
+            self._watch = number
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
-        self.channel.send(request.group, Ask(number, request.operation, request.body))
+        self.channel.send(group, Ask(number, operation, body))
         try:
             return await future
         finally:
@@ -215,18 +270,28 @@ class _Connection:
             channel.greet("", "")
             self.welcomed.set_result(None)
             return
-        for _, answer in messages:
-            if not isinstance(answer, Answer):
-                raise ProtocolError(f"{type(answer).__name__} is no answer")
-            future = self._asked.get(answer.number)
-            if future is not None and not future.done():
-                future.set_result(answer)
+        for _, message in messages:
+            if isinstance(message, Event):
+                self.inbox.put(message.body)
+            elif isinstance(message, Answer):
+                self._answered(message)
+            else:
+                raise ProtocolError(f"{type(message).__name__} is no answer")
+
+    def _answered(self, answer: Answer) -> None:
+        future = self._asked.get(answer.number)
+        if future is not None and not future.done():
+            future.set_result(answer)
+        elif answer.number == self._watch:
+            # The second answer to it: nothing more will be sent.
+            self.inbox.end()
 
     def _lost(self, channel: Channel) -> None:
         if not self.welcomed.done():
             self.welcomed.set_exception(ProtocolError(channel.reason))
             # Nobody may wait for it any more.
             self.welcomed.exception()
+        self.inbox.end()
         for future in self._asked.values():
             if not future.done():
                 future.set_result(None)

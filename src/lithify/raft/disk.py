@@ -3,7 +3,8 @@
     write-ahead log   takes whatever the groups have handed in since its last round, makes it
                       durable with one fdatasync, and posts what is; meanwhile the next gathers
     segment writer    moves the entries of a full file to segments; the groups take them in, and
-                      only then it goes on with the next file
+                      only then it goes on with the next file. It also removes files that nobody
+                      needs, when the worker is done with them
     worker            one job at a time: snapshots and compaction
 
 A refused write is tried again, after a wait that grows to `REFUSED_S_MAX`; nothing is acknowledged
@@ -20,6 +21,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lithify.errors import WriteFailed
 from lithify.events import WriteRefused
 from lithify.logger import get_logger
 from lithify.raft.wal import Rolled
@@ -57,7 +59,7 @@ class Disk:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._ending = threading.Event()
-        self._rolled: queue.SimpleQueue[Rolled | None] = queue.SimpleQueue()
+        self._rolled: queue.SimpleQueue[Rolled | Callable[[], None] | None] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._worker = ThreadPoolExecutor(1, "raft-worker")
         self._threads = [
@@ -79,6 +81,14 @@ class Disk:
             self._post(done, result)
 
         self._worker.submit(call)
+
+    def remove(self, files: Callable[[], None]) -> None:
+        """Have files removed when all are done with them that were begun before.
+
+        What is left when the node ends is found by the next start.
+        """
+        if not self._ending.is_set():
+            self._worker.submit(self._rolled.put, files)
 
     async def close(self) -> None:
         """Write what was handed in, and end all threads; jobs that were not begun are dropped."""
@@ -108,8 +118,9 @@ class Disk:
             for event in events:
                 if isinstance(event, Rolled):
                     self._rolled.put(event)
-            if any(isinstance(event, WriteRefused) for event in events):
-                log.error("write refused", reason=str(events[0]))
+            refused = [event for event in events if isinstance(event, WriteRefused)]
+            if refused:
+                log.error("write refused", reason=str(refused[0]))
                 if self._ending.wait(refused_s):
                     return
                 refused_s = min(2 * refused_s, REFUSED_S_MAX)
@@ -118,13 +129,41 @@ class Disk:
 
     def _move(self) -> None:
         while (rolled := self._rolled.get()) is not None:
-            done = self._storage.flush(rolled)
+            if not isinstance(rolled, Rolled):
+                self._remove(rolled)
+                continue
+            done = self._flush(rolled)
+            if done is None:
+                return
             self._settled.clear()
             self._post(self._settle, rolled, done)
             # The next file's entries go behind these, which the groups must know of by then.
             while not self._settled.wait(IDLE_S):
                 if self._ending.is_set():
                     return
+
+    def _remove(self, files: Callable[[], None]) -> None:
+        try:
+            files()
+            return
+        except (OSError, WriteFailed) as error:
+            reason = str(error)
+        # Nobody needs them, and the next start tries again.
+        log.error("files not removed", reason=reason)
+
+    def _flush(self, rolled: Rolled) -> list[Flushed] | None:
+        """Write segments, again and again while the disk refuses; None if the node ends."""
+        refused_s = REFUSED_S_MIN
+        while True:
+            try:
+                return self._storage.flush(rolled)
+            except (OSError, WriteFailed) as error:
+                # The file of the write-ahead log stays, and what is torn is cut by the next try.
+                reason = str(error)
+            log.error("segments refused", file=rolled.number, reason=reason)
+            if self._ending.wait(refused_s):
+                return None
+            refused_s = min(2 * refused_s, REFUSED_S_MAX)
 
     def _settle(self, rolled: Rolled, done: list[Flushed]) -> None:
         try:

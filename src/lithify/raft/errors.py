@@ -5,6 +5,7 @@ LithifyError
 ├── EntryGone       an index that is compacted away
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
+├── ClientTooSlow   a client that does not take what it is sent
 └── OutcomeUnknown  nobody here knows whether a proposal was done
 """
 
@@ -12,7 +13,14 @@ from __future__ import annotations
 
 from lithify.errors import LithifyError
 
-__all__ = ["EntriesLost", "EntryGone", "GapInLog", "GroupAbsent", "OutcomeUnknown"]
+__all__ = [
+    "ClientTooSlow",
+    "EntriesLost",
+    "EntryGone",
+    "GapInLog",
+    "GroupAbsent",
+    "OutcomeUnknown",
+]
 
 
 class GapInLog(LithifyError):
@@ -53,8 +61,17 @@ class GroupAbsent(LithifyError):
         super().__init__(f"there is no group {group!r} on node {node}")
 
 
+class ClientTooSlow(LithifyError):
+    """A client that does not take what it is sent."""
+
+    def __init__(self, peer: str, limit_bytes: int) -> None:
+        self.peer = peer
+        self.limit_bytes = limit_bytes
+        super().__init__(f"client {peer} has {limit_bytes} bytes to take and does not")
+
+
 class OutcomeUnknown(LithifyError):
-    """A snapshot has passed the index of a proposal: it may have been done or not."""
+    """A proposal may have been done or not: this member was unseated, or a snapshot has passed."""
 
     def __init__(self, group: str, index: int) -> None:
         self.group = group

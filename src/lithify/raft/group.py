@@ -32,23 +32,35 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.clock import Clock, SystemClock
 from lithify.errors import LithifyError
+from lithify.events import WriteRefused
 from lithify.raft.appends import Appends
+from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.compactor import CompactionSettings, Compactor, Outcome
 from lithify.raft.core import (
     Applied,
     Config,
     CoreSettings,
-    EntryKind,
+    DropReason,
     RaftCore,
+    ReadDropped,
     Role,
     StorageAppended,
     Unreachable,
 )
+from lithify.raft.core.values import entry_bytes
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
-from lithify.raft.machine import Checkpoint, Meta, ReadEntries, ReleaseCursor, Timer
+from lithify.raft.machine import (
+    Checkpoint,
+    ReadEntries,
+    ReleaseCursor,
+    Timer,
+)
+from lithify.raft.membership import LONELY_TICKS, MemberGone, believes, gone_word
+from lithify.raft.names import group_of, key_of
+from lithify.raft.overview import disk_overview, place_overview
 from lithify.raft.receiving import Receiving
-from lithify.raft.requests import Answer, Proposals, Reads, unwrap
+from lithify.raft.requests import Answer, Proposals, Reads, single, unwrap_many
 from lithify.raft.rewriting import Rewriter, RewriteSettings
 from lithify.raft.sending import Sending, SendingSettings
 from lithify.raft.snapshotting import Moment, Snapshotting
@@ -57,12 +69,12 @@ from lithify.raft.wal import Resend, StateSaved, Written
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
-    from lithify.raft.core import ConfChange, Message, Ready
+    from lithify.raft.core import ConfChange, Message, Ready, Status
     from lithify.raft.entry import Entry
     from lithify.raft.machine import Effect, Machine
-    from lithify.raft.requests import Done
+    from lithify.raft.requests import Done, RunDone
     from lithify.raft.segment_writer import Flushed
     from lithify.raft.storage import RaftStorage
     from lithify.raft.wal import WalEvent
@@ -70,6 +82,10 @@ if TYPE_CHECKING:
 __all__ = ["Group", "GroupSettings"]
 
 S = TypeVar("S")
+
+PATIENCE_ELECTIONS = 3
+"""Election timeouts that clients of an unseated leader wait for the next one: one that fails, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,7 @@ class Group(Generic[S]):
         self.settings = settings
         self._storage = storage
         self._machine = machine
+        self._apply_many = apply_many_of(machine)
         own = storage.groups.get(name) or storage.create(name)
         self._own = own
         view = StoredLog(own, settings.members)
@@ -123,7 +140,7 @@ class Group(Generic[S]):
         core_settings = settings.core(node, draw)
         self._core = RaftCore(core_settings, view)
         self._appends = Appends(name, storage.wal, own.log)
-        self._proposals = Proposals(name)
+        self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)
         self._reads = Reads(draw(2**62), core_settings.election_ticks)
         self._snapshots = Snapshotting(own, machine, settings.snapshot_entries)
         self._sending = Sending(node, own, settings.sending, draw)
@@ -137,7 +154,7 @@ class Group(Generic[S]):
         self._rolled: int | None = None
         self._roll_asked = False
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
-        self._ticks = 0
+        self._ticks = self._lonely_ticks = 0
         self._timers: dict[bytes, tuple[int, bytes]] = {}
         self._out = Outgoing()
 
@@ -146,7 +163,9 @@ class Group(Generic[S]):
     def tick(self) -> None:
         """One unit of time went by."""
         self._ticks += 1
+        self._lonely_ticks = 0 if self._leader else self._lonely_ticks + 1
         self._core.tick()
+        self._proposals.tick(leads=self._role is Role.LEADER)
         self._reads.tick()
         self._sending.tick()
         self._receiving.tick()
@@ -156,7 +175,7 @@ class Group(Generic[S]):
             for name, (due, command) in list(self._timers.items()):
                 if due <= self._ticks:
                     del self._timers[name]
-                    self._proposals.add(command, _nobody)
+                    self._proposals.add([command], _nobody)
 
     def receive(self, message: Message) -> None:
         """A message of another member."""
@@ -173,7 +192,11 @@ class Group(Generic[S]):
 
     def propose(self, command: bytes, done: Done) -> None:
         """Have a command applied, on the leader; `done` gets the machine's reply or an error."""
-        self._proposals.add(command, done)
+        self._proposals.add([command], single(done))
+
+    def propose_many(self, commands: Sequence[bytes], done: RunDone) -> None:
+        """Have a run of commands applied, in this order; `done` is told of stretches of it."""
+        self._proposals.add(commands, done)
 
     def propose_change(self, change: ConfChange, done: Done) -> None:
         """Change the members."""
@@ -182,6 +205,16 @@ class Group(Generic[S]):
     def read(self, query: bytes, done: Done) -> None:
         """Ask the machine, on any member; what was answered before this call is seen."""
         self._reads.add(query, done)
+
+    def dismiss_but(self, present: Container[bytes]) -> None:
+        """Have the machine send nothing any more to those who are not there, if this one leads."""
+        for name in self._machine.audience(self._at.state) if self.leading_term else ():
+            if name not in present:
+                self._proposals.add([self._machine.farewell(name)], _nobody)
+
+    def propose_end(self, done: Done) -> None:
+        """Let the group be no more."""
+        self._proposals.add_change(None, done)
 
     def transfer(self, to: str) -> None:
         """Hand leadership over; `TransferDropped` if that cannot be."""
@@ -215,6 +248,9 @@ class Group(Generic[S]):
             self._appends.saved(event.state)
         elif isinstance(event, Resend) and event.group == self.name:
             self._appends.resend(event)
+        elif isinstance(event, WriteRefused):
+            # Nothing is applied and answered here before it is durable; another may be able to.
+            self._core.hand_over()
 
     def settled(self, flushed: Flushed) -> None:
         """Entries of this group went to segments, and the storage has taken them in.
@@ -254,12 +290,14 @@ class Group(Generic[S]):
         while True:
             while not _is_empty(ready := self._core.ready()):
                 self._do_ready(ready)
+            self._follow(ready)
             self._answer_reads()
             self._transfer()
             self._install()
             if not self._acknowledge():
                 break
-        self._begin_jobs()
+        if not self._at.ended:
+            self._begin_jobs()
         out, self._out = self._out, Outgoing()
         return out
 
@@ -267,19 +305,20 @@ class Group(Generic[S]):
         if asked:
             wanted = None if ready.append is None else ready.append.snapshot
             self._receiving.answered(wanted, ready.commit)
-        if (ready.term, ready.leader, ready.role) != (self._term, self._leader, self._role):
-            self._follow(ready)
+        self._follow(ready)
         self._out.messages += ready.messages
         if ready.append is not None:
             self._appends.hand_in(ready.append)
-        if ready.apply:
+        if ready.apply and not self._at.ended:
             self._apply(ready.apply)
         for request in ready.snapshots:
             self._sending.begin(request)
         self._reads.confirmed(ready.reads)
 
     def _follow(self, ready: Ready) -> None:
-        """Term, leader or role have changed."""
+        """Take in who leads now; a leader that steps down has nothing else to say."""
+        if (ready.term, ready.leader, ready.role) == (self._term, self._leader, self._role):
+            return
         if ready.term != self._term:
             self._receiving.abort()
         if (ready.term, ready.leader) != (self._term, self._leader):
@@ -299,24 +338,22 @@ class Group(Generic[S]):
     # --- applying ---------------------------------------------------------------------------
 
     def _apply(self, entries: list[Entry]) -> None:
-        at, machine = self._at, self._machine
-        size = 0
-        for entry in entries:
-            reply = b""
-            effects: Sequence[Effect] = ()
-            if entry.kind == EntryKind.COMMAND:
-                time_ms, command = unwrap(entry.payload)
-                meta = Meta(entry.index, entry.term, time_ms)
-                at.state, reply, effects = machine.apply(meta, command, at.state)
-            elif entry.kind == EntryKind.CONFIG:
-                at.config = Config.parse(entry.payload)
-            at.index, at.term = entry.index, entry.term
-            size += len(entry.payload)
-            if effects:
-                self._do_effects(effects)
-            self._proposals.applied(entry, reply, self._leader)
-        self._snapshots.applied(len(entries), size)
-        self._core.step(Applied(at.index))
+        members = self._at.config.members
+        for step in apply_entries(self._apply_many, self._at, entries):
+            if step.effects:
+                self._do_effects(step.effects)
+            self._proposals.applied(step.index, step.term, step.replies, self._leader)
+        self._snapshots.applied(len(entries), entry_bytes(entries))
+        self._core.step(Applied(self._at.index))
+        if self._at.ended or members != self._at.config.members:
+            self._tell_gone(members)
+
+    def _tell_gone(self, members: frozenset[str]) -> None:
+        """Some of these may have been removed; or the group is no more."""
+        for who in sorted(members - {self.node}):
+            word = self.gone_word(who)
+            if word is not None:
+                self._out.messages.append(word)
 
     def _do_effects(self, effects: Sequence[Effect]) -> None:
         leads = self._role is Role.LEADER
@@ -334,7 +371,7 @@ class Group(Generic[S]):
                 self._out.sends.append(effect)
 
     def _read_commands(self, indexes: Sequence[int]) -> list[bytes]:
-        return [unwrap(entry.payload)[1] for entry in self._own.log.read(indexes)]
+        return unwrap_many([entry.payload for entry in self._own.log.read(indexes)])[1]
 
     def _answer_reads(self) -> None:
         for query, done in self._reads.take_due(self._at.index):
@@ -357,7 +394,7 @@ class Group(Generic[S]):
                 self._rewriter.settled()
             else:
                 self._rewriter.moved(len(command))
-                self._proposals.add(command, lambda _: self._rewriter.settled())
+                self._proposals.add([command], lambda *_: self._rewriter.settled())
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -410,38 +447,72 @@ class Group(Generic[S]):
         return self._leader
 
     @property
+    def ended(self) -> bool:
+        """Is the group no more? Then all that is left to do is to give its files back."""
+        return self._at.ended
+
+    @property
+    def is_lonely(self) -> bool:
+        """Is it time to ask others whether this is a member at all?"""
+        return self._lonely_ticks > 0 and self._lonely_ticks % LONELY_TICKS == 0
+
+    def gone_word(self, who: str) -> MemberGone | None:
+        """What this member can tell one that is none any more."""
+        status = self._core.status()
+        if self._at.ended:
+            return MemberGone(self.node, who, status.term, self._at.index, ended=True)
+        return gone_word(status, self._at.term, who)
+
+    def believes(self, word: MemberGone) -> bool:
+        """Is this member none any more, if somebody says so?"""
+        return believes(self._core.status(), word)
+
+    def close(self, error: LithifyError | None) -> None:
+        """Answer all who wait; without an error, with that nobody here knows."""
+        self._proposals.close(error)
+        self._reads.close(error or ReadDropped(DropReason.NO_LEADER))
+        self._sending.stop()
+        self._receiving.abort()
+
+    @property
+    def term(self) -> int:
+        """The term that this member is in."""
+        return self._core.term
+
+    @property
+    def leading_term(self) -> int:
+        """The term in which this member leads; 0 if it does not."""
+        return self._term if self._role is Role.LEADER else 0
+
+    @property
     def applied_index(self) -> int:
         """Of the last entry that the machine has seen."""
         return self._at.index
 
     def overview(self) -> dict[str, Any]:
         """Everything worth seeing, as it can be printed."""
-        status, log = self._core.status(), self._own.log
         return {
-            "group": self.name,
+            "group": group_of(self.name),
+            "key": key_of(self.name),
             "node": self.node,
-            "role": str(status.role),
-            "term": status.term,
-            "leader": status.leader,
-            "members": str(status.config),
-            "last_index": status.last_index,
-            "durable_index": status.stable,
-            "commit_index": status.commit,
+            **self.place(),
             "applied_index": self._at.index,
-            "snapshot_index": log.snapshot_index,
             "snapshots_taken": self._snapshots.taken,
-            "live_entries": len(log.state.live),
-            "live_ranges": int(log.state.live.starts.size),
-            "segments": len(log.segments.spans),
-            "segment_bytes": sum(span.ref.frame_bytes for span in log.segments.spans),
-            "table_entries": len(log.table),
+            **disk_overview(self._storage.fs, self._own),
             **self._compactor.overview(),
-            "peers": status.progress,
         }
 
+    def status(self) -> Status:
+        """What the consensus core knows."""
+        return self._core.status()
 
-def _nobody(_: object) -> None:
-    """A timer's command: nobody waits for it."""
+    def place(self) -> dict[str, Any]:
+        """Where this member stands in the group, as it can be printed."""
+        return place_overview(self._core.status())
+
+
+def _nobody(*_: object) -> None:
+    """Waits for the commands of timers, and for those that take leave of somebody."""
 
 
 def _is_empty(ready: Ready) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lithify.raft.core.values import entry_bytes
+from lithify.raft.core.values import entry_bytes, fit
 from lithify.raft.errors import EntriesLost, EntryGone
 from lithify.raft.snapshots import Place
 
@@ -131,11 +131,14 @@ class GroupLog:
         found: list[Entry] = []
         room = bytes_max
         for low in range(start, stop, 256):
-            for entry in self.read(range(low, min(stop, low + 256))):
-                room -= entry_bytes([entry])
-                if room < 0 and found:
-                    return found
-                found.append(entry)
+            high = min(stop, low + 256)
+            some = self.table.get_run(low, high) or self.read(range(low, high))
+            size = entry_bytes(some)
+            if size > room:
+                fitting = fit(some, room)
+                return found if found and entry_bytes(fitting) > room else found + fitting
+            found += some
+            room -= size
         return found
 
     def read(self, indexes: Sequence[int]) -> list[Entry]:

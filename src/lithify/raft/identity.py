@@ -1,11 +1,23 @@
-"""Who a node is: the one file of its directory that is not about its logs.
+"""Who a node is, and which groups it has: the one file of its directory that is not about a log.
 
     NODE    one checked line, replaced as a whole
-            {"version": 1, "node": "n1", "cluster": "raft", "book": {"n2": "127.0.0.1:7002"},
-             "groups": {"default": ["n1", "n2", "n3"]}}
+            {"version": 2, "node": "n1", "cluster": "raft", "book": {"n2": "127.0.0.1:7002"},
+             "groups": {"default": ["n1", "n2", "n3"]},
+             "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
+             "dropped": ["jobs@0a51cc23f08e9b17"]}
 
-`book` says where other nodes were last reached. `groups` has the members that each group had when
-it was created, which no log entry says; empty for a group that this node was added to later.
+`book` says where other nodes were last reached.
+
+`groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
+when it was created, which no log entry says; none for a group that this node was added to later.
+Files of a group that is not in it are removed when the node starts, and what the write-ahead log
+has of it is passed over. So a group begins when it is written here, before its first file is, and
+ends when it is not any more, before the last file goes. A crash between the two leaves nothing that
+counts.
+
+`left` is about groups that this node was removed from: how often, its term, and term and index of
+its last entry, which it is bound by if it is added again (`membership.py`). Its files then have
+another name. `dropped` has the groups that are no more for anybody: who asks for them is told so.
 
 A directory belongs to one node of one cluster for good. Votes and entries were given in that name:
 who took it over without them could help to choose a leader that lacks what was acknowledged.
@@ -22,14 +34,16 @@ from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import write_atomic
 from lithify.raft.core.config import check_name
-from lithify.raft.names import NODE
+from lithify.raft.membership import NEVER_LEFT, Left
+from lithify.raft.names import NODE, files_name
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
+    from lithify.raft.core.core import Status
 
 __all__ = ["Identity"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Identity:
@@ -44,6 +58,8 @@ class Identity:
         self.cluster = cluster
         self.book: dict[str, str] = {}
         self.groups: dict[str, list[str]] = {}
+        self.left: dict[str, Left] = {}
+        self.dropped: list[str] = []
         if not fs.exists(self._path):
             self.is_new = True
             return
@@ -52,13 +68,15 @@ class Identity:
         if len(lines) != 1:
             raise DamagedFile(self._path, 0, f"has {len(lines)} lines, not one")
         value = json.loads(lines[0][1])
-        if value["version"] != _VERSION:
+        if value["version"] not in (1, _VERSION):
             raise UnsupportedVersion(self._path, value["version"], _VERSION)
         owner = (value["node"], value["cluster"])
         if owner != (node, cluster):
             what = f"{directory} belongs to node {owner[0]} of cluster {owner[1]}"
             raise InvalidInput(f"{what}, not to {node} of {cluster}")
         self.book, self.groups = value["book"], value["groups"]
+        self.left = {key: Left(*left) for key, left in value.get("left", {}).items()}
+        self.dropped = value.get("dropped", [])
 
     def save(self) -> None:
         """Make it durable."""
@@ -68,8 +86,36 @@ class Identity:
             "cluster": self.cluster,
             "book": self.book,
             "groups": self.groups,
+            "left": self.left,
+            "dropped": self.dropped,
         }
         write_atomic(self._fs, self._path, encode_line(json.dumps(value)))
+
+    def files_of(self, key: str) -> str:
+        """How the files of a group are called here."""
+        return files_name(key, self.left.get(key, NEVER_LEFT).times)
+
+    @property
+    def files(self) -> set[str]:
+        """How the files of all groups are called that this node has."""
+        return set(map(self.files_of, self.groups))
+
+    def begin(self, key: str, members: list[str]) -> None:
+        """Have a group from now on."""
+        self.groups[key] = members
+        self.save()
+
+    def drop(self, key: str) -> None:
+        """Have a group no more, and never again."""
+        del self.groups[key]
+        self.dropped.append(key)
+        self.save()
+
+    def leave(self, key: str, status: Status) -> None:
+        """Have a group no more, unless it is begun again; it has come this far."""
+        del self.groups[key]
+        self.left[key] = self.left.get(key, NEVER_LEFT).again(status)
+        self.save()
 
     def learn(self, book: dict[str, str]) -> bool:
         """Take in where nodes are reached; were some elsewhere before?"""

@@ -20,6 +20,7 @@ A query:
 
     GET        1  kind, then the key
     SCAN       1  kind, 4  rows at most, 2  length of the prefix, prefix, key to go on behind
+                  the answer ends early, with the row that makes it `SCAN_BYTES_MAX` or more
 
 A reply:
 
@@ -43,15 +44,16 @@ the same.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import sha256
 
 from lithify.errors import InvalidInput, ProtocolError
 
 __all__ = [
     "KEY_BYTES_MAX",
+    "SCAN_BYTES_MAX",
     "SCAN_ROWS_MAX",
     "Kind",
     "Outcome",
@@ -79,6 +81,7 @@ __all__ = [
 
 KEY_BYTES_MAX = 2**16 - 1
 SCAN_ROWS_MAX = 10_000
+SCAN_BYTES_MAX = 8 * 2**20
 
 HEAD = struct.Struct("<BH")
 INDEX = struct.Struct("<Q")
@@ -123,7 +126,8 @@ class Outcome(IntEnum):
     ABSENT = 2
     """There is no such key."""
     RESET = 3
-    """Of a watch: keys were deleted since. All that is there now will be sent."""
+    """Of a watch: keys were deleted since, or too much has changed. Forget what was known, and read
+    all there is; what changes from the reply's revision on is sent."""
     INVALID = 4
     """Nobody could understand it; nothing changed."""
 
@@ -162,7 +166,7 @@ class WatchEvent:
 
 def digest_of(value: bytes) -> bytes:
     """What the machine knows of a value."""
-    return hashlib.sha256(value).digest()[:16]
+    return sha256(value).digest()[:16]
 
 
 def _headed(kind: Kind, key: bytes) -> bytes:
@@ -200,7 +204,8 @@ def rewrite(key: bytes, index: int, value: bytes) -> bytes:
 def watch(prefix: bytes, watcher: bytes, known: int = 0) -> bytes:
     """Be told of all changes of keys with a prefix, also of those above a revision that is known.
 
-    Of those before this command only the last of each key is told.
+    Of those before this command only the last of each key is told. Above all revisions, known
+    means that only what comes from now on is.
     """
     return _headed(Kind.WATCH, prefix) + INDEX.pack(known) + watcher
 
@@ -242,8 +247,13 @@ def value_at(command: bytes) -> bytes:
 
 def parse_scan(query: bytes) -> tuple[int, bytes, bytes]:
     """(rows at most, prefix, key to go on behind) of a SCAN."""
-    _, rows_max, length = _SCAN.unpack_from(query)
+    try:
+        _, rows_max, length = _SCAN.unpack_from(query)
+    except struct.error:
+        raise ProtocolError(f"a scan of {len(query)} bytes") from None
     at = _SCAN.size + length
+    if at > len(query) or not 1 <= rows_max <= SCAN_ROWS_MAX:
+        raise ProtocolError(f"a scan for {rows_max} rows with a prefix of {length} bytes")
     return rows_max, query[_SCAN.size : at], query[at:]
 
 

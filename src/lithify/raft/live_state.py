@@ -68,3 +68,7 @@ class LiveStates:
 
     def __setitem__(self, group: str, state: LiveState) -> None:
         self._rows[group] = state
+
+    def remove(self, group: str) -> None:
+        """A group is no more."""
+        self._rows.pop(group, None)

@@ -12,7 +12,8 @@ A group calls, always in its own thread:
 1. `init` for the first state, or `load` with what `save` has given, in whatever thread.
 2. `apply` for every command, in the order of the log, on every member. Its result may depend on
    nothing but its arguments: all members must come to the same state. It may change the state in
-   place and give it back.
+   place and give it back. A machine that has `apply_many` gets whole runs of commands instead, so
+   that what one costs is not spent on calls.
 3. `query` for a read; it changes nothing. `read_entries` gives the commands at indexes that are
    live, which is how values that were left in the log are found again.
 4. `live_indexes` and `save`, one after the other, when a snapshot is to be taken. `save` returns at
@@ -20,6 +21,8 @@ A group calls, always in its own thread:
    what it needs. About `PIECE_BYTES` a piece.
 5. `rewrite_command` to move a live entry to the head of the log: a command that does for the old
    index what the entry did, if it still counts then; None if there is nothing to move.
+6. `audience` and `farewell`, on the leader: of those that the machine would send to, the ones
+   that are not there any more are taken leave of, by a command.
 
 An index that was not live at one snapshot is never live again, and none above the snapshot is.
 
@@ -32,7 +35,7 @@ made to show it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,9 +45,11 @@ if TYPE_CHECKING:
     ReadCommands = Callable[[Sequence[int]], list[bytes]]
 
 __all__ = [
+    "Batch",
     "Checkpoint",
     "Effect",
     "Machine",
+    "ManyMachine",
     "Meta",
     "ReadEntries",
     "ReleaseCursor",
@@ -62,6 +67,18 @@ class Meta(NamedTuple):
     term: int
     time_ms: int
     """The clock of the leader that took the command; the same on all members, but it may jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Commands of one term that follow each other in the log."""
+
+    index: int
+    """Of the first."""
+    term: int
+    times_ms: list[int]
+    """As in `Meta`, of each."""
+    commands: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +147,28 @@ class Machine(Protocol[S]):
     def rewrite_command(self, state: S, index: int, command: bytes) -> bytes | None:
         """A command that does again what the one at a live index did."""
 
+    def audience(self, state: S) -> Iterable[bytes]:
+        """The names that it may `Send` something to."""
+
+    def farewell(self, name: bytes) -> bytes:
+        """A command after which nothing is sent to a name any more."""
+
     def save(self, state: S) -> Iterable[bytes]:
         """The state in pieces."""
 
     def load(self, pieces: Iterable[bytes]) -> S:
         """The state that `save` has given."""
+
+
+@runtime_checkable
+class ManyMachine(Protocol[S]):
+    """A machine that applies runs of commands."""
+
+    def apply_many(
+        self, batch: Batch, start: int, state: S
+    ) -> tuple[S, list[bytes], Sequence[Effect]]:
+        """(state, replies, effects) of the commands of a batch from the place `start` on.
+
+        It stops behind the first one that has effects, so that they are done before the next
+        command is applied, and is then called again for those that have no reply yet.
+        """

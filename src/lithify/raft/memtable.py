@@ -13,7 +13,9 @@ entries that only the group's thread takes away.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from operator import attrgetter
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MemTable"]
 
+_INDEX = attrgetter("index")
+_PAYLOAD = attrgetter("payload")
+
 
 class MemTable:
     """See the module."""
@@ -35,7 +40,7 @@ class MemTable:
     def __init__(self, group: str, entries: dict[int, Entry] | None = None) -> None:
         self._group = group
         self._entries = entries if entries is not None else {}
-        self._bytes = sum(len(entry.payload) for entry in self._entries.values())
+        self._bytes = _payload_bytes(self._entries.values())
         self.last = next(reversed(self._entries), None)
         """The highest index in it; stays when entries go to segments."""
 
@@ -56,6 +61,11 @@ class MemTable:
         """The entry, if it is here."""
         return self._entries.get(index)
 
+    def get_run(self, start: int, stop: int) -> list[Entry]:
+        """The entries from `start` up to `stop`, if all of them are here; else none."""
+        found = list(map(self._entries.get, range(start, stop)))
+        return [] if None in found else cast("list[Entry]", found)
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries that follow each other; what they overwrite is cut off."""
         first = entries[0].index
@@ -64,12 +74,14 @@ class MemTable:
                 raise GapInLog(self._group, self.last + 1, first)
             if first <= self.last:
                 self.cut(first)
-        for number, entry in enumerate(entries, first):
-            if entry.index != number:
-                raise GapInLog(self._group, number, entry.index)
-            self._entries[number] = entry
-            self._bytes += len(entry.payload)
-        self.last = entries[-1].index
+        indexes = list(map(_INDEX, entries))
+        expected = range(first, first + len(entries))
+        if indexes != list(expected):
+            pairs = zip(expected, indexes, strict=True)
+            raise GapInLog(self._group, *next(pair for pair in pairs if pair[0] != pair[1]))
+        self._entries.update(zip(indexes, entries, strict=True))
+        self._bytes += _payload_bytes(entries)
+        self.last = indexes[-1]
 
     def append_sparse(self, entry: Entry, previous: int) -> None:
         """Add the entry that comes after `previous` in a sequence with gaps."""
@@ -93,12 +105,8 @@ class MemTable:
         if first is None or first > state.snapshot_index:
             return
         # Ascending, so this ends with the snapshot.
-        below = []
-        for index in self._entries:
-            if index > state.snapshot_index:
-                break
-            below.append(index)
-        indexes = np.array(below, dtype=np.int64)
+        below = takewhile(state.snapshot_index.__ge__, self._entries)
+        indexes = np.fromiter(below, dtype=np.int64)
         self._remove(indexes[~state.live.contains_many(indexes)].tolist())
 
     def flushed(self, indexes: Indexes) -> None:
@@ -107,6 +115,9 @@ class MemTable:
             found = (self._entries.get(index) for index in range(first, last + 1))
             self._remove([e.index for e in found if e is not None and e.term == term])
 
-    def _remove(self, indexes: Iterable[int]) -> None:
-        for index in indexes:
-            self._bytes -= len(self._entries.pop(index).payload)
+    def _remove(self, indexes: list[int]) -> None:
+        self._bytes -= _payload_bytes(list(map(self._entries.pop, indexes)))
+
+
+def _payload_bytes(entries: Iterable[Entry]) -> int:
+    return sum(map(len, map(_PAYLOAD, entries)))

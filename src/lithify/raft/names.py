@@ -14,6 +14,12 @@
     groups/GROUP/checkpoints/TERM_INDEX/    the same, of what may become a snapshot
     *.tmp                                   a replacement or a directory that did not finish
 
+A group has three names. People say `orders`. Nodes say `orders@5f0c…`, its key: 16 digits that were
+drawn when it was created, so that nothing of a group that was dropped is taken for one of the same
+name that came later. Files, here and in the write-ahead log, are called by the key, and `~1`, `~2`…
+if this node was a member before and has given its files back. No such name is used twice. The group
+that nodes begin with has the key `default`: all of them must come to the same.
+
 Names of one kind sort as their numbers do. Pure.
 """
 
@@ -34,9 +40,14 @@ __all__ = [
     "SNAPSHOTS",
     "WAL",
     "check_group",
+    "check_key",
     "compacting_name",
+    "files_name",
+    "group_of",
     "install_name",
+    "key_of",
     "link_name",
+    "new_key",
     "parse_compacting",
     "parse_link",
     "parse_segment",
@@ -60,6 +71,7 @@ PLACE = "place"
 GROUP_CHARACTERS_MAX = 64
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_KEY = re.compile(rf"{_GROUP.pattern}(@[0-9a-f]{{16}})?")
 _WAL = re.compile(r"(\d{16})\.wal")
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _LINK = re.compile(r"(\d{16})\.link")
@@ -73,6 +85,34 @@ def check_group(group: str) -> str:
         limit = f"1 to {GROUP_CHARACTERS_MAX} letters, digits, '_', '.' or '-'"
         raise InvalidInput(f"group {group!r} must have {limit}, the first a letter or digit")
     return group
+
+
+def new_key(group: str, number: int) -> str:
+    """The key of a new group, of a number below 2^64 that was drawn."""
+    return f"{check_group(group)}@{number:016x}"
+
+
+def check_key(key: str) -> str:
+    """A key that somebody else has sent, if it can be one."""
+    check_group(group_of(key))
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(f"{key!r} is no key of a group")
+    return key
+
+
+def files_name(key: str, times: int) -> str:
+    """How a group's files are called on a node that was a member so many times before."""
+    return f"{key}~{times}" if times else key
+
+
+def key_of(files: str) -> str:
+    """The key of the group whose files are called so."""
+    return files.partition("~")[0]
+
+
+def group_of(name: str) -> str:
+    """What people call the group of a key, or of files."""
+    return key_of(name).partition("@")[0]
 
 
 def install_name(group: str, index: int) -> str:

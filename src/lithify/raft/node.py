@@ -14,7 +14,11 @@
    closed. A stop without all that loses nothing either.
 
 A message of a leader to a group that is not known here begins it, without members: the node was
-added to it, and the log will say who they are.
+added to it, and the log will say who they are. A group that has ended, or that this node was
+removed from (`membership.py`), is struck off the list of its groups, and then its files go.
+
+Clients call a group by its name, nodes among themselves by its key, and its files are called by
+both and more (`names.py`). Of groups with the same name a node has one at most.
 
 An error of the disk's threads, or of a group, ends the node: what it would do next is not known.
 
@@ -27,16 +31,22 @@ import asyncio
 import random
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import InvalidInput, InvalidSetting
+from lithify.errors import InvalidInput, InvalidSetting, ProtocolError
+from lithify.events import WriteRefused
 from lithify.logger import get_logger
 from lithify.raft.answering import Answering
 from lithify.raft.core import AppendRequest, Config, Heartbeat
+from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
+from lithify.raft.errors import GroupAbsent
 from lithify.raft.group import Group, GroupSettings
 from lithify.raft.identity import Identity
-from lithify.raft.names import check_group
+from lithify.raft.membership import NEVER_LEFT, MemberGone, MemberQuery
+from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
+from lithify.raft.overview import wal_overview
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.transfer import SnapshotOffer
 from lithify.raft.transport import Handlers, Transport
@@ -114,26 +124,37 @@ class RaftNode:
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
-        self._storage.open_groups(self._live_of)
+        # Who has lost that file does not lose its groups as well.
+        self._storage.open_groups(self._live_of, None if identity.is_new else identity.files)
         identity.book |= settings.peers
         if identity.is_new and not settings.join:
             identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
         identity.save()
-        for name in {*self._storage.groups, *identity.groups}:
-            self._begin(name)
+        for key in {*map(key_of, self._storage.groups), *identity.groups}:
+            self._begin(key)
 
     def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
         """What a state needs of its log; all groups here have the same kind of machine."""
         machine = self._make_machine()
         return machine.live_indexes(machine.load(pieces))
 
-    def _begin(self, name: str) -> Group[Any]:
-        members = Config(frozenset(self.identity.groups.get(name, ())))
+    def _begin(self, key: str) -> Group[Any]:
+        identity, files = self.identity, self.identity.files_of(key)
+        members = Config(frozenset(identity.groups.get(key, ())))
         settings = replace(self.settings.group, members=members)
+        own = self._storage.groups.get(files) or self._storage.create(files)
+        left = identity.left.get(key, NEVER_LEFT)
+        if own.hard_state.term <= left.term:
+            own.hard_state = HardState(left.term + 1, identity.node)
         machine = self._make_machine()
-        group = Group(self._storage, name, self.identity.node, machine, settings, self._draw)
-        self.groups[name] = group
+        group = Group(self._storage, files, identity.node, machine, settings, self._draw)
+        self.groups[group_of(key)] = group
         return group
+
+    def _find(self, files: str) -> Group[Any] | None:
+        """The group whose files are called so, if it is here."""
+        group = self.groups.get(group_of(files))
+        return group if group is not None and group.name == files else None
 
     # --- running ----------------------------------------------------------------------------
 
@@ -147,6 +168,7 @@ class RaftNode:
                 self._storage, written=self._written, flushed=self._flushed, failed=self._fail
             )
             stack.push_async_callback(self._disk.close)
+            self._storage.removing = self._disk.remove
             self._answering = Answering(self)
             handlers = Handlers(
                 self._heard, self._answering.ask, self._unreachable, self._answering.forget
@@ -177,12 +199,18 @@ class RaftNode:
                 for group in self.groups.values():
                     group.tick()
                     self.mark(group)
+                    if group.is_lonely:
+                        self._ask_whether_member(group)
+                self._answering.watching.ticked(self.groups.values())
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What fails in the block ends the node."""
+        """What fails in the block ends the node, but for what a peer should not have sent."""
         try:
             yield
+        except ProtocolError:
+            # Ends the connection that it came over.
+            raise
         except Exception as error:  # noqa: BLE001  (see the module)
             self._fail(error)
 
@@ -195,7 +223,7 @@ class RaftNode:
 
     def mark(self, group: Group[Any]) -> None:
         """Something has happened to a group: it works before the loop waits again."""
-        self._marked[group.name] = group
+        self._marked[group_of(group.name)] = group
         if not self._working:
             self._working = True
             asyncio.get_running_loop().call_soon(self._work)
@@ -206,34 +234,59 @@ class RaftNode:
             for group in marked.values():
                 out = group.work()
                 for message in out.messages:
-                    self.transport.send(group.name, message)
+                    self.transport.send(key_of(group.name), message)
                 for job in out.jobs:
                     self._run_job(group, job)
+                self._answering.watching.worked(group, out.sends)
+                if group.ended:
+                    self._give_back(group, ended=True)
 
     def _run_job(self, group: Group[Any], job: Job) -> None:
         def done(result: object) -> None:
             if isinstance(result, Exception):
                 log.error("a job failed", group=group.name, job=job.what, reason=str(result))
-            with self._guarded():
-                group.job_done(job, result)
-            self.mark(group)
+            if self._find(group.name) is group:
+                with self._guarded():
+                    group.job_done(job, result)
+                self.mark(group)
 
         self._disk.run(job, done)
 
     # --- what happens -----------------------------------------------------------------------
 
-    def _heard(self, name: str, message: Message) -> None:
-        group = self.groups.get(name)
+    def _heard(self, key: str, message: Message) -> None:
+        group = self._find(self.identity.files_of(key))
+        if isinstance(message, MemberQuery | MemberGone):
+            self._heard_of_members(key, group, message)
+            return
         if group is None:
-            if not isinstance(message, AppendRequest | Heartbeat | SnapshotOffer):
-                return
-            group = self._join(name)
-        with self._guarded():
-            group.receive(message)
-        self.mark(group)
+            group = self._joined(key, message)
+        if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
+            with self._guarded():
+                group.receive(message)
+            self.mark(group)
 
-    def _unreachable(self, name: str, peer: str) -> None:
-        group = self.groups.get(name)
+    def _heard_of_members(
+        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone
+    ) -> None:
+        if isinstance(message, MemberGone):
+            if group is not None and group.believes(message):
+                with self._guarded():
+                    self._give_back(group, ended=message.ended)
+            return
+        word = None if group is None else group.gone_word(message.sender)
+        if key in self.identity.dropped:
+            word = MemberGone(self.identity.node, message.sender, 0, 0, ended=True)
+        if word is not None:
+            self.transport.send(key, word)
+
+    def _ask_whether_member(self, group: Group[Any]) -> None:
+        node = self.identity.node
+        for peer in self.identity.book:
+            self.transport.send(key_of(group.name), MemberQuery(node, peer, group.term))
+
+    def _unreachable(self, key: str, peer: str) -> None:
+        group = self._find(self.identity.files_of(key))
         if group is not None:
             with self._guarded():
                 group.unreachable(peer)
@@ -241,26 +294,30 @@ class RaftNode:
 
     def _written(self, events: list[WalEvent]) -> None:
         for event in events:
-            if isinstance(event, Rolled):
-                # A group that installs a snapshot waits for this.
-                for group in self.groups.values():
-                    self.mark(group)
-                continue
-            name = getattr(event, "group", "").partition("/")[0]
-            found = self.groups.get(name)
-            if found is not None:
+            if isinstance(event, Rolled | WriteRefused):
+                # A group that installs a snapshot waits for the one; the other concerns all.
+                told = list(self.groups.values())
+            else:
+                found = self._find(event.group.partition("/")[0])
+                told = [] if found is None else [found]
+            for group in told:
                 with self._guarded():
-                    found.wal_event(event)
-                self.mark(found)
+                    group.wal_event(event)
+                self.mark(group)
 
     def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
         with self._guarded():
             self._storage.settle(rolled, done)
             for flushed in done:
-                if flushed.group in self.groups:
-                    self.groups[flushed.group].settled(flushed)
+                group = self._find(flushed.group)
+                if group is not None:
+                    group.settled(flushed)
         for group in self.groups.values():
             self.mark(group)
+
+    def wal_overview(self) -> dict[str, int]:
+        """What the write-ahead log takes, as it can be printed."""
+        return wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -271,16 +328,38 @@ class RaftNode:
             raise InvalidInput(f"group {name} is there already")
         if self.identity.node not in members:
             raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
-        self.identity.groups[name] = [self.identity.node]
+        key = new_key(name, self._draw(2**64))
         # First, because a group whose first members nobody remembers has no leader ever.
-        self.identity.save()
-        group = self._begin(name)
+        self.identity.begin(key, [self.identity.node])
+        group = self._begin(key)
         group.campaign()
         self.mark(group)
         return group
 
-    def _join(self, name: str) -> Group[Any]:
-        log.info("added to a group", group=check_group(name))
-        self.identity.groups[name] = []
-        self.identity.save()
-        return self._begin(name)
+    def _joined(self, key: str, message: Message) -> Group[Any] | None:
+        """A group that is not known here sends something: this node may have been added to it."""
+        is_leaders = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
+        if not is_leaders or key in self.identity.dropped:
+            return None
+        if group_of(check_key(key)) in self.groups:
+            # It has the name of one that is here, which may have ended without this node.
+            return None
+        log.info("added to a group", group=key)
+        self.identity.begin(key, [])
+        return self._begin(key)
+
+    def _give_back(self, group: Group[Any], *, ended: bool) -> None:
+        """Have no part in a group any more."""
+        files, name = group.name, group_of(group.name)
+        log.info("left a group", group=key_of(files), ended=ended)
+        if ended:
+            self.identity.drop(key_of(files))
+        else:
+            self.identity.leave(key_of(files), group.status())
+        # A crash from here on leaves files that the next start removes.
+        del self.groups[name]
+        self._marked.pop(name, None)
+        self._answering.watching.closed(group)
+        group.close(GroupAbsent(name, self.identity.node) if ended else None)
+        self._storage.forget(files)
+        self._disk.remove(partial(self._storage.remove_files, files))

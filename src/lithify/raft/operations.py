@@ -4,13 +4,19 @@
 |---|---|---|
 | propose | a command of the group's machine | the machine's reply, and the index |
 | read | a query of the group's machine | the machine's reply; linearizable |
+| watch | 1 length, a name, a command that has the machine send to that name | see below |
 | all others | JSON, an object | JSON, an object |
 
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
     transfer   {"to": "n2"}
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
+    drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
+
+A watch is answered as its command is. Whatever the machine sends to the name then comes as an
+`Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection
+has one watch, which ends with it.
 
 | outcome | meaning | what a client does |
 |---|---|---|
@@ -36,7 +42,9 @@ __all__ = [
     "Operation",
     "Outcome",
     "Refused",
+    "encode_watch",
     "parse_address",
+    "parse_watch",
 ]
 
 
@@ -52,6 +60,8 @@ class Operation(IntEnum):
     COMPACT = 7
     MEMBERS = 8
     OVERVIEW = 9
+    WATCH = 10
+    DROP = 11
 
 
 class Outcome(IntEnum):
@@ -92,6 +102,27 @@ def parse_address(text: str) -> Address:
     """`host:port`, an IPv6 address in brackets."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    if not _is_host(host) or not port.isdecimal() or int(port) > 65_535:
         raise InvalidInput(f"address {text!r} must be like 127.0.0.1:7001")
     return Address(host, int(port))
+
+
+def _is_host(text: str) -> bool:
+    """Would the operating system look it up? It raises other things than `OSError` if not."""
+    try:
+        return bool(text.encode("idna")) and text.isprintable()
+    except UnicodeError:
+        return False
+
+
+def encode_watch(name: bytes, command: bytes) -> bytes:
+    """The body of a watch: a command, and the name that it gives the machine to send to."""
+    return bytes((len(name),)) + name + command
+
+
+def parse_watch(body: bytes) -> tuple[bytes, bytes]:
+    """(name, command) of the body of a watch."""
+    end = 1 + body[0] if body else 0
+    if end <= 1 or end > len(body):
+        raise InvalidInput(f"a watch of {len(body)} bytes has no name")
+    return body[1:end], body[end:]

@@ -1,17 +1,28 @@
 """What clients of a group wait for: proposals and reads. No I/O.
 
-Proposals. Those of one round go to the core together, in batches. Each is answered when its index
-is applied: if the entry there is the one that was proposed, it has the term it was proposed in, and
-the machine's reply is the answer. If it has another, somebody else's entry took its place, and the
-proposal never was and never will be done: `ProposalDropped`, ask again. If a snapshot of another
-member passes the index, or the entry was cut off the log, nobody here knows: `OutcomeUnknown`.
+Proposals. They come in runs, many of them of one command; a run has one callback. Those of one
+round go to the core together, in batches. What the core refuses is answered at once. What it has
+appended, at an index and in a term, is answered by the first of these that comes:
+
+1. Its index is applied with its term: it is done, and the machine's reply is the answer.
+2. Its index is applied with another term, or some index below it with a higher one: it never was
+   and never will be done, `ProposalDropped`. Terms do not decrease along a log, so a log that is
+   committed up to an entry of a later term has no place for it. The first entry of a new leader is
+   such a one: as soon as it is applied here, all is decided that an old leader has left.
+3. A snapshot of another member passes its index: nobody here knows, `OutcomeUnknown`.
+4. This member was unseated `patience_ticks` ago, and none of it has come: it hears of no new leader
+   that commits, and nobody can say when it will. `OutcomeUnknown`, rather than to let the client
+   wait for the end of its time.
+
+That an entry was cut off the own log decides nothing: another member may have it, and be elected.
 
 Reads. Those of one round share one question to the core (`core.read`), which tells the index that
 they must see; they are answered when it is applied. A question that got lost is asked again after
 `again_ticks`. When leader or term change, all questions that are open are lost: these reads are
 dropped, and can be asked again by whoever wants them.
 
-Every `done` is called once, with an `Answer` or an error.
+Every read and change is answered once, with an `Answer` or an error. So is every command of a run:
+its callback is told of stretches of the run, in any order, what came of each.
 """
 
 from __future__ import annotations
@@ -26,17 +37,18 @@ from lithify.raft.core.errors import Dropped, DropReason, ProposalDropped, ReadD
 from lithify.raft.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lithify.raft.core.config import ConfChange
     from lithify.raft.core.core import RaftCore
     from lithify.raft.core.ready import ReadState
-    from lithify.raft.entry import Entry
 
     Done = Callable[["Result"], None]
     Request = tuple[bytes, Done]
+    RunDone = Callable[[slice, "Replies | LithifyError"], None]
+    """Gets a stretch of a run, and what came of all commands in it."""
 
-__all__ = ["Answer", "Proposals", "Reads", "Result", "unwrap"]
+__all__ = ["Answer", "Proposals", "Reads", "Replies", "Result", "single", "unwrap_many"]
 
 ENVELOPE = struct.Struct("<Q")
 """Before each command in an entry: the clock of the leader that took it, in milliseconds."""
@@ -58,28 +70,67 @@ class Answer(NamedTuple):
 Result = Answer | LithifyError
 
 
-def unwrap(payload: bytes) -> tuple[int, bytes]:
-    """(when the leader took it, in milliseconds; the command) of an entry's payload."""
-    (time_ms,) = ENVELOPE.unpack_from(payload)
-    return time_ms, payload[ENVELOPE.size :]
+class Replies(NamedTuple):
+    """Commands that follow each other in the log were applied, the first one at an index."""
+
+    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
+    replies: list[bytes]
+
+
+def single(done: Done) -> RunDone:
+    """The callback of a run that is one command."""
+
+    def ended(_: slice, result: Replies | LithifyError) -> None:
+        done(Answer(result.index, result.replies[0]) if isinstance(result, Replies) else result)
+
+    return ended
+
+
+def unwrap_many(payloads: Sequence[bytes]) -> tuple[list[int], list[bytes]]:
+    """(when the leader took each, in milliseconds; the commands) of entries' payloads."""
+    unpack, size = ENVELOPE.unpack_from, ENVELOPE.size
+    return [unpack(payload)[0] for payload in payloads], [payload[size:] for payload in payloads]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Commands that were proposed together, at the indexes from `first` up to `stop`."""
+
+    first: int
+    stop: int
+    term: int
+    done: RunDone
+    told: int
+    """All below this index were answered."""
+
+    def tell(self, stop: int, result: Replies | LithifyError) -> None:
+        """Answer those up to an index."""
+        stretch = slice(self.told - self.first, stop - self.first)
+        self.told = stop
+        self.done(stretch, result)
 
 
 class Proposals:
     """See the module."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, patience_ticks: int) -> None:
         self._group = group
-        self._new: list[Request] = []
-        self._changes: list[tuple[ConfChange, Done]] = []
-        self._waiting: deque[tuple[int, int, Done]] = deque()
-        """(index, term, done), ascending by index."""
+        self._patience_ticks = patience_ticks
+        self._unseated_ticks = 0
+        self._new: list[tuple[Sequence[bytes], RunDone]] = []
+        self._changes: list[tuple[ConfChange | None, Done]] = []
+        """Nothing stands for the end of the group."""
+        self._waiting: deque[_Run] = deque()
+        """Ascending by index, and by term."""
+        self._cut: list[_Run] = []
+        """Those whose entries are gone from the own log."""
 
-    def add(self, command: bytes, done: Done) -> None:
-        """A command, for the next round."""
-        self._new.append((command, done))
+    def add(self, commands: Sequence[bytes], done: RunDone) -> None:
+        """A run of commands, for the next round."""
+        self._new.append((commands, done))
 
-    def add_change(self, change: ConfChange, done: Done) -> None:
-        """A change of members, for the next round."""
+    def add_change(self, change: ConfChange | None, done: Done) -> None:
+        """A change of members, or (None) the end of the group, for the next round."""
         self._changes.append((change, done))
 
     def hand_in(self, core: RaftCore, time_ms: int) -> None:
@@ -91,52 +142,93 @@ class Proposals:
         while start < len(new):
             stop, size = start, 0
             while stop < len(new) and size < BATCH_BYTES:
-                size += len(new[stop][0])
+                size += sum(map(len, new[stop][0]))
                 stop += 1
             self._propose(core, stamp, new[start:stop])
             start = stop
         for change, done in changes:
             try:
-                index = core.propose_change(change)
+                index = core.propose_end() if change is None else core.propose_change(change)
             except LithifyError as error:
                 done(error)
             else:
-                self._wait(index, core.term, done)
+                self._wait(_Run(index, index + 1, core.term, single(done), index))
 
-    def _propose(self, core: RaftCore, stamp: bytes, batch: list[Request]) -> None:
+    def _propose(
+        self, core: RaftCore, stamp: bytes, runs: list[tuple[Sequence[bytes], RunDone]]
+    ) -> None:
+        payloads = [stamp + command for commands, _ in runs for command in commands]
         try:
-            indexes = core.propose_many([stamp + command for command, _ in batch])
+            first = core.propose_many(payloads).start
         except Dropped as error:
-            for _, done in batch:
-                done(error)
+            for commands, done in runs:
+                done(slice(0, len(commands)), error)
             return
-        term = core.term
-        for index, (_, done) in zip(indexes, batch, strict=True):
-            self._wait(index, term, done)
+        for commands, done in runs:
+            stop = first + len(commands)
+            self._wait(_Run(first, stop, core.term, done, first))
+            first = stop
 
-    def _wait(self, index: int, term: int, done: Done) -> None:
-        while self._waiting and self._waiting[-1][0] >= index:
-            # This member was unseated, leads again, and its old entries are gone from its log. But
-            # another may still have them, and be elected.
-            place, _, forgotten = self._waiting.pop()
-            forgotten(OutcomeUnknown(self._group, place))
-        self._waiting.append((index, term, done))
-
-    def applied(self, entry: Entry, reply: bytes, leader: str) -> None:
-        """An entry was applied."""
+    def _wait(self, new: _Run) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][0] <= entry.index:
-            index, term, done = waiting.popleft()
-            if index == entry.index and term == entry.term:
-                done(Answer(index, reply))
-            else:
-                done(ProposalDropped(DropReason.NOT_LEADER, leader))
+        while waiting and waiting[-1].stop > new.first:
+            # This member was unseated, leads again, and old entries of its are gone from its log.
+            run = waiting.pop()
+            kept = max(run.told, new.first)
+            self._cut.append(_Run(run.first, run.stop, run.term, run.done, kept))
+            if run.told < kept:
+                run.stop = kept
+                waiting.append(run)
+        waiting.append(new)
+
+    def applied(self, index: int, term: int, replies: list[bytes], leader: str) -> None:
+        """Entries of one term were applied, the first one at an index."""
+        stop, waiting = index + len(replies), self._waiting
+        while waiting and (waiting[0].told < stop or waiting[0].term < term):
+            _decide(waiting[0], index, term, replies, leader)
+            if waiting[0].told == waiting[0].stop:
+                waiting.popleft()
+        if self._cut:
+            for run in self._cut:
+                _decide(run, index, term, replies, leader)
+            self._cut = [run for run in self._cut if run.told < run.stop]
 
     def passed(self, index: int) -> None:
         """A snapshot of another member is in force up to an index."""
-        while self._waiting and self._waiting[0][0] <= index:
-            place, _, done = self._waiting.popleft()
-            done(OutcomeUnknown(self._group, place))
+        self._doubt(index + 1)
+
+    def tick(self, *, leads: bool) -> None:
+        """Time has passed: who was unseated long ago and knows nothing yet says so."""
+        self._unseated_ticks = 0 if leads else self._unseated_ticks + 1
+        if self._unseated_ticks > self._patience_ticks:
+            self._doubt(2**63)
+
+    def close(self, error: LithifyError | None) -> None:
+        """The group is no more; without an error, nobody here will know what becomes of it all."""
+        for run in [*self._waiting, *self._cut]:
+            run.tell(run.stop, error or OutcomeUnknown(self._group, run.told))
+        self._waiting.clear()
+        self._cut.clear()
+
+    def _doubt(self, stop: int) -> None:
+        """Nobody here will know what has become of what was proposed below an index."""
+        runs = [*self._waiting, *self._cut]
+        for run in runs:
+            if run.told < stop:
+                run.tell(min(run.stop, stop), OutcomeUnknown(self._group, run.told))
+        self._waiting = deque(run for run in self._waiting if run.told < run.stop)
+        self._cut = [run for run in self._cut if run.told < run.stop]
+
+
+def _decide(run: _Run, index: int, term: int, replies: list[bytes], leader: str) -> None:
+    """Answer what is certain of a run, now that entries of a term were applied from an index on."""
+    end = run.stop if run.term < term else min(run.stop, index + len(replies))
+    if run.told >= end:
+        return
+    if run.term == term:
+        run.tell(end, Replies(run.told, replies[run.told - index : end - index]))
+    else:
+        run.tell(end, ProposalDropped(DropReason.NOT_LEADER, leader))
 
 
 @dataclass(slots=True)
@@ -200,6 +292,15 @@ class Reads:
         due = [read for index, reads in self._due if index <= applied for read in reads]
         self._due = [each for each in self._due if each[0] > applied]
         return due
+
+    def close(self, error: LithifyError) -> None:
+        """The group is no more."""
+        reads = [read for question in self._asked.values() for read in question.reads]
+        reads += self._new
+        reads += (read for _, due in self._due for read in due)
+        self._asked, self._new, self._due = {}, [], []
+        for _, done in reads:
+            done(error)
 
     def lost(self, leader: str) -> None:
         """Leader or term have changed: what was asked will not be answered."""

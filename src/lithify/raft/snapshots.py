@@ -104,7 +104,7 @@ class Accepting:
         try:
             self._writer = SnapshotWriter(self._file, head)
         except BaseException:
-            self._file.close()
+            self.abort()
             raise
 
     def write(self, piece: bytes) -> None:

@@ -11,9 +11,10 @@ A snapshot of the state at the last applied index, step by step:
    compaction has something to do.
 
 One is due when somebody asks; when the machine says that it is a good moment; and by itself after
-`entries` commands, if these were as many bytes as the last snapshot. So snapshots do not write more
-than the log does. While a snapshot is being sent, those of the last kind wait, up to four times as
-long: a new one would end the transfer.
+`entries` commands, if these were as many bytes as the last snapshot, and a tick has passed since.
+So snapshots do not write more than the log does, and what one costs, however small, is not spent
+more often the faster commands come. While a snapshot is being sent, those of the last kind wait, up
+to four times as long: a new one would end the transfer.
 
 A checkpoint is written the same way and sets nothing free. When the machine releases an index below
 the applied one, the newest checkpoint at or below it becomes a snapshot.
@@ -56,6 +57,8 @@ class Moment(Generic[S]):
     term: int
     config: Config
     state: S
+    ended: bool = False
+    """The group is no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Snapshotting(Generic[S]):
         self._release: int | None = None
         self._job: Job | None = None
         self._pause_ticks = 0
+        self._rested = True
+        """Has a tick passed since the last one was begun?"""
         self.taken = 0
         """In this process."""
 
@@ -111,10 +116,11 @@ class Snapshotting(Generic[S]):
     def tick(self) -> None:
         """Time has passed."""
         self._pause_ticks = max(0, self._pause_ticks - 1)
+        self._rested = True
 
     def _is_due(self, *, sending: bool) -> bool:
         interval = self._interval * (4 if sending else 1)
-        return self._entries >= interval and self._bytes >= self._size_bytes
+        return self._rested and self._entries >= interval and self._bytes >= self._size_bytes
 
     def due_job(self, now: Moment[S], *, sending: bool) -> Job | None:
         """What the worker is to write now."""
@@ -126,7 +132,7 @@ class Snapshotting(Generic[S]):
             self._wanted = self._checkpoint_wanted = False
             return None
         if self._wanted or self._is_due(sending=sending):
-            self._wanted = False
+            self._wanted = self._rested = False
             self._entries = self._bytes = 0
             self._job = self._write(now, checkpoint=False)
         elif self._release is not None:

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import DamagedFile, InvalidInput, LogLocked
 from lithify.fs import read_file
+from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
@@ -34,7 +36,6 @@ from lithify.raft.names import (
     GROUPS,
     LOCK,
     WAL,
-    check_group,
     install_name,
     parse_segment,
     segment_name,
@@ -44,9 +45,10 @@ from lithify.raft.segment_writer import SegmentWriter
 from lithify.raft.segments import GroupSegments
 from lithify.raft.snapshots import Place, Snapshots
 from lithify.raft.wal import FILE_BYTES_MAX, Recovered, Wal
+from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from lithify.fs import FileLock, FileSystem
     from lithify.liveset import LiveSet
@@ -67,6 +69,12 @@ class StorageSettings:
 
     wal_bytes_max: int = FILE_BYTES_MAX
     segments: SegmentLimits = field(default_factory=SegmentLimits)
+
+    def __post_init__(self) -> None:
+        check_range("wal_file_bytes", self.wal_bytes_max, 1, 2**40)
+        check_range("segment_entries", self.segments.entries_max, 1, 2**31)
+        # A segment's offsets have 32 bits, and one entry more than the limit may be in it.
+        check_range("segment_bytes", self.segments.frame_bytes_max, 1, 2**31)
 
 
 @dataclass(slots=True)
@@ -107,16 +115,24 @@ class RaftStorage:
         self._installs: dict[str, Install] = {}
         self._removable = 0
         self._unsettled = 0
+        self.removing: Callable[[Callable[[], None]], None] = _at_once
+        """Does what removes files that nobody needs, some time; a node has a thread for it."""
         self.settled_number = 0
         """What the files of the write-ahead log up to this number held is in segments."""
 
-    def open_groups(self, rebuild: Rebuild) -> None:
-        """Read everything that is there; `rebuild` finds the live indexes in a group's state."""
+    def open_groups(self, rebuild: Rebuild, known: Container[str] | None = None) -> None:
+        """Read everything that is there; `rebuild` finds the live indexes in a group's state.
+
+        What is there of groups that are not `known` any more is removed.
+        """
         found: dict[str, tuple[Snapshots, Stored | None]] = {}
         for group in self.fs.list(f"{self.directory}/{GROUPS}"):
-            found[group] = self._read_snapshot(group, rebuild)
+            if known is None or group in known:
+                found[group] = self._read_snapshot(group, rebuild)
+            else:
+                self.remove_files(group)
         installs = {g: stored.place.wal_file for g, (_, stored) in found.items() if stored}
-        recovered = self.wal.recover(installs)
+        recovered = self.wal.recover(installs, known)
         for group, (snapshots, stored) in found.items():
             rest = recovered.pop(group, None) or Recovered()
             if stored is not None:
@@ -124,15 +140,31 @@ class RaftStorage:
                 self._join(group, rest, recovered.pop(name, None))
             self.groups[group] = self._open(group, snapshots, stored, rest)
         for group in recovered:
-            # A group that was removed, or an install that did not come to its end.
+            # An install that did not come to its end.
             self.wal.forget(group)
 
     def create(self, group: str) -> GroupStorage:
-        """A new group, empty."""
-        check_group(group)
+        """A new group, empty; the name was never used before."""
         snapshots = Snapshots(self.fs, self._directory_of(group))
         made = self.groups[group] = self._open(group, snapshots, None, Recovered())
         return made
+
+    def forget(self, group: str) -> None:
+        """A group is no more: nothing of it is written from now on. Its files are still there.
+
+        Whoever calls has made sure that the next start will not know it (`identity.py`).
+        """
+        for install in [each for each in self._installs.values() if each.group == group]:
+            self.abort_install(install)
+        self.wal.forget(group)
+        storage = self.groups.pop(group)
+        storage.log.segments.close()
+        self.states.remove(group)
+
+    def remove_files(self, group: str) -> None:
+        """Give back what a group takes on disk, when nobody writes there any more."""
+        remove_tree(self.fs, self._directory_of(group))
+        self.fs.sync_dir(f"{self.directory}/{GROUPS}")
 
     def flush(self, rolled: Rolled) -> list[Flushed]:
         """Write a full file's entries to segments; the groups take them in by `settle`.
@@ -166,12 +198,12 @@ class RaftStorage:
             storage = self.groups.get(flushed.group)
             if storage is not None:
                 for name in storage.log.flushed(flushed):
-                    self.fs.remove(f"{storage.directory}/{name}")
+                    self.removing(partial(self.fs.remove, f"{storage.directory}/{name}"))
         self._unsettled = 0
         self._removable = max(self._removable, rolled.number)
         self.settled_number = max(self.settled_number, rolled.number)
         if not self._installs:
-            self.wal.remove(self._removable)
+            self.removing(partial(self.wal.remove, self._removable))
             self._removable = 0
 
     # --- installing -------------------------------------------------------------------------
@@ -224,7 +256,7 @@ class RaftStorage:
         del self._installs[install.name]
         self.wal.forget(install.name)
         if not self._installs and self._removable:
-            self.wal.remove(self._removable)
+            self.removing(partial(self.wal.remove, self._removable))
             self._removable = 0
 
     def close(self) -> None:
@@ -339,6 +371,10 @@ class RaftStorage:
         if appender is None:
             return SegmentRef(number, segment_name(number), 0)
         return appender.close()
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def _lock(fs: FileSystem, directory: str) -> FileLock:

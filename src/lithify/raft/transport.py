@@ -31,7 +31,7 @@ from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.core.messages import Message
 from lithify.raft.operations import Address, parse_address
-from lithify.raft.wire import WIRE_VERSION, Ask, Hello, Welcome
+from lithify.raft.wire import WIRE_VERSION, Asks, Hello, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Handlers", "Tls", "Transport", "check_welcome", "connect"]
 
 HELLO_S = 5.0
+HANDSHAKE_S = 4.0
+"""Of TLS, so that it is over when somebody looks for the greeting."""
 GOODBYE_S = 1.0
 WAIT_S_MIN, WAIT_S_MAX = 0.05, 2.0
 UNSENT_BYTES_MAX = 64 * 2**20
@@ -77,7 +79,7 @@ class Handlers:
 
     heard: Callable[[str, Message], None]
     """A group got a message of a peer."""
-    asked: Callable[[Channel, str, Ask], None]
+    asked: Callable[[Channel, str, Asks], None]
     """A client wants something of a group."""
     unreachable: Callable[[str, str], None]
     """A group's message to a peer was dropped."""
@@ -141,7 +143,12 @@ class Transport:
         context = None if self._tls is None else self._tls.context(server=True)
         try:
             self._server = await loop.create_server(
-                self._accept, listen.host, listen.port, ssl=context, backlog=1024
+                self._accept,
+                listen.host,
+                listen.port,
+                ssl=context,
+                backlog=1024,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
             )
         except OSError as error:
             raise CannotListen(listen, error.strerror or str(error)) from error
@@ -220,7 +227,10 @@ class Transport:
         return channel
 
     def _check_greeted(self, channel: Channel) -> None:
-        if not channel.greeted and not channel.closed:
+        if channel.closed:
+            # It may never have had TLS, so that nobody was told of its end.
+            self._channels.discard(channel)
+        elif not channel.greeted:
             channel.abort(f"no greeting within {HELLO_S} s")
 
     def _lost(self, channel: Channel) -> None:
@@ -241,7 +251,7 @@ class Transport:
         for group, message in messages:
             if channel.node and isinstance(message, Message):
                 self._handlers.heard(group, message)
-            elif not channel.node and isinstance(message, Ask):
+            elif not channel.node and isinstance(message, Asks):
                 self._handlers.asked(channel, group, message)
             else:
                 kind = type(message).__name__

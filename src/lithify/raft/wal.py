@@ -24,12 +24,13 @@ acknowledged, which is what a crash may always leave.
 Reopened, all files are read in their order (`recover`): the entries of each group as they were
 written, and the last state of each. An entry cuts off everything behind the index that it follows.
 
-Thread-safe but for `flush`, `recover` and `remove`, which belong to one thread.
+Thread-safe but for `flush` and `recover`, which belong to one thread, and `remove`, to any one.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,12 @@ from lithify.raft.wal_format import (
     encode_batch,
     encode_file_header,
     parse_batches,
-    record_header,
 )
+from lithify.raft.wal_round import Append, Item, Resend, Round, StateSaved, Writer, Written
 from lithify.raft.written import Indexes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from lithify.fs import File, FileSystem
     from lithify.raft.live_state import LiveStates
@@ -62,36 +63,6 @@ FILE_BYTES_MAX = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The entries of a group from `first` to `last`, all of one term, are durable."""
-
-    group: str
-    term: int
-    first: int
-    last: int
-    previous: int
-    """The index that they follow: `first` - 1, or less where the sequence has gaps."""
-    file: int
-    """The number of the file that they are in."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateSaved:
-    """A group's state is durable."""
-
-    group: str
-    state: HardState
-
-
-@dataclass(frozen=True, slots=True)
-class Resend:
-    """Entries of a group from this index on must be handed in again."""
-
-    group: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class Rolled:
     """A file is full: its entries, by group, are now the segment writer's."""
 
@@ -99,20 +70,8 @@ class Rolled:
     indexes: dict[str, Indexes]
 
 
-@dataclass(frozen=True, slots=True)
-class _Append:
-    """Entries that were handed in."""
-
-    group: str
-    entries: Sequence[Entry]
-    previous: int
-
-
-_Item = _Append | StateSaved
-
-
-def _is_append(item: _Item, group: str) -> bool:
-    return item.group == group and isinstance(item, _Append)
+def _is_append(item: Item, group: str) -> bool:
+    return item.group == group and isinstance(item, Append)
 
 
 WalEvent = Written | StateSaved | Resend | Rolled | WriteRefused
@@ -125,17 +84,6 @@ class Recovered:
     state: HardState = field(default_factory=HardState)
     entries: dict[int, Entry] = field(default_factory=dict)
     """By index, ascending; what a later entry cut off is not among them."""
-
-
-@dataclass(slots=True)
-class _Writer:
-    """What was written for a group."""
-
-    last: int | None = None
-    """The last index; None before the first entry of this process."""
-    lost_from: int | None = None
-    """Entries from here on are missing, and the group was told so."""
-    state: HardState = field(default_factory=HardState)
 
 
 class Wal:
@@ -154,15 +102,16 @@ class Wal:
         self._live = live
         self._file_bytes_max = file_bytes_max
         self._lock = threading.Lock()
-        self._queue: list[_Item] = []
+        self._queue: list[Item] = []
         self._wanted = threading.Condition(self._lock)
-        self._writers: dict[str, _Writer] = {}
+        self._writers: dict[str, Writer] = {}
         self._file: File | None = None
         self._size = 0
         self._sequence = 0
         self._numbers: dict[str, int] = {}
         self._indexes: dict[str, Indexes] = {}
         self._roll_for: list[str] = []
+        self._forgotten: list[str] = []
         self._rolled_for: dict[str, int] = {}
         fs.mkdir(directory)
         self._number = max((number for number, _ in self._files()), default=0)
@@ -172,7 +121,7 @@ class Wal:
     def append(self, group: str, entries: Sequence[Entry], previous: int) -> None:
         """Have entries written; they follow each other, the first one follows `previous`."""
         with self._wanted:
-            self._queue.append(_Append(group, entries, previous))
+            self._queue.append(Append(group, entries, previous))
             self._wanted.notify()
 
     def save(self, group: str, state: HardState) -> None:
@@ -200,8 +149,8 @@ class Wal:
         """Of a group that is no more: the next file does not name it."""
         with self._lock:
             self._queue = [item for item in self._queue if item.group != group]
-        self._writers.pop(group, None)
-        self._indexes.pop(group, None)
+            # The round that is under way may still have to do with it.
+            self._forgotten.append(group)
 
     def restart(self, group: str) -> None:
         """A snapshot was installed: the group's next entry may follow any index."""
@@ -213,10 +162,11 @@ class Wal:
     def adopt(self, group: str, entries: Iterable[Entry]) -> None:
         """After `recover`: these entries are a group's, whatever name they had in the files."""
         indexes = self._indexes[group] = Indexes()
-        writer = self._writers.setdefault(group, _Writer())
+        writer = self._writers.setdefault(group, Writer())
         for entry in entries:
             indexes.add(entry.index, entry.index, entry.term, entry.index - 1)
-            writer.last = entry.index
+            # What an installed snapshot has behind its last live entry is not missing.
+            writer.last = max(entry.index, self._live[group].snapshot_index)
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -225,9 +175,13 @@ class Wal:
         with self._lock:
             queue, self._queue = self._queue, []
             roll_for, self._roll_for = self._roll_for, []
+            forgotten, self._forgotten = self._forgotten, []
+        for group in forgotten:
+            self._writers.pop(group, None)
+            self._indexes.pop(group, None)
         if not queue and not roll_for:
             return []
-        round_ = _Round(self._live, self._writers, self._numbers)
+        round_ = Round(self._live, self._writers, self._numbers)
         try:
             if self._file is None:
                 self._begin_file()
@@ -243,7 +197,7 @@ class Wal:
         for written in round_.written:
             indexes = self._indexes.setdefault(written.group, Indexes())
             indexes.add(written.first, written.last, written.term, written.previous)
-        events = round_.events()
+        events: list[WalEvent] = [*round_.events()]
         if roll_for or self._size >= self._file_bytes_max:
             number = self._number
             events += self._roll()
@@ -257,10 +211,13 @@ class Wal:
         with self._lock:
             self._roll_for[:0] = roll_for
 
-    def _failed(self, queue: list[_Item], round_: _Round, error: OSError) -> list[WalEvent]:
+    def _failed(self, queue: list[Item], round_: Round, error: OSError) -> list[WalEvent]:
         """Nothing of the round counts: the next one tries it all again, in another file."""
         if self._file is not None:
-            # Its durable batches count: it stays until they are in segments.
+            # Its durable batches count: it stays until they are in segments. The rest would keep a
+            # full disk full.
+            with suppress(OSError):
+                self._file.truncate(self._size)
             self._file.close()
             self._file = None
         with self._lock:
@@ -276,7 +233,7 @@ class Wal:
         events = self.flush()
         return events + self._roll() if self._file is not None or self._indexes else events
 
-    def _write(self, round_: _Round) -> None:
+    def _write(self, round_: Round) -> None:
         assert self._file is not None
         data = encode_batch(self._sequence + 1, round_.records, round_.pieces)
         self._file.write(data)
@@ -291,14 +248,14 @@ class Wal:
         try:
             file.truncate(0)
             numbers: dict[str, int] = {}
-            round_ = _Round(self._live, self._writers, numbers)
+            round_ = Round(self._live, self._writers, numbers)
             # A list, since groups come and go in other threads.
             for group, writer in list(self._writers.items()):
                 if writer.state != HardState():
                     round_.add_state(StateSaved(group, writer.state))
             data = encode_file_header(number)
             if round_.records:
-                data += encode_batch(1, round_.records, round_.pieces)
+                data += bytes(encode_batch(1, round_.records, round_.pieces))
             file.write(data)
             file.fsync()
             self._fs.sync_dir(self._directory)
@@ -343,11 +300,13 @@ class Wal:
 
     # --- after a crash ----------------------------------------------------------------------
 
-    def recover(self, installs: Mapping[str, int]) -> dict[str, Recovered]:
+    def recover(
+        self, installs: Mapping[str, int], known: Container[str] | None = None
+    ) -> dict[str, Recovered]:
         """What all files hold, by group; durable from now on. Before the first `flush`.
 
         Of a group that has installed a snapshot no entries count in files up to the number in
-        `installs`.
+        `installs`. What is of a group that is not `known` any more is passed over.
         """
         groups: dict[str, Recovered] = {}
         before = 0
@@ -361,15 +320,22 @@ class Wal:
             with self._fs.open_append(path) as file:
                 file.fsync()
             names: dict[int, str] = {}
+            gone: set[int] = set()
             for records in parse_batches(read_file(self._fs, path), number, path)[0]:
                 for record in records:
+                    if known is not None and record.kind == RecordKind.GROUP:
+                        name = record.payload.decode()
+                        if name.partition("/")[0] not in known:
+                            gone.add(record.group)
+                    if record.group in gone:
+                        continue
                     is_entry = record.kind == RecordKind.ENTRY
                     if is_entry and number <= installs.get(names[record.group], 0):
                         continue
                     self._replay(record, names, groups, path)
         self._fs.sync_dir(self._directory)
         for group, found in groups.items():
-            self._writers[group] = _Writer(state=found.state)
+            self._writers[group] = Writer(state=found.state)
             self.adopt(group, found.entries.values())
         return groups
 
@@ -404,95 +370,3 @@ class Wal:
             raise DamagedFile(path, FILE_HEADER_BYTES, what)
         if index >= state.smallest:
             entries[index] = Entry(index, record.term, record.payload, record.entry_kind)
-
-
-class _Round:
-    """One batch in the making."""
-
-    def __init__(
-        self, live: LiveStates, writers: dict[str, _Writer], numbers: dict[str, int]
-    ) -> None:
-        self._live = live
-        self._writers = writers
-        self._before: dict[str, tuple[int | None, int | None]] = {}
-        self._states: dict[str, HardState] = {}
-        self._resends: list[Resend] = []
-        self.numbers = numbers
-        self.file = 0
-        self.pieces: list[bytes] = []
-        self.records = 0
-        self.written: list[Written] = []
-
-    def add(self, item: _Item) -> None:
-        """What was handed in."""
-        if isinstance(item, StateSaved):
-            self.add_state(item)
-        else:
-            self._add_entries(item)
-
-    def add_state(self, item: StateSaved) -> None:
-        """A group's state."""
-        state = item.state
-        vote = state.vote.encode()
-        header = (RecordKind.STATE, 0, self._number(item.group), state.commit, state.term, -1)
-        self.pieces += (record_header(*header, len(vote)), vote)
-        self.records += 1
-        self._writers.setdefault(item.group, _Writer())
-        self._states[item.group] = state
-
-    def _add_entries(self, item: _Append) -> None:
-        group, entries, previous = item.group, item.entries, item.previous
-        writer = self._writers.setdefault(group, _Writer())
-        self._before.setdefault(group, (writer.last, writer.lost_from))
-        smallest = self._live[group].smallest
-        if entries and entries[0].index < smallest:
-            entries = [entry for entry in entries if entry.index >= smallest]
-            previous = smallest - 1
-            writer.last = max(previous, writer.last or 0)
-        if not entries:
-            return
-        if writer.last is not None and previous > writer.last and entries[0].index != smallest:
-            if writer.lost_from is None:
-                writer.lost_from = writer.last + 1
-                self._resends.append(Resend(group, writer.lost_from))
-            return
-        writer.lost_from = None
-        number = self._number(group)
-        first, term, before = entries[0].index, entries[0].term, previous
-        for entry in entries:
-            index, payload = entry.index, entry.payload
-            if entry.term != term or (index != previous + 1 and index != first):
-                self.written.append(Written(group, term, first, previous, before, self.file))
-                first, term, before = index, entry.term, previous
-            header = (RecordKind.ENTRY, entry.kind, number, index, term, previous, len(payload))
-            self.pieces += (record_header(*header), payload)
-            previous = index
-        self.records += len(entries)
-        self.written.append(Written(group, term, first, previous, before, self.file))
-        writer.last = previous
-
-    def _number(self, group: str) -> int:
-        """The group's number in this file; it is named before it is used."""
-        number = self.numbers.get(group)
-        if number is None:
-            number = self.numbers[group] = len(self.numbers)
-            name = group.encode()
-            self.pieces += (record_header(RecordKind.GROUP, 0, number, 0, 0, -1, len(name)), name)
-            self.records += 1
-        return number
-
-    def settle(self) -> None:
-        """The batch is durable."""
-        for group, state in self._states.items():
-            self._writers[group].state = state
-
-    def events(self) -> list[WalEvent]:
-        """What the groups are to be told."""
-        saved = (StateSaved(group, state) for group, state in self._states.items())
-        return [*saved, *self.written, *self._resends]
-
-    def undo(self) -> None:
-        """The batch is not durable: take back what was counted."""
-        for group, (last, lost_from) in self._before.items():
-            self._writers[group].last = last
-            self._writers[group].lost_from = lost_from

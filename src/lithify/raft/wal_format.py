@@ -39,6 +39,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +49,10 @@ from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, UnsupportedVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from lithify.checksum import Buffer
+    from lithify.raft.entry import Entry
 
 __all__ = [
     "BATCH_HEADER_BYTES",
@@ -59,6 +62,7 @@ __all__ = [
     "RecordKind",
     "encode_batch",
     "encode_file_header",
+    "entry_records",
     "parse_batches",
     "record_header",
 ]
@@ -72,6 +76,8 @@ _CRC = struct.Struct("<I")
 _BATCH = struct.Struct("<IIQII")
 _BATCH_TAIL = struct.Struct("<IQII")
 _RECORD = struct.Struct("<BBHIQQqI")
+_INDEX = attrgetter("index")
+_PAYLOAD = attrgetter("payload")
 
 FILE_HEADER_BYTES = _FILE.size + _CRC.size
 BATCH_HEADER_BYTES = _BATCH.size
@@ -113,11 +119,25 @@ def record_header(
     return _RECORD.pack(kind, entry_kind, 0, group, index, term, previous, length)
 
 
-def encode_batch(sequence: int, records: int, pieces: Sequence[Buffer]) -> bytes:
+def entry_records(group: int, entries: Sequence[Entry], previous: int) -> Iterator[bytes]:
+    """The headers and payloads, in turn, of entries that follow each other behind an index."""
+    pack, kind = _RECORD.pack, int(RecordKind.ENTRY)
+    before = chain((previous,), map(_INDEX, entries))
+    headers = [
+        pack(kind, entry_kind, 0, group, index, term, behind, len(payload))
+        for (index, term, payload, entry_kind), behind in zip(entries, before, strict=False)
+    ]
+    return chain.from_iterable(zip(headers, map(_PAYLOAD, entries), strict=True))
+
+
+def encode_batch(sequence: int, records: int, pieces: Sequence[Buffer]) -> bytearray:
     """A batch of records that are given as headers and payloads in turn."""
-    body = b"".join(pieces)
-    tail = _BATCH_TAIL.pack(len(body), sequence, records, 0)
-    return b"".join((_CRC.pack(crc32c(body, crc32c(tail))), tail, body))
+    batch = bytearray().join((bytes(BATCH_HEADER_BYTES), *pieces))
+    length = len(batch) - BATCH_HEADER_BYTES
+    _BATCH_TAIL.pack_into(batch, _CRC.size, length, sequence, records, 0)
+    with memoryview(batch)[_CRC.size :] as covered:
+        _CRC.pack_into(batch, 0, crc32c(covered))
+    return batch
 
 
 def parse_batches(data: bytes, number: int, path: str) -> tuple[list[list[Record]], int]:

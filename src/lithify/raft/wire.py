@@ -25,14 +25,19 @@ that comes over it is from that node to this one. So nobody can speak in the nam
 
 A new message is a dataclass at the end of `KINDS`: its fields say how it is written. What does not
 follow the format is a `ProtocolError`, after which the connection is of no more use. Nothing is
-allocated because of a length that a peer claims: a payload is copied once, out of what was
-received. Pure.
+allocated because of a length that a peer claims: a frame is copied once, out of what was received,
+and payloads out of that.
+
+Clients ask for the same thing many times in a row. Such a run is read in one step, as columns
+(`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more
+than what it says. Pure.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields
+from itertools import chain, count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,7 +55,8 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from lithify.raft.entry import Entry
+from lithify.raft.entry import make_entry
+from lithify.raft.membership import MemberGone, MemberQuery
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -64,16 +70,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lithify.checksum import Buffer
+    from lithify.raft.entry import Entry
 
     Put = Callable[[Any, list[Buffer]], None]
-    Take = Callable[[memoryview, int], tuple[Any, int]]
+    Take = Callable[[bytes, int], tuple[Any, int]]
 
 __all__ = [
     "FRAME_HEADER_BYTES",
     "KINDS",
     "WIRE_VERSION",
     "Answer",
+    "Answers",
     "Ask",
+    "Asks",
+    "Event",
     "Hello",
     "Welcome",
     "decode_frame",
@@ -91,6 +101,9 @@ _FRAME = struct.Struct("<II")
 _KIND = struct.Struct("<BB")
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<QQIB")
+_PAYLOAD = attrgetter("payload")
+_ASK = struct.Struct("<qqI")
+_ANSWER = struct.Struct("<qqqI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,32 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Event(NamedTuple):
+    """The group's machine sends something to a client that watches."""
+
+    number: int
+    """Of the `Ask` by which it does."""
+    body: bytes
+
+
+class Asks(NamedTuple):
+    """Requests for the same thing that came one after the other, as a node reads them."""
+
+    operation: int
+    numbers: list[int]
+    bodies: list[bytes]
+
+
+class Answers(NamedTuple):
+    """What came of commands that follow each other in the log, as a node writes it."""
+
+    numbers: list[int]
+    outcome: int
+    log_index: int
+    """Of the first; the others follow it."""
+    bodies: list[bytes]
+
+
 KINDS: tuple[type, ...] = (
     Hello,
     Welcome,
@@ -157,6 +196,9 @@ KINDS: tuple[type, ...] = (
     SnapshotEntries,
     SnapshotPiece,
     SnapshotAck,
+    Event,
+    MemberQuery,
+    MemberGone,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 
@@ -168,35 +210,34 @@ def _put_bytes(value: bytes, pieces: list[Buffer]) -> None:
     pieces += (_LENGTH.pack(len(value)), value)
 
 
-def _take_bytes(data: memoryview, at: int) -> tuple[bytes, int]:
+def _take_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     start = at + 4
     end = start + _LENGTH.unpack_from(data, at)[0]
     if end > len(data):
         raise ProtocolError(f"a field ends at byte {end} of a body of {len(data)}")
-    return bytes(data[start:end]), end
+    return data[start:end], end
 
 
 def _put_text(value: str, pieces: list[Buffer]) -> None:
     _put_bytes(value.encode(), pieces)
 
 
-def _take_text(data: memoryview, at: int) -> tuple[str, int]:
+def _take_text(data: bytes, at: int) -> tuple[str, int]:
     value, at = _take_bytes(data, at)
     return value.decode(), at
 
 
 def _put_entries(entries: list[Entry], pieces: list[Buffer]) -> None:
     pack = _ENTRY.pack
+    headers = [pack(index, term, len(payload), kind) for index, term, payload, kind in entries]
     pieces.append(_LENGTH.pack(len(entries)))
-    for entry in entries:
-        payload = entry.payload
-        pieces += (pack(entry.index, entry.term, len(payload), entry.kind), payload)
+    pieces += chain.from_iterable(zip(headers, map(_PAYLOAD, entries), strict=True))
 
 
-def _take_entries(data: memoryview, at: int) -> tuple[list[Entry], int]:
+def _take_entries(data: bytes, at: int) -> tuple[list[Entry], int]:
     count = _LENGTH.unpack_from(data, at)[0]
     at += 4
-    entries = []
+    entries: list[Entry] = []
     unpack, header_bytes, limit = _ENTRY.unpack_from, _ENTRY.size, len(data)
     # Each needs bytes of its own, so a count that is a lie ends with the body.
     for _ in range(count):
@@ -205,7 +246,7 @@ def _take_entries(data: memoryview, at: int) -> tuple[list[Entry], int]:
         at = start + length
         if at > limit:
             raise ProtocolError(f"an entry ends at byte {at} of a body of {limit}")
-        entries.append(Entry(index, term, bytes(data[start:at]), kind))
+        entries.append(make_entry((index, term, data[start:at], kind)))
     return entries, at
 
 
@@ -213,7 +254,7 @@ def _put_head(head: Head, pieces: list[Buffer]) -> None:
     _put_bytes(head.to_json(), pieces)
 
 
-def _take_head(data: memoryview, at: int) -> tuple[Head, int]:
+def _take_head(data: bytes, at: int) -> tuple[Head, int]:
     value, at = _take_bytes(data, at)
     head = Head.from_json(value)
     if not all(isinstance(n, int) for n in (head.meta.index, head.meta.term, head.machine_version)):
@@ -225,7 +266,7 @@ def _put_state(state: TransferState, pieces: list[Buffer]) -> None:
     pieces.append(bytes((state,)))
 
 
-def _take_state(data: memoryview, at: int) -> tuple[TransferState, int]:
+def _take_state(data: bytes, at: int) -> tuple[TransferState, int]:
     return TransferState(data[at]), at + 1
 
 
@@ -274,24 +315,25 @@ class _Codec:
         self.in_order = list(types) == read
         self.values: Callable[[Any], tuple[Any, ...]] = _getter(self.fixed)
         self.prefixes: dict[str, bytes] = {}
-        """By group, what stands before the fields: nearly always the same few."""
+        """By group: nearly always the same few."""
 
     def encode(self, group: str, message: Any, pieces: list[Buffer]) -> None:
-        prefix = self.prefixes.get(group)
-        if prefix is None:
-            prefix = self._new_prefix(group)
-        pieces.append(prefix + self.struct.pack(*self.values(message)))
+        pieces.append(self.prefix(group) + self.struct.pack(*self.values(message)))
         for name, put in self.puts:
             put(getattr(message, name), pieces)
 
-    def _new_prefix(self, group: str) -> bytes:
+    def prefix(self, group: str) -> bytes:
+        """What stands before the fields."""
+        found = self.prefixes.get(group)
+        if found is not None:
+            return found
         if len(self.prefixes) >= PREFIXES_MAX:
             self.prefixes.clear()
         name = group.encode()
         prefix = self.prefixes[group] = _KIND.pack(self.kind, len(name)) + name
         return prefix
 
-    def decode(self, data: memoryview, at: int, names: tuple[str, ...]) -> tuple[Any, int]:
+    def decode(self, data: bytes, at: int, names: tuple[str, ...]) -> tuple[Any, int]:
         values: list[Any] = list(self.struct.unpack_from(data, at))
         at += self.struct.size
         for take in self.takes:
@@ -304,13 +346,28 @@ class _Codec:
 
 _CODECS = tuple(_Codec(kind, cls) for kind, cls in enumerate(KINDS))
 _BY_CLASS = {codec.cls: codec for codec in _CODECS}
+_KIND_ASK = KINDS.index(Ask)
 
 
 def encode_message(group: str, message: object, pieces: list[Buffer]) -> int:
     """Put a message behind the pieces of a frame that is being made; the bytes it has."""
     before = len(pieces)
-    _BY_CLASS[type(message)].encode(group, message, pieces)
+    if isinstance(message, Answers):
+        pieces += _encode_answers(group, message)
+    else:
+        _BY_CLASS[type(message)].encode(group, message, pieces)
     return sum(map(len, pieces[before:]))
+
+
+def _encode_answers(group: str, answers: Answers) -> list[bytes]:
+    """An `Answer` for each of the run."""
+    prefix = _BY_CLASS[Answer].prefix(group)
+    pack, outcome = _ANSWER.pack, answers.outcome
+    rows = zip(answers.numbers, count(answers.log_index), answers.bodies, strict=False)
+    return [
+        prefix + pack(number, outcome, log_index, len(body)) + body
+        for number, log_index, body in rows
+    ]
 
 
 def join_frame(pieces: list[Buffer]) -> bytearray:
@@ -341,7 +398,7 @@ def frame_bytes(data: memoryview, limit: int) -> int:
 
 def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any]]:
     """The messages of a whole frame, each with the name of its group."""
-    body = frame[FRAME_HEADER_BYTES:]
+    body = bytes(frame[FRAME_HEADER_BYTES:])
     crc: int = _FRAME.unpack_from(frame)[1]
     if crc32c(body) != crc:
         raise ProtocolError("the checksum of a frame is wrong")
@@ -358,15 +415,39 @@ def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any
         raise ProtocolError(f"a message cannot be read: {error}") from error
 
 
-def _messages(body: memoryview, names: tuple[str, str]) -> list[tuple[str, Any]]:
-    messages = []
+def _messages(body: bytes, names: tuple[str, str]) -> list[tuple[str, Any]]:
+    messages: list[tuple[str, Any]] = []
     at = 0
     while at < len(body):
         kind, length = _KIND.unpack_from(body, at)
         if kind >= len(_CODECS):
             raise ProtocolError(f"kind {kind} of message is not known")
-        at += _KIND.size + length
-        group = str(body[at - length : at], "utf-8")
-        message, at = _CODECS[kind].decode(body, at, names)
+        fields_at = at + _KIND.size + length
+        group = str(body[fields_at - length : fields_at], "utf-8")
+        message: Any
+        if kind == _KIND_ASK:
+            message, at = _take_asks(body, at, fields_at)
+        else:
+            message, at = _CODECS[kind].decode(body, fields_at, names)
         messages.append((group, message))
     return messages
+
+
+def _take_asks(body: bytes, at: int, fields_at: int) -> tuple[Asks, int]:
+    """The run of requests that begins here: up to one of another kind, group or operation."""
+    prefix = body[at:fields_at]
+    prefix_bytes, header_bytes, limit = len(prefix), len(prefix) + _ASK.size, len(body)
+    operation = _ASK.unpack_from(body, fields_at)[1]
+    numbers, bodies = [], []
+    unpack = _ASK.unpack_from
+    while body.startswith(prefix, at):
+        number, wanted, length = unpack(body, at + prefix_bytes)
+        if wanted != operation:
+            break
+        start = at + header_bytes
+        at = start + length
+        if at > limit:
+            raise ProtocolError(f"a request ends at byte {at} of a body of {limit}")
+        numbers.append(number)
+        bodies.append(body[start:at])
+    return Asks(operation, numbers, bodies), at

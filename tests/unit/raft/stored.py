@@ -16,7 +16,7 @@ from lithify.raft.names import parse_segment
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.snapshot_file import Head
 from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled, Written
+from lithify.raft.wal import Resend, Rolled, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,6 +83,8 @@ class Member:
                 self.log.written(event)
             elif isinstance(event, Rolled):
                 self.storage.settle(event, self.storage.flush(event))
+            else:
+                assert not isinstance(event, Resend), "nothing of this was lost"
 
     def snapshot(self, index: int, live: Iterable[int]) -> Member:
         needed = LiveSet.from_iterable(live)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format as kv
 from lithify.raft.core import DropReason, ProposalDropped, ReadDropped
 from lithify.raft.core.messages import AppendRequest, Heartbeat
 from lithify.raft.errors import OutcomeUnknown
-from lithify.raft.kv_format import WatchEvent
+from lithify.raft.kv_format import Outcome, WatchEvent
 from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
 from lithify.raft.requests import Answer
 from lithify.raft.transfer import TransferMessage
@@ -74,6 +74,48 @@ def test_a_leader_that_is_cut_off_answers_no_read() -> None:
     assert isinstance(results[0], ReadDropped)
 
 
+def test_a_run_of_commands_is_answered_together_and_in_its_order() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    told: list[tuple[slice, Any]] = []
+    commands = [kv.put(b"a", b"1"), kv.compare_and_set(b"a", b"2", b"1"), b"nonsense", kv.get(b"a")]
+    members["n1"].group.propose_many(commands, lambda *args: told.append(args))
+    members.settle()
+    ((stretch, result),) = told
+    assert (stretch, result.index) == (slice(0, 4), members["n1"].group.applied_index - 3)
+    outcomes = [kv.parse_reply(reply).outcome for reply in result.replies]
+    assert outcomes == [Outcome.DONE, Outcome.DONE, Outcome.INVALID, Outcome.INVALID]
+    assert members.get("n3", b"a") == b"2"
+
+
+def test_a_run_that_came_too_late_is_dropped_as_a_whole() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    told: list[tuple[slice, Any]] = []
+    members["n2"].group.propose_many([kv.delete(b"a")] * 3, lambda *args: told.append(args))
+    members.settle()
+    ((stretch, result),) = told
+    assert stretch == slice(0, 3)
+    assert isinstance(result, ProposalDropped)
+
+
+def test_effects_are_done_before_the_next_command_of_a_run() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    told: list[tuple[slice, Any]] = []
+    commands = [kv.put(b"a", b"1"), kv.watch(b"", b"w", 0), kv.put(b"a", b"2"), kv.put(b"b", b"3")]
+    members["n1"].group.propose_many(commands, lambda *args: told.append(args))
+    members.settle()
+    # The watch reads what it has missed before that is overwritten, and then each put is told.
+    assert [(stretch.start, stretch.stop) for stretch, _ in told] == [(0, 2), (2, 3), (3, 4)]
+    events = [kv.parse_event(send.data) for send in members["n1"].sends]
+    assert [(event.key, event.value) for event in events] == [
+        (b"a", b"1"),
+        (b"a", b"2"),
+        (b"b", b"3"),
+    ]
+
+
 def test_a_proposal_that_was_overwritten_was_never_done() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
@@ -81,13 +123,70 @@ def test_a_proposal_that_was_overwritten_was_never_done() -> None:
     members.lose = lambda message: "n1" in (message.sender, message.to)
     results: list[Result] = []
     members["n1"].group.propose(kv.put(b"k", b"never"), results.append)
-    members.tick(30)
-    leader = next(name for name in ("n2", "n3") if members[name].group.leader == name)
+    leader = another_leader(members)
     members.put(leader, b"k", b"new")
     members.lose = lambda _: False
     members.tick(30)
     assert isinstance(results[0], ProposalDropped)
     assert members.get("n1", b"k") == b"new"
+
+
+def another_leader(members: Members) -> str:
+    """Let time pass until n2 or n3 leads; n1 is not heard."""
+    leaders: list[str] = []
+    while not leaders:
+        members.tick()
+        leaders = [name for name in ("n2", "n3") if members[name].group.leader == name]
+    return leaders[0]
+
+
+def test_the_first_entry_of_a_new_leader_decides_what_the_old_one_has_left() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    for number in range(5):
+        members["n1"].group.propose(kv.put(b"k%d" % number, b"never"), results.append)
+    another_leader(members)
+    members.lose = lambda _: False
+    # Nobody proposes anything: the new leader's log is shorter than what the old one had.
+    members.tick(4)
+    assert [type(result) for result in results] == [ProposalDropped] * 5
+    assert members.get("n1", b"k0") is None
+
+
+def test_a_leader_that_was_unseated_and_hears_nothing_says_that_it_does_not_know() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    members["n1"].group.propose(kv.put(b"k", b"?"), results.append)
+    waited_ticks = 0
+    while not results:
+        waited_ticks += 1
+        members.tick()
+    assert isinstance(results[0], OutcomeUnknown)
+    # It finds out within two election timeouts that nobody hears it, and has patience for three.
+    assert waited_ticks <= 5 * 6 + 2
+    members["n1"].group.propose(kv.put(b"k", b"!"), results.append)
+    members.settle()
+    assert isinstance(results[1], ProposalDropped)
+
+
+def test_what_others_committed_of_an_unseated_leader_is_answered_as_done() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    # The others get the entry, and n1 hears nothing any more.
+    members.lose = lambda message: message.to == "n1"
+    results: list[Result] = []
+    members["n1"].group.propose(kv.put(b"k", b"done"), results.append)
+    members.settle()
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    another_leader(members)
+    members.lose = lambda _: False
+    members.tick(4)
+    assert [type(result) for result in results] == [Answer]
+    assert members.get("n2", b"k") == b"done"
 
 
 def test_a_snapshot_that_passes_a_proposal_leaves_its_client_in_doubt() -> None:
@@ -152,8 +251,20 @@ def test_a_snapshot_is_taken_every_so_many_entries_but_not_more_bytes_than_the_l
     members.elect("n1")
     for number in range(100):
         members.put("n1", b"key%d" % number, b"")
+        members.tick()
     # A row of the state is larger than a command with no value: half of the log has passed.
     assert 2 <= members["n1"].group.overview()["snapshots_taken"] <= 4
+
+
+def test_commands_that_come_fast_do_not_make_more_than_one_snapshot_a_tick() -> None:
+    members = Members("n1")
+    members["n1"].group._snapshots._interval = 20
+    members.elect("n1")
+    for number in range(100):
+        members.put("n1", b"key", b"%d" % number)
+    assert members["n1"].group.overview()["snapshots_taken"] == 1
+    members.tick()
+    assert members["n1"].group.overview()["snapshots_taken"] == 2
 
 
 def test_a_snapshot_that_could_not_be_written_is_tried_again_after_a_while() -> None:
@@ -213,6 +324,12 @@ class Counting:
 
     def rewrite_command(self, state: int, index: int, command: bytes) -> bytes | None:
         return None
+
+    def audience(self, state: int) -> Iterable[bytes]:
+        return ()
+
+    def farewell(self, name: bytes) -> bytes:
+        raise AssertionError("nobody is sent anything")
 
     def save(self, state: int) -> Iterable[bytes]:
         return [b"%d" % state]

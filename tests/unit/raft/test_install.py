@@ -49,6 +49,7 @@ def test_its_entries_are_found_in_the_write_ahead_log_also_after_later_snapshots
         install(member)
     found = Member(disk.kill_clone())
     assert found.log.read(LIVE) == [entry(2), entry(12, 2), entry(17, 2)]
+    # What is between the last live entry and the snapshot's index is not missing.
     found.write(23).snapshot(21, [2, 17])
     again = Member(found.disk.kill_clone())
     assert again.log.read([2, 17]) == [entry(2), entry(17, 2)]

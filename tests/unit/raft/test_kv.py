@@ -157,8 +157,36 @@ def test_a_watcher_that_missed_a_deletion_is_told_to_begin_anew() -> None:
     log.do(kv.put(b"a", b"1"))
     log.do(kv.put(b"b", b"2"))
     log.do(kv.delete(b"a"))
-    assert log.do(kv.watch(b"", b"w", known=2)).outcome is Outcome.RESET
-    assert [event for _, event in log.sent] == [WatchEvent(b"b", b"2", 2, 0)]
+    assert log.do(kv.watch(b"", b"w", known=2)) == Reply(Outcome.RESET, 4)
+    assert not log.sent
+    log.do(kv.put(b"c", b"3"))
+    assert [event for _, event in log.sent] == [WatchEvent(b"c", b"3", 5, 4)]
+
+
+def test_a_watcher_that_missed_very_much_is_told_to_begin_anew() -> None:
+    log = Log()
+    for number in range(1001):
+        log.do(kv.put(b"%d" % number, b""))
+    assert log.do(kv.watch(b"", b"one", known=0)) == Reply(Outcome.RESET, 1002)
+    assert log.do(kv.watch(b"", b"other", known=1)) == Reply(Outcome.DONE, 1003)
+    assert len(log.sent) == 1000
+
+
+def test_a_watcher_may_want_only_what_comes_from_now_on() -> None:
+    log = Log()
+    log.do(kv.put(b"a", b"1"))
+    assert log.do(kv.watch(b"", b"w", known=2**60)) == Reply(Outcome.DONE, 2)
+    log.do(kv.put(b"a", b"2"))
+    assert log.sent == [(b"w", WatchEvent(b"a", b"2", 3, 2))]
+
+
+def test_who_is_gone_is_forgotten_by_a_command() -> None:
+    log = Log()
+    log.do(kv.watch(b"", b"one"))
+    log.do(kv.watch(b"", b"other"))
+    assert list(log.machine.audience(log.state)) == [b"one", b"other"]
+    log.do(log.machine.farewell(b"one"))
+    assert list(log.machine.audience(log.state)) == [b"other"]
 
 
 def test_a_state_is_loaded_as_it_was_saved() -> None:
@@ -171,8 +199,9 @@ def test_a_state_is_loaded_as_it_was_saved() -> None:
     log.do(kv.put(b"late", b"not in it"))
     loaded = log.machine.load(pieces)
     assert b"late" not in loaded.rows
-    del log.state.rows[b"late"]
-    assert loaded.rows == log.state.rows
+    assert dict(loaded.rows.items()) | {b"late": log.state.rows[b"late"]} == dict(
+        log.state.rows.items()
+    )
     assert loaded.watchers == log.state.watchers
     assert loaded.deleted == log.state.deleted
     assert list(log.machine.live_indexes(loaded)) == log.live[:-1]
@@ -188,7 +217,7 @@ def test_pieces_of_a_state_stay_small_when_keys_are_long() -> None:
     pieces = list(log.machine.save(log.state))
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 2_000_000
-    assert log.machine.load(pieces).rows == log.state.rows
+    assert dict(log.machine.load(pieces).rows.items()) == dict(log.state.rows.items())
 
 
 @pytest.mark.parametrize(

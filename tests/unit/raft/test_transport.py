@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from lithify.fs import MemoryFileSystem
 from lithify.raft import transport as transport_module
@@ -25,13 +20,16 @@ from lithify.raft.transport import CannotListen, Handlers, Tls, Transport
 from lithify.raft.wire import (
     WIRE_VERSION,
     Answer,
+    Answers,
     Ask,
+    Asks,
     Hello,
     Welcome,
     decode_frame,
     encode_frame,
     frame_bytes,
 )
+from tests.unit.raft.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -59,8 +57,8 @@ class Node:
         )
         self.transport = Transport(self.identity, handlers, tls)
 
-    def answer(self, channel: Channel, group: str, ask: Ask) -> None:
-        channel.send(group, Answer(ask.number, 0, 0, ask.body))
+    def answer(self, channel: Channel, group: str, asks: Asks) -> None:
+        channel.send(group, Answers(asks.numbers, 0, 0, asks.bodies))
 
     @property
     def at(self) -> str:
@@ -316,46 +314,6 @@ def test_an_address_in_use_is_refused_by_name() -> None:
 
 
 # --- TLS ----------------------------------------------------------------------------------------
-
-
-class Authority:
-    """Signs certificates."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.file = directory / f"{name}.pem"
-        self.file.write_bytes(self._sign(self._name, self._key.public_key(), ca=True))
-
-    def tls(self, name: str) -> Tls:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._directory / f"{name}-{self.file.stem}.crt"
-        certificate.write_bytes(self._sign(subject, key.public_key(), ca=False))
-        key_file = certificate.with_suffix(".key")
-        key_file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return Tls(str(self.file), str(certificate), str(key_file))
-
-    def _sign(self, subject: x509.Name, key: Any, *, ca: bool) -> bytes:
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        )
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
@@ -15,6 +17,9 @@ from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveState, LiveStates
 from lithify.raft.names import wal_name
 from lithify.raft.wal import Resend, Rolled, StateSaved, Wal, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def entries(*indexes: int, term: int = 1) -> list[Entry]:
@@ -168,3 +173,78 @@ def test_a_torn_end_is_cut_and_damage_before_the_end_is_said() -> None:
         damaged.open_append(path).write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(DamagedFile):
             reopened(damaged)
+
+
+def test_what_is_there_of_a_group_that_is_no_more_is_passed_over() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.append("gone", entries(1, 2), 0)
+    wal.save("gone", HardState(7, "n3", 0))
+    wal.flush()
+    # It had installed a snapshot, which went with its files.
+    wal.restart("gone")
+    wal.append("gone", entries(51), 50)
+    wal.flush()
+    wal.append("gone/50", entries(3), 0)
+    wal.flush()
+    with pytest.raises(DamagedFile):
+        Wal(fs, "wal", LiveStates()).recover({})
+    assert list(Wal(fs, "wal", LiveStates()).recover({}, known={"a"})) == ["a"]
+
+
+def test_a_group_that_is_forgotten_is_not_named_by_the_next_file() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    for group in ("a", "gone"):
+        wal.append(group, entries(1), 0)
+        wal.save(group, HardState(7, "n3", 0))
+    wal.flush()
+    wal.append("gone", entries(2), 1)
+    wal.forget("gone")
+    wal.append("a", entries(2), 1)
+    (*_, rolled) = wal.roll()
+    assert isinstance(rolled, Rolled)
+    assert list(rolled.indexes) == ["a"]
+    wal.remove(rolled.number)
+    assert list(Wal(fs, "wal", LiveStates()).recover({})) == ["a"]
+
+
+class Meanwhile(ManualClock):
+    """Whoever waits by this clock lets something else happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happens: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.happens()
+
+
+def test_a_name_may_be_forgotten_while_its_write_fails() -> None:
+    """A full disk ends an install, in another thread, while the log's own thread is refused."""
+    clock = Meanwhile()
+    faults = [Fault("fdatasync", "*", kind="SLOW"), Fault("fdatasync", "*", kind="ENOSPC")]
+    wal = Wal(FaultyFileSystem(MemoryFileSystem(), faults, clock), "wal", LiveStates())
+    clock.happens = lambda: wal.forget("a/9")
+    wal.append("a/9", entries(3, 7), 0)
+    wal.append("a", entries(1), 0)
+    (refused,) = wal.flush()
+    assert isinstance(refused, WriteRefused)
+    assert Written("a", 1, 1, 1, 0, 2) in wal.flush()
+
+
+def test_what_a_refused_write_has_left_is_cut_off() -> None:
+    """So that a disk that is full because of it is not full for good."""
+    inner = MemoryFileSystem()
+    fs = FaultyFileSystem(inner, [])
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    size = inner.stat(f"wal/{wal_name(1)}").size
+    fs.add(Fault("write", "*", kind="SHORT"))
+    wal.append("a", [Entry(2, 1, bytes(10_000))], 1)
+    assert isinstance(wal.flush()[0], WriteRefused)
+    assert inner.stat(f"wal/{wal_name(1)}").size == size
+    assert wal.flush() == [Written("a", 1, 2, 2, 1, 2)]
+    assert len(reopened(inner.crash_clone(Random(1)))["a"]) == 2

@@ -12,6 +12,7 @@ that is behind may have several.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
@@ -20,12 +21,15 @@ from lithify.raft.core.errors import InvalidChange
 from lithify.raft.core.values import EntryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from lithify.raft.core.config import Change, ConfChange
     from lithify.raft.entry import Entry
 
 __all__ = ["Membership", "changed"]
+
+_KIND = attrgetter("kind")
+_CONFIG = int(EntryKind.CONFIG)
 
 
 def changed(config: Config, change: ConfChange) -> Config:
@@ -108,13 +112,14 @@ class Membership:
                 return config
         raise InvalidInput(f"the members at index {index} are forgotten: it is applied")
 
-    def add(self, entries: Iterable[Entry]) -> bool:
+    def add(self, entries: Sequence[Entry]) -> bool:
         """Entries were appended; did the configuration change?"""
-        before = len(self._stack)
+        if _CONFIG not in map(_KIND, entries):
+            return False
         for entry in entries:
-            if entry.kind == EntryKind.CONFIG:
+            if entry.kind == _CONFIG:
                 self._stack.append((entry.index, Config.parse(entry.payload)))
-        return len(self._stack) != before
+        return True
 
     def cut(self, last_index: int) -> bool:
         """Entries above `last_index` are gone; did the configuration change?"""

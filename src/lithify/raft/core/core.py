@@ -104,6 +104,10 @@ class RaftCore:
         """Append a change of members; its index."""
         return self._leader(ProposalDropped).propose_change(change)
 
+    def propose_end(self) -> int:
+        """Append the end of the group; its index. Nothing behind it is to be applied."""
+        return self._leader(ProposalDropped).propose_end()
+
     def read(self, context: int) -> None:
         """Begin a linearizable read; it comes up in `Ready.reads` under this number, or never.
 
@@ -115,6 +119,11 @@ class RaftCore:
     def transfer(self, to: str) -> None:
         """Hand leadership over to a voter."""
         self._leader(TransferDropped).transfer(to)
+
+    def hand_over(self) -> None:
+        """Let another lead, if this one does: it cannot write."""
+        if isinstance(self._engine.role, Leader):
+            self._engine.role.hand_over()
 
     def _leader(self, error: type[Dropped]) -> Leader:
         role = self._engine.role

@@ -56,6 +56,8 @@ def describe_entries(entries: Iterable[Entry]) -> str:
             what = "noop"
         elif entry.kind == EntryKind.CONFIG:
             what = f"({entry.payload.decode()})"
+        elif entry.kind == EntryKind.END:
+            what = "end"
         else:
             what = '"' + entry.payload.decode(errors="backslashreplace") + '"'
         shown.append(f"{entry.index}/{entry.term} {what}")

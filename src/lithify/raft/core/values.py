@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY_BYTES", "NOBODY", "EntryKind", "HardState", "SnapshotMeta", "entry_bytes", "fit"]
 
 NOBODY = ""
+
+_PAYLOAD = attrgetter("payload")
 
 ENTRY_BYTES = 32
 """What an entry counts beside its payload, so that many empty ones are not free."""
@@ -33,6 +36,8 @@ class EntryKind(IntEnum):
     """The first entry of a leader; committing it commits everything before it."""
     CONFIG = 2
     """Who the members are from here on, as `Config.encode` writes it."""
+    END = 3
+    """The group is no more: nothing behind it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,13 @@ class SnapshotMeta:
 
 def entry_bytes(entries: Sequence[Entry]) -> int:
     """What these entries count against limits."""
-    return ENTRY_BYTES * len(entries) + sum(len(entry.payload) for entry in entries)
+    return ENTRY_BYTES * len(entries) + sum(map(len, map(_PAYLOAD, entries)))
 
 
 def fit(entries: list[Entry], bytes_max: int) -> list[Entry]:
     """As many of the first entries as fit, but at least one."""
+    if entry_bytes(entries) <= bytes_max:
+        return entries
     room = bytes_max
     for count, entry in enumerate(entries):
         room -= ENTRY_BYTES + len(entry.payload)

@@ -1,0 +1,97 @@
+"""What the commands of `lithify raft` share: their options, and a client for them.
+
+Used by the modules `raft*.py` of this package only.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lithify.raft.kv_client import KvClient
+    from lithify.raft.operations import Address, Operation
+    from lithify.raft.transport import Tls
+
+__all__ = [
+    "GROUP",
+    "NODES",
+    "AsJson",
+    "GroupName",
+    "Nodes",
+    "TlsFiles",
+    "ask",
+    "named_address",
+    "run_client",
+    "tls_of",
+]
+
+Nodes = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT,…", envvar="LITHIFY_RAFT_NODES", help="Where nodes are reached."
+    ),
+]
+GroupName = Annotated[str, typer.Option("--group", metavar="NAME", help="The group that is meant.")]
+TlsFiles = Annotated[
+    str,
+    typer.Option(
+        "--tls",
+        metavar="CA,CERT,KEY",
+        envvar="LITHIFY_RAFT_TLS",
+        help="PEM files; everybody shows a certificate, a node one for its name.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+NODES = "127.0.0.1:7001"
+GROUP = "default"
+
+
+def named_address(text: str) -> tuple[str, Address]:
+    """Of `n2=127.0.0.1:7002`."""
+    from lithify.raft.operations import parse_address
+
+    name, equals, address = text.partition("=")
+    if not equals:
+        raise InvalidInput(f"node {text!r} must be like n2=127.0.0.1:7002")
+    return name, parse_address(address)
+
+
+def tls_of(files: str) -> Tls | None:
+    """Of `CA,CERT,KEY`; None if there is nothing."""
+    from lithify.raft.transport import Tls
+
+    if not files:
+        return None
+    names = files.split(",")
+    if len(names) != 3:
+        raise InvalidInput(f"--tls has {len(names)} files, must be CA,CERT,KEY")
+    return Tls(*names)
+
+
+def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awaitable[Any]]) -> Any:
+    """Have a client do something."""
+    from lithify.raft.client import RaftClient
+    from lithify.raft.kv_client import KvClient
+    from lithify.raft.operations import parse_address
+
+    async def main() -> Any:
+        addresses = [parse_address(text) for text in nodes.split(",")]
+        async with RaftClient(addresses, tls=tls_of(tls)) as client:
+            return await work(KvClient(client, group))
+
+    return asyncio.run(main())
+
+
+def ask(nodes: str, tls: str, group: str, operation: Operation, **given: object) -> Any:
+    """What a node answers to one of the operations that are about JSON."""
+    return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))

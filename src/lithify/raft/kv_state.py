@@ -1,0 +1,130 @@
+"""The state of the key-value machine: rows, live indexes, watchers; and how a snapshot has them.
+
+A snapshot is pieces:
+
+    first     4  watchers   8  index of the last deletion
+              of each watcher: 8 last revision sent, 2 and 2 lengths, prefix, name
+    others    rows in columns, so that a million are read without a loop over them: `kv_rows.py`
+
+Only the machine (`kv.py`) changes a state.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.raft.kv_rows import ROW, KvRows, RowTable
+from lithify.raft.live_indexes import LiveIndexes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["KvState", "Watcher", "load_state", "save_state"]
+
+_PLACE = struct.Struct("<Q")
+"""What a row begins with."""
+_FIRST = struct.Struct("<IQ")
+_WATCHER = struct.Struct("<QHH")
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Who is told of changes."""
+
+    prefix: bytes
+    last: int
+    """The revision of what it was sent last."""
+
+
+@dataclass(slots=True)
+class KvState:
+    """Keys and where their values are."""
+
+    rows: KvRows = field(default_factory=KvRows)
+    live: LiveIndexes = field(default_factory=LiveIndexes)
+    watchers: dict[bytes, Watcher] = field(default_factory=dict)
+    deleted: int = 0
+    """The index of the last deletion."""
+    ordered: list[bytes] | None = field(default_factory=list)
+    """The keys that a scan has put in order, some of them gone since; None if no scan has seen the
+    keys that were loaded."""
+    added: set[bytes] = field(default_factory=set)
+    """Those that came since."""
+
+    def set(self, key: bytes, place: int, revision: int, digest: bytes) -> None:
+        """Let a key's value stand at a place; all places before it are lower."""
+        rows = self.rows
+        before = rows.changed.get(key) or rows.strike(key)
+        if before is None:
+            self.added.add(key)
+        else:
+            self.live.remove(_PLACE.unpack_from(before)[0])
+        rows.changed[key] = ROW.pack(place, revision, digest)
+        self.live.add(place)
+
+    def remove(self, key: bytes, index: int) -> int:
+        """Forget a key; the revision that it had, 0 if there was none."""
+        row = self.rows.pop(key)
+        if row is None:
+            return 0
+        place, revision, _ = ROW.unpack(row)
+        self.live.remove(place)
+        self.added.discard(key)
+        self.deleted = index
+        return int(revision)
+
+    def keys(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
+        """The keys with a prefix that are above another key, ascending."""
+        rows, ordered = self.rows, self.ordered
+        if ordered is None:
+            ordered = sorted(key for key, _ in rows.items())
+        elif self.added or len(ordered) > 2 * len(rows):
+            kept = [key for key in ordered if key in rows and key not in self.added]
+            # Two sorted runs: joining them is a pass, not a sort.
+            ordered = sorted([*kept, *sorted(self.added)])
+        if ordered is not self.ordered:
+            self.ordered, self.added = ordered, set()
+        for at in range(bisect_left(ordered, max(prefix, after)), len(ordered)):
+            key = ordered[at]
+            if not key.startswith(prefix):
+                return
+            if key in rows and (key > after or not after):
+                yield key
+
+
+def save_state(state: KvState) -> Iterable[bytes]:
+    """A state in pieces, as it is now."""
+    first = _FIRST.pack(len(state.watchers), state.deleted) + b"".join(
+        _WATCHER.pack(each.last, len(each.prefix), len(name)) + each.prefix + name
+        for name, each in state.watchers.items()
+    )
+    return chain((first,), state.rows.pieces())
+
+
+def load_state(pieces: Iterable[bytes]) -> KvState:
+    """The state that was saved."""
+    rest = iter(pieces)
+    watchers, deleted = _load_watchers(next(rest))
+    table = RowTable(rest)
+    live = LiveIndexes(np.sort(table.places()))
+    return KvState(KvRows(table), live, watchers, deleted, None)
+
+
+def _load_watchers(piece: bytes) -> tuple[dict[bytes, Watcher], int]:
+    count, deleted = _FIRST.unpack_from(piece)
+    watchers: dict[bytes, Watcher] = {}
+    at = _FIRST.size
+    for _ in range(count):
+        last, prefix_bytes, name_bytes = _WATCHER.unpack_from(piece, at)
+        at += _WATCHER.size
+        prefix = piece[at : at + prefix_bytes]
+        at += prefix_bytes
+        watchers[piece[at : at + name_bytes]] = Watcher(prefix, last)
+        at += name_bytes
+    return watchers, deleted
