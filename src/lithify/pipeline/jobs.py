@@ -5,7 +5,8 @@ partition costs something; the heaviest comes first, so that the last ones to fi
 Tasks that have no weights are a partition each. Tasks and results are pickled values; what a task
 reads and writes are files.
 
-1. The job is submitted from a thread of its own, under a job group of its own.
+1. The job is submitted from another thread, under a job group of its own. These threads stay: a
+   new one needs a connection to Spark, which takes as long as all the rest of a small job.
 2. The caller's thread looks ten times a second whether the run is to stop, and how many tasks are
    done. To stop, the job group is cancelled and the reason raised.
 3. What a task raises on purpose, or the file system raises in it, comes back as a value and is
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import heapq
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,7 +60,10 @@ is slow has not begun, its neighbour takes."""
 WAVE_WEIGHT = 32 * 2**30
 POLL_S = 0.1
 
+SUBMITTERS_MAX = 64
+
 _groups = count(1)
+_submitters = ThreadPoolExecutor(SUBMITTERS_MAX, "lithify-job")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
@@ -124,37 +128,27 @@ class SparkJobs:
         so_far: Callable[[float], None],
     ) -> list[tuple[int, _Result]]:
         group = f"lithify-{name}-{next(_groups)}"
-        answers: list[tuple[int, _Result | None, Exception | None]] = []
-        failures: list[Exception] = []
-        over = threading.Event()
 
-        def submit() -> None:
-            try:
-                self._context.setJobGroup(group, f"lithify {name}", interruptOnCancel=True)
-                rows = self._context.parallelize(bundles, len(bundles))
-                found = rows.flatMap(lambda row: [_answer(function, *each) for each in row])
-                answers.extend(found.collect())
-            except Exception as error:  # noqa: BLE001  (Spark's own, handed over to the caller)
-                failures.append(error)
-            finally:
-                over.set()
+        def submit() -> list[tuple[int, _Result | None, Exception | None]]:
+            self._context.setJobGroup(group, f"lithify {name}", interruptOnCancel=True)
+            rows = self._context.parallelize(bundles, len(bundles))
+            return rows.flatMap(lambda row: [_answer(function, *each) for each in row]).collect()
 
-        thread = threading.Thread(target=submit, name=group)
-        thread.start()
+        job = _submitters.submit(submit)
         try:
-            while not over.wait(POLL_S):
+            while not wait([job], POLL_S).done:
                 check()
                 so_far(self._done(group) / len(bundles))
-            thread.join()
             check()
         except BaseException:
-            self._context.cancelJobGroup(group)
-            thread.join()
+            if not job.cancel():
+                self._context.cancelJobGroup(group)
+                wait([job])
             raise
-        if failures:
-            raise JobFailed(name, str(failures[0])) from failures[0]
+        if failure := job.exception():
+            raise JobFailed(name, str(failure)) from failure
         results = []
-        for number, result, error in answers:
+        for number, result, error in job.result():
             if error is not None:
                 raise error
             results.append((number, result))
