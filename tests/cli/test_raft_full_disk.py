@@ -94,7 +94,7 @@ class Writer:
 
     @staticmethod
     def value(number: int) -> bytes:
-        return b"%06d" % number * 80
+        return b"%06d" % number * 800
 
 
 async def said(node: RaftProcess, *texts: str) -> None:
@@ -118,7 +118,7 @@ def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
             full = await leader_of(cluster, client)
             with filled(full):
                 # Those that the old leader has taken and cannot answer; some fitted on a last page.
-                assert await writer.write(200) <= 2
+                assert await writer.write(60) <= 2
                 await said(full, "write refused", "wal", "No space left on device")
                 assert await leader_of(cluster, client) is not full
             assert await writer.write(20) == 0
@@ -136,7 +136,7 @@ def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
         node = cluster.nodes["n1"]
         async with RaftClient(cluster.addresses, timeout_s=2) as client:
             writer = Writer(KvClient(client, GROUP))
-            await writer.write(100)
+            await writer.write(10)
             with filled(node, left_bytes=WAL_BYTES - wal_bytes(node) + 2**16):
                 while not await writer.write(1):
                     pass
@@ -145,14 +145,8 @@ def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 while await writer.write(1):
                     pass
-            assert await writer.write(50) == 0
+            assert await writer.write(20) == 0
             await writer.check(node)
-        node.kill()
-        with filled(node):
-            node.launch()
-            assert node.process is not None
-            assert await asyncio.to_thread(node.process.wait, 30) != 0, "it does not even start"
-            assert node.errors.read_text().rstrip().endswith("No space left on device")
         node.kill()
         await asyncio.to_thread(node.start)
         await writer.check(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import struct
 from contextlib import suppress
@@ -239,10 +240,17 @@ def test_a_scan_of_large_values_comes_in_pieces(node: RaftProcess) -> None:
 
 
 def test_errors_of_the_command_line_are_lines_and_not_tracebacks(node: RaftProcess) -> None:
-    """A leader that cannot be, and an address that nobody could look up."""
+    """And what is for programs is JSON, also of commands that have nothing to say."""
     nodes = ["--nodes", str(node.address)]
     refused = CliRunner().invoke(app, ["raft", "transfer", "nobody", *nodes])
     assert (refused.exit_code, refused.stderr) == (1, "lithify: error: only a voter can lead\n")
+    for command in (["create", "other", "--member", "n1"], ["snapshot"], ["compact"]):
+        done = CliRunner().invoke(app, ["raft", *command, "--json", *nodes])
+        assert isinstance(json.loads(done.stdout), dict), command
+    transferred = CliRunner().invoke(app, ["raft", "transfer", "n1", "--json", *nodes])
+    assert json.loads(transferred.stdout) == {}
+    dropped = CliRunner().invoke(app, ["raft", "drop", "other", "--json", *nodes])
+    assert isinstance(json.loads(dropped.stdout), dict)
     for text in ("127..0.1:7001", "host:99999", "host"):
         refused = CliRunner().invoke(app, ["raft", "get", "k", "--nodes", text])
         assert refused.exit_code == 1

@@ -45,8 +45,6 @@ class Photos:
         settings = {
             "deleted_retention_ms": 0,
             "triggers": ["admin"],
-            # A run that was taken up is followed by another one, which would drop the deletes too.
-            "used_percent_min": 30,
             "budget": {"write_bytes_per_s": write_bytes_per_s},
         }
         with lithify.open(str(data), durability="none") as node:

@@ -58,7 +58,7 @@ class Behind(Members):
         self.command("n1", kv.delete(b"early0"))
         self.snapshot("n1")
         self.lose = lambda _: False
-        self.index = self["n1"].group.overview()["snapshot_index"]
+        self.index: int = self["n1"].group.overview()["snapshot_index"]
         self.before = self.seen()
         assert self.before[0] > self["n3"].group.applied_index, "a tail that is not applied"
 

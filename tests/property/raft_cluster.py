@@ -1,4 +1,4 @@
-"""Whole members of a Raft group in a bad world: core, storage, machine, disks; driven by one seed.
+"""Whole members of Raft groups in a bad world: core, storage, machine, disks; driven by one seed.
 
     python -m tests.property.raft_cluster [--seeds N] [--first SEED] [--steps N]
 
@@ -7,9 +7,11 @@ be there, in part or not at all. Its write-ahead log, its segment writer and its
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
 links break, clocks run at different speeds, members come and go and give their files back when they
 are told that they are none any more, snapshots are taken and sent, segments dropped and merged,
-live entries rewritten at the head of the log. Checked:
+live entries rewritten at the head of the log. Many worlds have two or three groups, each with its
+own leader, over one write-ahead log: a file that is rolled or kept because one of them installs a
+snapshot has entries of all. Checked:
 
-- every member applies the same command at each index
+- every member of a group applies the same command at each index
 - after each restart, every live entry can be read and is the one that its key is about
 - clients' histories are linearizable, key by key; what was answered stays
 - in the end the world heals: all members come to the same state, and all values can be read there
@@ -28,7 +30,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.errors import WriteFailed
+from lithify.errors import LithifyError, WriteFailed
+from lithify.events import WriteRefused
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
 from lithify.raft import kv_format as kv
 from lithify.raft.compactor import CompactionSettings
@@ -39,7 +42,7 @@ from lithify.raft.group import Group, GroupSettings
 from lithify.raft.kv import KvMachine
 from lithify.raft.kv_rows import ROW
 from lithify.raft.membership import NEVER_LEFT, Left, MemberGone, MemberQuery
-from lithify.raft.requests import Answer, Result
+from lithify.raft.requests import Answer, Replies, Result
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.sending import SendingSettings
 from lithify.raft.storage import RaftStorage, StorageSettings
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 KEYS = (b"a", b"b", b"c")
-GROUP = "g"
+GROUPS = ("g", "h", "i")
 HEAL_ROUNDS_MAX = 600
 
 
@@ -106,19 +109,21 @@ class Member:
         self.events: list[WalEvent] = []
         self.rolled: list[Rolled] = []
         self.flushed: list[tuple[Rolled, list[Flushed]]] = []
-        self.jobs: list[Job] = []
-        self.results: list[tuple[Job, object]] = []
+        self.jobs: list[tuple[Group[KvState], Job]] = []
+        self.results: list[tuple[Group[KvState], Job, object]] = []
         self.calls = 0
         self.storage = RaftStorage(self.fs, "d", world.storage_settings)
         self.storage.open_groups(live_in)
-        own = self.storage.groups.get(GROUP) or self.storage.create(GROUP)
-        left = world.left.get(name, NEVER_LEFT)
-        if own.hard_state.term <= left.term:
-            own.hard_state = HardState(left.term + 1, name)
-        machine = WatchedMachine(world.applied)
         settings = world.settings_of(name)
-        self.group = Group(self.storage, GROUP, name, machine, settings, rng.randrange)
-        check_live(self)
+        self.groups: dict[str, Group[KvState]] = {}
+        left = world.left.get(name, NEVER_LEFT)
+        for group, applied in world.applied.items():
+            own = self.storage.groups.get(group) or self.storage.create(group)
+            if own.hard_state.term <= left.term:
+                own.hard_state = HardState(left.term + 1, name)
+            machine = WatchedMachine(applied)
+            self.groups[group] = Group(self.storage, group, name, machine, settings, rng.randrange)
+            check_live(self.groups[group])
 
     def flush_wal(self) -> None:
         self.events += self.storage.wal.flush()
@@ -127,33 +132,40 @@ class Member:
         event = self.events.pop(0)
         if isinstance(event, Rolled):
             self.rolled.append(event)
-        else:
-            self.group.wal_event(event)
+            return
+        for name, group in self.groups.items():
+            if isinstance(event, WriteRefused) or event.group.partition("/")[0] == name:
+                group.wal_event(event)
 
     def write_segments(self) -> None:
-        rolled = self.rolled.pop(0)
-        self.flushed.append((rolled, self.storage.flush(rolled)))
+        try:
+            flushed = self.storage.flush(self.rolled[0])
+        except (OSError, WriteFailed):
+            # It is tried again until the disk takes it.
+            self.world.counts["refused"] += 1
+        else:
+            self.flushed.append((self.rolled.pop(0), flushed))
 
     def settle(self) -> None:
         rolled, flushed = self.flushed.pop(0)
         self.storage.settle(rolled, flushed)
         for each in flushed:
-            self.group.settled(each)
+            self.groups[each.group].settled(each)
 
     def run_job(self) -> None:
-        job = self.jobs.pop(0)
+        group, job = self.jobs.pop(0)
         try:
-            self.results.append((job, job()))
+            self.results.append((group, job, job()))
         except (OSError, WriteFailed) as error:
-            self.results.append((job, error))
+            self.results.append((group, job, error))
         except Exception as error:
             raise AssertionError(f"{job.what} failed") from error
 
     def finish_job(self) -> None:
-        job, result = self.results.pop(0)
+        group, job, result = self.results.pop(0)
         what = "failures" if isinstance(result, Exception) else job.what.split(" ")[0]
         self.world.counts[what] += 1
-        self.group.job_done(job, result)
+        group.job_done(job, result)
 
     def background(self) -> list[Callable[[], None]]:
         """What its threads could do now."""
@@ -170,21 +182,16 @@ class Member:
                 can.append(act)
         return can
 
-    @property
-    def state(self) -> KvState:
-        return self.group._at.state
-
-    @property
-    def leads(self) -> bool:
-        return self.group._role is Role.LEADER
+    def leads(self, name: str) -> bool:
+        return self.groups[name]._role is Role.LEADER
 
 
-def check_live(member: Member) -> None:
+def check_live(group: Group[KvState]) -> None:
     """Every row of the state leads to an entry with its value."""
-    state = member.state
+    state = group._at.state
     places = {ROW.unpack(row)[0]: (key, row) for key, row in state.rows.items()}
     assert frozenset(state.live.live_set()) == frozenset(places)
-    for entry in member.group._own.log.read(sorted(places)):
+    for entry in group._own.log.read(sorted(places)):
         key, row = places[entry.index]
         command = entry.payload[8:]
         assert kv.parse_key(command)[1] == key
@@ -198,16 +205,19 @@ class World:
         self.now = 0
         self.crashes = rng.random() < 0.8
         self.loss = rng.choice((0.0, 0.02, 0.1))
-        self.applied: dict[int, tuple[int, bytes]] = {}
+        self.groups = GROUPS[: rng.choice((1, 1, 2, 3))]
+        self.applied: dict[str, dict[int, tuple[int, bytes]]] = {group: {} for group in self.groups}
         self.counts: Counter[str] = Counter()
-        self.network: list[Message] = []
+        self.network: list[tuple[str, Message]] = []
         self.broken: set[frozenset[str]] = set()
         self.dead: dict[str, MemoryFileSystem] = {}
         self.members: dict[str, Member] = {}
         self.left: dict[str, Left] = {}
         """Of those who have given their files back, what they remember."""
-        self.history: dict[bytes, list[ClientOp]] = {key: [] for key in KEYS}
-        self.known: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
+        self.history: dict[tuple[str, bytes], list[ClientOp]] = {
+            (group, key): [] for group in self.groups for key in KEYS
+        }
+        self.known: dict[tuple[str, bytes], bytes | None] = dict.fromkeys(self.history)
         self.values = 0
         self.storage_settings = StorageSettings(
             wal_bytes_max=rng.choice((400, 1500, 6000)),
@@ -284,29 +294,33 @@ class World:
         self.dead[member.name] = self.after_crash(member.disk)
 
     def work(self, member: Member) -> None:
-        out = member.group.work()
-        member.jobs += out.jobs
-        for message in out.messages:
-            if self.random.random() < 0.05:
-                frame = memoryview(encode_frame([(GROUP, message)]))
-                assert decode_frame(frame, message.sender, message.to) == [(GROUP, message)]
-            self.counts["transfers"] += isinstance(message, TransferMessage)
-            lost = self.random.random() < self.loss
-            if not lost and frozenset((message.sender, message.to)) not in self.broken:
-                self.network.append(message)
+        for name, group in member.groups.items():
+            out = group.work()
+            member.jobs += ((group, job) for job in out.jobs)
+            for message in out.messages:
+                if self.random.random() < 0.05:
+                    frame = memoryview(encode_frame([(name, message)]))
+                    assert decode_frame(frame, message.sender, message.to) == [(name, message)]
+                self.counts["transfers"] += isinstance(message, TransferMessage)
+                lost = self.random.random() < self.loss
+                if not lost and frozenset((message.sender, message.to)) not in self.broken:
+                    self.network.append((name, message))
 
     def one(self) -> Member | None:
         return self.random.choice(list(self.members.values())) if self.members else None
 
-    def a_leader(self) -> Member | None:
-        leaders = [member for member in self.members.values() if member.leads]
+    def a_group(self) -> str:
+        return self.random.choice(self.groups)
+
+    def a_leader(self, group: str) -> Member | None:
+        leaders = [member for member in self.members.values() if member.leads(group)]
         return self.random.choice(leaders) if leaders else None
 
     # What happens.
 
     def run(self, steps: int) -> None:
         weights = [weight for weight, _ in self.actions]
-        while self.a_leader() is None and self.now < 50:
+        while not all(map(self.a_leader, self.groups)) and self.now < 50:
             # The first election is the dullest part of a life.
             self.now += 1
             self.heal_round()
@@ -321,7 +335,8 @@ class World:
         for member in list(self.members.values()):
             if self.random.random() < self.speeds[member.name]:
                 with self.running(member):
-                    member.group.tick()
+                    for group in member.groups.values():
+                        group.tick()
                     self.work(member)
 
     def background(self) -> None:
@@ -336,53 +351,59 @@ class World:
         for _ in range(min(len(self.network), self.random.choice((2, 6, 15)))):
             in_order = self.random.random() < 0.8
             place = 0 if in_order else self.random.randrange(len(self.network))
-            message = self.network[place]
+            name, message = self.network[place]
             if self.random.random() >= 0.03:
                 del self.network[place]
-            self.hand_over(message)
+            self.hand_over(name, message)
 
-    def hand_over(self, message: Message) -> None:
+    def hand_over(self, name: str, message: Message) -> None:
         member = self.members.get(message.to)
         if member is None:
             return
+        group = member.groups[name]
         if isinstance(message, MemberQuery):
-            word = member.group.gone_word(message.sender)
-            self.network += [] if word is None else [word]
+            word = group.gone_word(message.sender)
+            self.network += [] if word is None else [(name, word)]
         elif isinstance(message, MemberGone):
-            if member.group.believes(message):
+            # Who leaves begins with an empty disk here, and with it would lose the other groups.
+            if len(self.groups) == 1 and group.believes(message):
                 self.counts["leaves"] += 1
                 before = self.left.get(member.name, NEVER_LEFT)
-                self.left[member.name] = before.again(member.group.status())
+                self.left[member.name] = before.again(group.status())
                 del self.members[member.name]
                 self.start(member.name, MemoryFileSystem(clock=self.clock))
         elif self.left.get(member.name, NEVER_LEFT).hears(message):
             with self.running(member):
-                member.group.receive(message)
+                group.receive(message)
                 self.work(member)
 
     def ask_whether_member(self) -> None:
-        if (member := self.one()) is not None and not member.group.leader:
-            for name in NAMES:
-                self.network.append(MemberQuery(member.name, name, member.group.term))
+        name = self.a_group()
+        if (member := self.one()) is not None and not member.groups[name].leader:
+            for other in NAMES:
+                query = MemberQuery(member.name, other, member.groups[name].term)
+                self.network.append((name, query))
 
     def change(self) -> None:
-        member = self.a_leader()
+        group = self.a_group()
+        member = self.a_leader(group)
         if member is None:
             return
         names = self.random.sample(NAMES, self.random.choice((1, 1, 2)))
         changes = tuple(Change(self.random.choice(list(Op)), name) for name in names)
         change = ConfChange(changes, self.random.choice((Mode.AUTO, Mode.JOINT)))
         with self.running(member):
-            member.group.propose_change(change, self.changed)
+            member.groups[group].propose_change(change, self.changed)
             self.work(member)
 
     def changed(self, result: Result) -> None:
         self.counts["changes"] += isinstance(result, Answer)
 
     def transfer(self) -> None:
-        if (member := self.a_leader()) is not None:
+        group = self.a_group()
+        if (member := self.a_leader(group)) is not None:
             with self.running(member), contextlib.suppress(Dropped, InvalidChange):
-                member.group.transfer(self.random.choice(NAMES))
+                member.groups[group].transfer(self.random.choice(NAMES))
                 self.work(member)
 
     def crash(self) -> None:
@@ -398,7 +419,7 @@ class World:
         one, two = self.random.sample(NAMES, 2)
         links = {frozenset((one, two))}
         if self.random.random() < 0.6:
-            leader = self.a_leader()
+            leader = self.a_leader(self.a_group())
             one = one if leader is None else leader.name
             links = {frozenset((one, name)) for name in NAMES if name != one}
         self.broken |= links
@@ -412,7 +433,7 @@ class World:
     def maintain(self) -> None:
         if (member := self.one()) is not None:
             with self.running(member):
-                group = member.group
+                group = member.groups[self.a_group()]
                 self.random.choice((group.take_snapshot, group.compact, group.rewrite))()
                 self.work(member)
 
@@ -420,38 +441,68 @@ class World:
 
     def call(self) -> None:
         rng = self.random
-        leader = self.a_leader()
+        name = self.a_group()
+        leader = self.a_leader(name)
         member = self.one() if leader is None or self.random.random() < 0.2 else leader
-        if member is None or member.calls > 4 or not (member.group.leader or rng.random() < 0.1):
+        if member is None or member.calls > 4 * len(self.groups):
+            return
+        group = member.groups[name]
+        if not (group.leader or rng.random() < 0.1):
             return
         key = self.random.choice(KEYS)
         self.values += 1
         value = b"%d" % self.values + b"." * self.random.choice((0, 10, 60))
         kind = self.random.choice(("put", "put", "put", "cas", "get", "get", "delete"))
         op = ClientOp(kind, self.now, None if kind in ("get", "delete") else value)
-        group = member.group
-        done = partial(self.answered, member, key, op)
-        self.history[key].append(op)
+        place = (name, key)
+        done = partial(self.answered, member, place, op)
+        self.history[place].append(op)
         member.calls += 1
         if kind == "put":
-            group.propose(kv.put(key, value), done)
+            self.propose(group, kv.put(key, value), done)
         elif kind == "cas":
-            op.expected = self.known[key]
-            group.propose(kv.compare_and_set(key, value, op.expected), done)
+            op.expected = self.known[place]
+            self.propose(group, kv.compare_and_set(key, value, op.expected), done)
         elif kind == "delete":
-            group.propose(kv.delete(key), done)
+            self.propose(group, kv.delete(key), done)
         else:
             group.read(kv.get(key), done)
         with self.running(member):
             self.work(member)
 
-    def answered(self, member: Member, key: bytes, op: ClientOp, result: Result) -> None:
+    def propose(
+        self, group: Group[KvState], command: bytes, done: Callable[[Result], None]
+    ) -> None:
+        """As one of a run, in which the others do nothing; each of it must be answered once."""
+        place, size = self.random.choice(((0, 1), (0, 1), (0, 3), (1, 3), (4, 5)))
+        run = [b""] * size
+        run[place] = command
+        told: set[int] = set()
+
+        def ended(stretch: slice, result: Replies | LithifyError) -> None:
+            places = range(size)[stretch]
+            assert places
+            assert told.isdisjoint(places), "answered twice"
+            told.update(places)
+            at = place - places.start
+            if isinstance(result, Replies):
+                assert len(places) == len(result.replies)
+                if place in places:
+                    done(Answer(result.index + at, result.replies[at]))
+            elif place in places:
+                done(result)
+
+        group.propose_many(run, ended)
+
+    def answered(
+        self, member: Member, place: tuple[str, bytes], op: ClientOp, result: Result
+    ) -> None:
         if self.members.get(member.name) is not member and member.name in self.members:
             raise AssertionError("an answer of a dead member")
         member.calls -= 1
         if isinstance(result, Dropped):
             # Nothing has happened, and nothing will.
-            self.history[key] = [other for other in self.history[key] if other is not op]
+            self.history[place] = [other for other in self.history[place] if other is not op]
             self.counts["dropped"] += 1
             return
         if not isinstance(result, Answer):
@@ -462,13 +513,13 @@ class World:
         reply = kv.parse_reply(result.reply)
         if op.kind == "get":
             op.answer = reply.value if reply.outcome is kv.Outcome.DONE else None
-            self.known[key] = op.answer
+            self.known[place] = op.answer
         else:
             op.answer = reply.outcome is kv.Outcome.DONE
 
     def check_history(self) -> None:
-        for key, ops in self.history.items():
-            assert is_linearizable(ops), f"key {key!r} is not linearizable\n{explain(ops)}"
+        for place, ops in self.history.items():
+            assert is_linearizable(ops), f"{place} is not linearizable\n{explain(ops)}"
 
     # The end.
 
@@ -481,52 +532,56 @@ class World:
             self.restart()
         for member in list(self.members.values()):
             member.fs.clear()
-        final: list[int] = []
+        final: dict[str, int] = {}
         for _ in range(HEAL_ROUNDS_MAX):
             self.now += 1
             self.heal_round()
-            leader = self.a_leader()
-            if not final and leader is not None:
-                done = partial(self.ended, final)
-                leader.group.propose(kv.put(b"end", b"%d" % self.now), done)
-            if final and self.all_the_same(final[0]):
+            for name in self.groups:
+                leader = self.a_leader(name)
+                if name not in final and leader is not None:
+                    done = partial(self.ended, final, name)
+                    leader.groups[name].propose(kv.put(b"end", b"%d" % self.now), done)
+            if all(name in final and self.all_the_same(name, final[name]) for name in self.groups):
                 return
-        lines = [str(member.group._core.status()) for member in self.members.values()]
+        everyone = self.members.values()
+        lines = [str(group._core.status()) for each in everyone for group in each.groups.values()]
         raise AssertionError("no progress\n" + "\n".join(lines))
 
-    def ended(self, final: list[int], result: Result) -> None:
+    def ended(self, final: dict[str, int], name: str, result: Result) -> None:
         if isinstance(result, Answer):
-            final.append(result.index)
+            final[name] = result.index
 
     def heal_round(self) -> None:
         self.clock.advance(0.1)
         for member in list(self.members.values()):
             with self.running(member):
-                member.group.tick()
+                for group in member.groups.values():
+                    group.tick()
                 self.work(member)
                 for _ in range(12):
                     for act in member.background():
                         act()
                     self.work(member)
         network, self.network = self.network, []
-        for message in network:
-            self.hand_over(message)
+        for name, message in network:
+            self.hand_over(name, message)
 
-    def all_the_same(self, index: int) -> bool:
+    def all_the_same(self, name: str, index: int) -> bool:
         """All members of the newest configuration are that far, and have the same."""
-        leaders = [member for member in self.members.values() if member.leads]
+        leaders = [member.groups[name] for member in self.members.values() if member.leads(name)]
         if not leaders:
             return False
-        leader = max(leaders, key=lambda member: member.group._core.term)
-        members = [self.members[name] for name in leader.group._core.config.members | {leader.name}]
-        if any(member.group.applied_index < index for member in members):
+        leader = max(leaders, key=lambda group: group._core.term)
+        members = leader._core.config.members | {leader.node}
+        groups = [self.members[member].groups[name] for member in members]
+        if any(group.applied_index < index for group in groups):
             return False
-        if len({member.group.applied_index for member in members}) > 1:
+        if len({group.applied_index for group in groups}) > 1:
             return False
-        for member in members:
-            states = (dict(each.state.rows.items()) for each in (member, leader))
+        for group in groups:
+            states = (dict(each._at.state.rows.items()) for each in (group, leader))
             assert next(states) == next(states), "two states"
-            check_live(member)
+            check_live(group)
         return True
 
 

@@ -111,11 +111,12 @@ def transfer(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Have leadership handed over to a member."""
     from lithify.raft.operations import Operation
 
-    ask(nodes, tls, group, Operation.TRANSFER, to=node)
+    _print_if(as_json, ask(nodes, tls, group, Operation.TRANSFER, to=node))
 
 
 def create(
@@ -123,22 +124,30 @@ def create(
     member: Annotated[list[str], typer.Option(metavar="NAME", help="The members; repeatable.")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Create a group; the node that is asked must be one of its members."""
     from lithify.raft.operations import Operation
 
-    ask(nodes, tls, group, Operation.CREATE, members=member)
+    _print_if(as_json, ask(nodes, tls, group, Operation.CREATE, members=member))
 
 
 def drop(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Drop a group on all its members, with all that it holds. There is no way back."""
     from lithify.raft.operations import Operation
 
-    ask(nodes, tls, group, Operation.DROP)
+    _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
+
+
+def _print_if(as_json: bool, found: Any) -> None:  # noqa: FBT001  the option
+    """What a node has answered is of use to programs only."""
+    if as_json:
+        print_json(found)
 
 
 # --- each node for itself -----------------------------------------------------------------------
@@ -151,11 +160,16 @@ def _ask_each(
     return {at: ask(at, tls, group, operation, **given) for at in nodes.split(",")}
 
 
-def snapshot(nodes: Nodes = NODES, group: GroupName = GROUP, tls: TlsFiles = "") -> None:
+def snapshot(
+    nodes: Nodes = NODES,
+    group: GroupName = GROUP,
+    tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
     """Have each of the nodes take a snapshot now."""
     from lithify.raft.operations import Operation
 
-    _ask_each(nodes, tls, group, Operation.SNAPSHOT)
+    _print_if(as_json, _ask_each(nodes, tls, group, Operation.SNAPSHOT))
 
 
 def compact(
@@ -165,11 +179,12 @@ def compact(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Have each of the nodes compact its segments now."""
     from lithify.raft.operations import Operation
 
-    _ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite)
+    _print_if(as_json, _ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite))
 
 
 def overview(

@@ -110,7 +110,12 @@ class RunQueue:
 
     def is_busy(self, what: Compactable) -> bool:
         """Does a run wait, or go on?"""
-        return self.waits(what) or what.running
+        with self._changed:
+            wanted = any(
+                _is_in(disk.waiting, what) or _is(disk.running, what)
+                for disk in self._disks.values()
+            )
+        return wanted or what.running
 
     def waits(self, what: Compactable) -> bool:
         """Is a run wanted that has not begun?"""

@@ -131,14 +131,14 @@ class RaftClient:
 
     async def watch(self, group: str, command_of: Callable[[bytes], bytes]) -> Feed:
         """Be sent something by a group's machine; `command_of` a name has it begin."""
-        if self._closed:
-            raise NoAnswer("the client was closed")
         name = token_bytes(NAME_BYTES)
         addresses = list(dict.fromkeys((self._at, *self._addresses)))
         own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s)
         try:
+            self._check_open()
             body = encode_watch(name, command_of(name))
             _, reply = await own.ask(group, Operation.WATCH, body)
+            self._check_open()
         except BaseException:
             own.close()
             raise
@@ -146,6 +146,10 @@ class RaftClient:
         feed = Feed(own.connection, group, reply)
         self._feeds = [*(each for each in self._feeds if not each.over), feed]
         return feed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NoAnswer("the client was closed")
 
     @property
     def connection(self) -> Connection:

@@ -80,8 +80,9 @@ __all__ = [
 ]
 
 KEY_BYTES_MAX = 2**16 - 1
-SCAN_ROWS_MAX = 10_000
-SCAN_BYTES_MAX = 8 * 2**20
+SCAN_ROWS_MAX = 1000
+SCAN_BYTES_MAX = 2**20
+"""Of a page. It is read in the thread that keeps the group's heart beating, up to 50 us a row."""
 
 HEAD = struct.Struct("<BH")
 INDEX = struct.Struct("<Q")

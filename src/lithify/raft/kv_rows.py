@@ -80,12 +80,10 @@ class RowTable:
         """The places of all rows."""
         return self.rows[:, :8].copy().view(np.int64).reshape(-1)
 
-    def items(self, numbers: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and rows of these numbers."""
-        keys = self.keys.data
-        for number in numbers.tolist():
-            start, stop = self.starts[number : number + 2].tolist()
-            yield bytes(keys[start:stop]), self.row(number)
+    def keys_of(self, numbers: NDArray[np.int64]) -> list[bytes]:
+        """The keys of these rows."""
+        keys, starts = self.keys.tobytes(), self.starts.tolist()
+        return [keys[starts[number] : starts[number + 1]] for number in numbers.tolist()]
 
     def pieces(self, numbers: NDArray[np.int64]) -> Iterator[bytes]:
         """The rows of these ascending numbers, in pieces."""
@@ -148,10 +146,13 @@ class KvRows:
         """Forget a key; its row, if there was one."""
         return self.changed.pop(key, None) or self.strike(key)
 
+    def keys(self) -> list[bytes]:
+        """All keys, in no order."""
+        return [*self._table.keys_of(np.flatnonzero(~self._struck)), *self.changed]
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All keys and rows."""
-        yield from self._table.items(np.flatnonzero(~self._struck))
-        yield from self.changed.items()
+        return ((key, self[key]) for key in self.keys())
 
     def pieces(self) -> Iterator[bytes]:
         """All rows as they are now; they are kept aside when this is called."""

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lithify.raft.kv_rows import ROW, KvRows, RowTable
 from lithify.raft.live_indexes import LiveIndexes
 
@@ -82,10 +80,10 @@ class KvState:
     def keys(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """The keys with a prefix that are above another key, ascending."""
         rows, ordered = self.rows, self.ordered
-        if ordered is None:
-            ordered = sorted(key for key, _ in rows.items())
-        elif self.added or len(ordered) > 2 * len(rows):
-            kept = [key for key in ordered if key in rows and key not in self.added]
+        if ordered is None or len(ordered) > 2 * len(rows):
+            ordered = sorted(rows.keys())
+        elif self.added:
+            kept = [key for key in ordered if key not in self.added]
             # Two sorted runs: joining them is a pass, not a sort.
             ordered = sorted([*kept, *sorted(self.added)])
         if ordered is not self.ordered:
@@ -112,8 +110,7 @@ def load_state(pieces: Iterable[bytes]) -> KvState:
     rest = iter(pieces)
     watchers, deleted = _load_watchers(next(rest))
     table = RowTable(rest)
-    live = LiveIndexes(np.sort(table.places()))
-    return KvState(KvRows(table), live, watchers, deleted, None)
+    return KvState(KvRows(table), LiveIndexes(table.places()), watchers, deleted, None)
 
 
 def _load_watchers(piece: bytes) -> tuple[dict[bytes, Watcher], int]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveIndexes"]
 
+SPARSE_MIN = 16
+"""Indexes for each live one in their range, from which on sorting is faster than marking."""
 NOTED_MAX = 65536
 """Half a megabyte that may be noted, however few are left."""
 
@@ -33,10 +35,10 @@ class LiveIndexes:
     """See the module."""
 
     def __init__(self, indexes: NDArray[np.int64] | None = None) -> None:
-        """Of these ascending indexes."""
+        """Of these indexes, in any order, no two of them the same."""
         self._indexes = array("q")
         if indexes is not None:
-            self._indexes.frombytes(indexes.astype(np.int64, copy=False).tobytes())
+            self._indexes.frombytes(_ascending(indexes.astype(np.int64, copy=False)).tobytes())
         self._dead = array("q")
 
     def __len__(self) -> int:
@@ -67,3 +69,15 @@ class LiveIndexes:
         kept[np.searchsorted(indexes, dead)] = False
         self._indexes, self._dead = array("q"), array("q")
         self._indexes.frombytes(indexes[kept].tobytes())
+
+
+def _ascending(indexes: NDArray[np.int64]) -> NDArray[np.int64]:
+    if not indexes.size:
+        return indexes
+    first, last = int(indexes.min()), int(indexes.max())
+    if last - first >= SPARSE_MIN * indexes.size:
+        return np.sort(indexes)
+    # All are different, so a mark for each says it all: a fifth of the time of sorting.
+    marks = np.zeros(last - first + 1, np.bool_)
+    marks[indexes - first] = True
+    return np.flatnonzero(marks) + first

@@ -126,11 +126,12 @@ class RaftNode:
         identity, settings = self.identity, self.settings
         # Who has lost that file does not lose its groups as well.
         self._storage.open_groups(self._live_of, None if identity.is_new else identity.files)
+        identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
         if identity.is_new and not settings.join:
             identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
         identity.save()
-        for key in {*map(key_of, self._storage.groups), *identity.groups}:
+        for key in identity.groups:
             self._begin(key)
 
     def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
@@ -360,6 +361,7 @@ class RaftNode:
         del self.groups[name]
         self._marked.pop(name, None)
         self._answering.watching.closed(group)
-        group.close(GroupAbsent(name, self.identity.node) if ended else None)
+        # If it has applied the end itself, what came behind that is not done; else who knows.
+        group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

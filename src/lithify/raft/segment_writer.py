@@ -16,6 +16,9 @@ When all groups are through, each takes its segments in and forgets the entries 
 and then the file is removed. A crash before that leaves the file, and its entries are flushed again
 by the next start: a segment may then have entries twice in two files, of which the newer counts.
 
+When the disk refuses in the middle, the next try for the group begins by taking away segments that
+nobody knows of yet, and reports the newest one again, which may have become longer.
+
 One thread flushes. It reads mem tables, which belong to other threads, by single look-ups.
 """
 
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.raft.errors import EntriesLost
+from lithify.raft.names import segment_name
 from lithify.raft.segment import SegmentAppender, SegmentLimits
 
 if TYPE_CHECKING:
@@ -61,6 +65,8 @@ class SegmentWriter:
     def __init__(self, fs: FileSystem, limits: SegmentLimits | None = None) -> None:
         self._fs = fs
         self._limits = limits or SegmentLimits()
+        self._torn: set[str] = set()
+        """Directories in which something was begun and did not come to its end."""
 
     def flush(
         self,
@@ -78,8 +84,17 @@ class SegmentWriter:
         entries = list(chosen(group, indexes, table, states))
         refs: list[SegmentRef] = []
         at = 0
-        appender = self._newest(directory, newest, state) if entries and grows else None
+        torn = directory in self._torn
+        self._torn.add(directory)
+        if torn:
+            self._remove_begun(directory, newest)
+        appender = None
+        if grows and (entries or torn):
+            appender = SegmentAppender.reopen(self._fs, directory, newest, self._limits)
         try:
+            if appender is not None and _is_over(appender, state):
+                refs.append(appender.close())
+                appender = None
             while at < len(entries):
                 first = entries[at].index
                 if appender is None or appender.is_full or first <= appender.last:
@@ -98,18 +113,21 @@ class SegmentWriter:
             raise
         if refs:
             self._fs.sync_dir(directory)
+        self._torn.discard(directory)
         return Flushed(group, number, indexes, tuple(ref for ref in refs if ref.entries))
 
-    def _newest(self, directory: str, number: int, state: LiveState) -> SegmentAppender | None:
-        """The newest segment, if entries may still go into it."""
-        appender = SegmentAppender.reopen(self._fs, directory, number, self._limits)
-        if appender is None:
-            return None
-        stale = appender.last < state.smallest and appender.frame_bytes > STALE_BYTES_MIN
-        if stale or appender.is_full:
-            appender.close()
-            return None
-        return appender
+    def _remove_begun(self, directory: str, newest: int) -> None:
+        """Segments above the newest one that the group knows are of a try that was refused."""
+        number = newest + 1
+        while self._fs.exists(path := f"{directory}/{segment_name(number)}"):
+            self._fs.remove(path)
+            number += 1
+
+
+def _is_over(appender: SegmentAppender, state: LiveState) -> bool:
+    """May nothing more go into it?"""
+    stale = appender.last < state.smallest and appender.frame_bytes > STALE_BYTES_MIN
+    return stale or appender.is_full
 
 
 def chosen(group: str, indexes: Indexes, table: MemTable, states: LiveStates) -> Iterator[Entry]:

@@ -115,6 +115,8 @@ class RaftStorage:
         self._installs: dict[str, Install] = {}
         self._removable = 0
         self._unsettled = 0
+        self._flushed: dict[str, Flushed] = {}
+        """By group, of a file that was refused before it was through."""
         self.removing: Callable[[Callable[[], None]], None] = _at_once
         """Does what removes files that nobody needs, some time; a node has a thread for it."""
         self.settled_number = 0
@@ -169,17 +171,18 @@ class RaftStorage:
     def flush(self, rolled: Rolled) -> list[Flushed]:
         """Write a full file's entries to segments; the groups take them in by `settle`.
 
-        One file at a time: the numbers of new segments come from those that were taken in.
+        One file at a time: the numbers of new segments come from those that were taken in. If the
+        disk refuses, it may be called again with the same file.
         """
         if self._unsettled:
             raise InvalidInput(f"file {self._unsettled} was flushed and is not settled yet")
-        done = []
+        done = self._flushed
         for group, indexes in rolled.indexes.items():
             storage = self.groups.get(group)
-            if storage is None:
+            if storage is None or group in done:
                 continue
             log = storage.log
-            flushed = self._writer.flush(
+            done[group] = self._writer.flush(
                 group,
                 storage.directory,
                 rolled.number,
@@ -188,9 +191,8 @@ class RaftStorage:
                 self.states,
                 log.segments,
             )
-            done.append(flushed)
-        self._unsettled = rolled.number
-        return done
+        self._unsettled, self._flushed = rolled.number, {}
+        return list(done.values())
 
     def settle(self, rolled: Rolled, done: Iterable[Flushed]) -> None:
         """Let groups take in what was flushed, and remove what is not needed any more."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lithify.compaction.jobs import Check
+    from lithify.compaction.journal import RunRecord
     from lithify.fs import FileStat
 
 
@@ -56,9 +57,9 @@ class Node:
 
     def settled(self, name: str) -> CompactionStatus:
         """When nothing goes on any more."""
-        while (status := self.compactions.status(name)).state is CompactionState.RUNNING:
+        while self.compactions._queue.is_busy(self.lives[name].store.compaction):
             pass
-        return status
+        return self.compactions.status(name)
 
     def runs(self, name: str) -> list[str]:
         self.settled(name)
@@ -287,8 +288,9 @@ class StuckCopying(HookedJobs):
             check()
 
 
-def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) -> None:
-    life = node.add("photos")
+def cut_off(node: Node, settings: BlobSettings = SETTINGS) -> tuple[Life, RunRecord]:
+    """A store that was closed while a run copied, open again; what the run had done."""
+    life = node.add("photos", settings)
     for number in range(30):
         life.put(f"large {number}", 60_000, ttl_ms=None if number % 2 else 0)
     life.roll()
@@ -300,10 +302,29 @@ def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) 
     killed = Journal(life.fs, life.store.directory).read()
     assert killed is not None
     assert 0 < len(killed.targets) < len(killed.groups)
-
     life.open()
-    assert "interrupted" in node.compactions.status("photos").error
     node.compactions.jobs = LocalJobs()
+    return life, killed
+
+
+def test_where_runs_are_for_persons_one_that_was_cut_off_is_finished_and_no_other_begins(
+    node: Node,
+) -> None:
+    life, killed = cut_off(node, replace(SETTINGS, triggers=("admin",)))
+    refill(life)
+    node.clock.advance(0.001)
+    node.compactions.look()
+    node.settled("photos")
+    [report] = life.store.compaction.history.newest(9)
+    assert (report.run_id, report.result) == (killed.run_id, "done")
+    life.judged(killed.as_of_ms, killed.horizon)
+    life.check()
+    assert life.store.statistics().reclaimable_bytes > 20_000, "of what has expired since"
+
+
+def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) -> None:
+    life, killed = cut_off(node)
+    assert "interrupted" in node.compactions.status("photos").error
     node.compactions.look()
     node.settled("photos")
     [report] = life.store.compaction.history.newest(9)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format as kv
-from lithify.raft.core import DropReason, ProposalDropped, ReadDropped
-from lithify.raft.core.messages import AppendRequest, Heartbeat
-from lithify.raft.errors import OutcomeUnknown
+from lithify.raft.core import Config, DropReason, ProposalDropped, ReadDropped, Role, Status
+from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
+from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.kv_format import Outcome, WatchEvent
 from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
+from lithify.raft.membership import NEVER_LEFT, Left, MemberGone
 from lithify.raft.requests import Answer
 from lithify.raft.transfer import TransferMessage
 from tests.raft_members import Members
@@ -412,3 +414,57 @@ def test_heartbeats_and_appends_need_no_transfer() -> None:
     kinds: set[type[Message]] = {type(message) for message in members.told}
     assert {AppendRequest, Heartbeat} <= kinds
     assert not any(issubclass(kind, TransferMessage) for kind in kinds)
+
+
+def test_nothing_is_applied_behind_the_end_of_a_group() -> None:
+    members = Members("n1", "n2", "n3")
+    group = members.elect("n1")
+    results: list[Result] = []
+    group.propose(kv.put(b"k", b"before"), results.append)
+    group.propose_end(results.append)
+    members.settle()
+    assert [type(result) for result in results] == [Answer, Answer]
+    group.propose(kv.put(b"k", b"behind"), results.append)
+    members.tick(3)
+    assert all(members[name].group.ended for name in ("n1", "n2", "n3"))
+    assert len(results) == 2
+    group.close(GroupAbsent("g", "n1"))
+    assert isinstance(results[2], GroupAbsent)
+    assert group._at.state.rows.get(b"k") is not None
+    told = [message for message in members.told if isinstance(message, MemberGone)]
+    assert {message.to for message in told if message.sender == "n1"} == {"n2", "n3"}
+    assert all(message.ended for message in told)
+
+
+def test_who_is_removed_is_told_so_and_believes_it() -> None:
+    members = Members("n1", "n2", "n3")
+    group = members.elect("n1")
+    members.put("n1", b"k", b"v")
+    third = members["n3"].group
+    assert group.gone_word("n3") is None
+    members.change("n1", "-n3")
+    (word,) = [message for message in members.told if isinstance(message, MemberGone)]
+    assert (word.to, word.ended) == ("n3", False)
+    assert third.believes(word)
+    # One that lags says nothing, nor does one that leads and has committed nothing yet.
+    assert members["n2"].group.gone_word("n3") is None
+    # Who has heard of a later term, or has entries of this one above that index, stays.
+    assert not third.believes(replace(word, term=word.term - 1))
+    assert not third.believes(replace(word, index=third.status().last_index - 1))
+    assert third.believes(replace(word, term=0, index=0, ended=True))
+
+
+def test_who_was_removed_hears_no_candidate_that_lacks_what_it_had() -> None:
+    left = NEVER_LEFT.again(status_at(term=4, last_term=3, last_index=271))
+    assert left == Left(1, 4, 3, 271)
+    assert left.hears(VoteRequest("n2", "n1", 5, 271, 3))
+    assert not left.hears(VoteRequest("n2", "n1", 5, 270, 3))
+    assert not left.hears(VoteRequest("n2", "n1", 5, 500, 2))
+    assert left.hears(VoteRequest("n2", "n1", 5, 3, 4))
+    # What it had the first time counts the second time too.
+    assert left.again(status_at(term=6, last_term=0, last_index=0)) == Left(2, 6, 3, 271)
+
+
+def status_at(term: int, last_term: int, last_index: int) -> Status:
+    config = Config(frozenset({"n1", "n2", "n3"}))
+    return Status("n1", Role.FOLLOWER, term, "", "", last_index, last_term, 0, 0, 0, config, 0, {})

@@ -210,6 +210,24 @@ def test_a_state_is_loaded_as_it_was_saved() -> None:
     assert [row.key for row in log.scan(b"key2999", 3)] == [b"key2999", b"key29990", b"key29991"]
 
 
+def test_a_scan_sees_each_key_once_whatever_became_of_it() -> None:
+    log = Log()
+    for number in range(10):
+        log.do(kv.put(b"key%d" % number, b"v"))
+    log.state = log.machine.load(log.machine.save(log.state))
+    for _ in range(3):
+        log.do(kv.delete(b"key4"))
+        assert b"key4" not in [row.key for row in log.scan(b"key", 100)]
+        log.do(kv.put(b"key4", b"again"))
+        log.do(kv.put(b"key5", b"again"))
+        log.do(kv.put(b"key", b"new"))
+        keys = [b"key", *(b"key%d" % number for number in range(10))]
+        assert [row.key for row in log.scan(b"key", 100)] == keys
+    for number in range(8):
+        log.do(kv.delete(b"key%d" % number))
+    assert [row.key for row in log.scan(b"key", 100)] == [b"key", b"key8", b"key9"]
+
+
 def test_pieces_of_a_state_stay_small_when_keys_are_long() -> None:
     log = Log()
     for number in range(100):

@@ -18,7 +18,8 @@ def test_it_is_the_set_of_what_was_added_and_not_removed(
     rng = Random(seed)
     monkeypatch.setattr(live_indexes, "NOTED_MAX", rng.choice((0, 5, 1000)))
     model = {index for index in range(1, 100) if rng.random() < 0.5}
-    live = LiveIndexes(np.array(sorted(model), np.int64))
+    monkeypatch.setattr(live_indexes, "SPARSE_MIN", rng.choice((0, 16)))
+    live = LiveIndexes(np.array(rng.sample(sorted(model), len(model)), np.int64))
     for index in range(100, 600):
         if rng.random() < 0.6:
             live.add(index)

@@ -69,6 +69,20 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_who_has_lost_the_list_of_its_groups_still_has_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            await client.ask_json("orders", Operation.CREATE, members=["n1"])
+            await KvClient(client, "orders").put(b"k", b"v")
+        (tmp_path / "n1" / "NODE").unlink()
+        for _ in range(2):
+            async with running(settings(tmp_path, "n1")) as node:
+                assert sorted(node.groups) == ["default", "orders"]
+                assert node.groups["orders"].status().last_index > 1
+
+    asyncio.run(story())
+
+
 def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> None:
     async def story() -> None:
         async with (

@@ -51,6 +51,20 @@ def test_one_round_makes_the_entries_of_all_groups_durable() -> None:
     assert Wal(fs, "wal", LiveStates()).recover({})["a"].state == HardState(2, "n1", 1)
 
 
+def test_entries_that_come_together_are_told_by_term_and_by_stretches() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", [*entries(1, 2), *entries(3, 4, term=2)], 0)
+    wal.append("b", [*entries(3, 4, 7), *entries(8, term=2)], 0)
+    assert wal.flush() == [
+        Written("a", 1, 1, 2, 0, 1),
+        Written("a", 2, 3, 4, 2, 1),
+        Written("b", 1, 3, 4, 0, 1),
+        Written("b", 1, 7, 7, 4, 1),
+        Written("b", 2, 8, 8, 7, 1),
+    ]
+
+
 def test_nothing_is_there_after_a_crash_before_the_flush() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
