@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
 from lithify.fs.faulty import MUTATING
 from lithify.log.verify import verify_log
-from tests.unit.blobs.life import DIRECTORY, Life
+from tests.unit.blobs.life import DIRECTORY, Life, content_of
+from tests.unit.blobs.test_puts import gathering
+from tests.unit.blobs.test_store import create, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,3 +154,25 @@ def test_the_power_is_cut_at_every_operation_of_writes(kind: str) -> None:
         # The one that was on its way may have made it.
         possible = whole[len(states) - 1 : len(states) + 1]
         assert any(is_as(left, state) for state in possible), (nth, kind, len(states))
+
+
+@pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
+def test_the_power_is_cut_while_puts_are_written_together(kind: str) -> None:
+    contents = {f"blob {number}": content_of(number, 100 * number) for number in range(12)}
+    for nth in range(1, 5):
+        disk = MemoryFileSystem()
+        create(disk, directory=DIRECTORY).close()
+        fs = FaultyFileSystem(disk)
+        store = BlobStore.open(fs, DIRECTORY)
+        fs.add(Fault("mutating", nth=nth, kind=kind))
+        with suppress(PowerCut), gathering(store) as put:
+            puts = {blob_id: put(blob_id, content) for blob_id, content in contents.items()}
+        acknowledged = {blob_id for blob_id, done in puts.items() if done.exception() is None}
+        assert not acknowledged or nth > 2
+        left = BlobStore.open(disk.crash_clone(random.Random(nth)), DIRECTORY)
+        found = {info.blob_id for info in left.list()}
+        assert acknowledged <= found
+        assert {blob_id: read(left, blob_id) for blob_id in found} == {
+            blob_id: contents[blob_id] for blob_id in found
+        }
+        left.close()
