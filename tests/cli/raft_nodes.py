@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -89,8 +90,13 @@ class RaftProcess:
         shutil.rmtree(self.data)
 
     def disk_bytes(self) -> int:
-        files = (Path(parent) / name for parent, _, names in os.walk(self.data) for name in names)
-        return sum(file.lstat().st_size for file in files)
+        size = 0
+        for parent, _, names in os.walk(self.data):
+            for name in names:
+                # The node may remove it between the two looks.
+                with contextlib.suppress(FileNotFoundError):
+                    size += (Path(parent) / name).lstat().st_size
+        return size
 
 
 class Cluster:

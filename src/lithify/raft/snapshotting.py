@@ -11,10 +11,10 @@ A snapshot of the state at the last applied index, step by step:
    compaction has something to do.
 
 One is due when somebody asks; when the machine says that it is a good moment; and by itself after
-`entries` commands, if these were as many bytes as the last snapshot, and a tick has passed since.
-So snapshots do not write more than the log does, and what one costs, however small, is not spent
-more often the faster commands come. While a snapshot is being sent, those of the last kind wait, up
-to four times as long: a new one would end the transfer.
+`entries` commands, if these were as many bytes as the last snapshot. So snapshots do not write more
+than the log does. Those of the last kind wait, up to four times as long, for a tick to pass since
+the one before: what one costs, however small, is not spent much more often when commands come fast.
+They also wait, as long, while a snapshot is being sent: a new one would end the transfer.
 
 A checkpoint is written the same way and sets nothing free. When the machine releases an index below
 the applied one, the newest checkpoint at or below it becomes a snapshot.
@@ -119,8 +119,8 @@ class Snapshotting(Generic[S]):
         self._rested = True
 
     def _is_due(self, *, sending: bool) -> bool:
-        interval = self._interval * (4 if sending else 1)
-        return self._rested and self._entries >= interval and self._bytes >= self._size_bytes
+        interval = self._interval * (4 if sending or not self._rested else 1)
+        return self._entries >= interval and self._bytes >= self._size_bytes
 
     def due_job(self, now: Moment[S], *, sending: bool) -> Job | None:
         """What the worker is to write now."""
