@@ -139,16 +139,16 @@ def test_more_buffers_than_one_system_call_takes(fs: FileSystem, root: str) -> N
 
 
 def test_more_bytes_than_one_system_call_is_given(fs: FileSystem, root: str) -> None:
-    data = random.Random(1).randbytes(3_500_000)
-    sizes = [10, 700_000, 700_000, 1, 2_000_000, 5, 0]
+    data = random.Random(1).randbytes(7_500_000)
+    sizes = [10, 1_500_000, 1_500_000, 1, 4_000_000, 5, 0]
     cuts = [0, *itertools.accumulate(sizes), len(data)]
     buffers = [data[first:stop] for first, stop in itertools.pairwise(cuts)]
     with fs.open_append(f"{root}/log") as file:
         file.write(data)
         file.writev(buffers)
-        file.write(data[: 2**20])
-        assert file.size() == 2 * len(data) + 2**20
-    assert read_file(fs, f"{root}/log") == data + data + data[: 2**20]
+        file.write(data[: 2**21])
+        assert file.size() == 2 * len(data) + 2**21
+    assert read_file(fs, f"{root}/log") == data + data + data[: 2**21]
 
 
 def test_a_read_handle_does_not_write(fs: FileSystem, root: str) -> None:
