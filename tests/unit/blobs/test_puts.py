@@ -151,10 +151,14 @@ class Interrupt(BaseException):
 
 @contextmanager
 def interrupted() -> Iterator[Callable[[], None]]:
-    """Gives what interrupts the main thread, from any other."""
+    """Gives what interrupts the main thread, from any other: once, however often it is called."""
+    done = False
 
     def handler(*_: object) -> None:
-        raise Interrupt
+        nonlocal done
+        if not done:
+            done = True
+            raise Interrupt
 
     before = signal.signal(signal.SIGUSR1, handler)
     main = threading.main_thread().ident
@@ -185,8 +189,9 @@ def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
                 told.wait()
                 others += [pool.submit(put, n) for n in range(comes, 4)]
                 told.wait(4 - comes)
-                interrupt()
-                begun.wait()
+                # A signal just before a thread falls asleep does not wake it.
+                while not begun.wait(0.02):
+                    interrupt()
             return others
 
         kept = pool.submit(keep_back)
