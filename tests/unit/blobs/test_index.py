@@ -12,7 +12,7 @@ from lithify.blobs.rows import Row, rows_of
 from lithify.clock import ManualClock
 from lithify.compaction.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.keyindex import COLUMNS
+from lithify.log.keyindex import COLUMNS, KeyRows
 from lithify.log.names import key_index_name
 from lithify.positions import POSITION_MAX
 from tests.hooked_jobs import HookedJobs
@@ -78,14 +78,13 @@ def half_deleted() -> Life:
     return life
 
 
-def index_of_the_rewritten(life: Life) -> bytes:
-    """The key index of the first segment; the one made from the segment must be the same."""
+def check_rewritten(life: Life) -> None:
+    """The key index of the first segment is the one that is made from the segment."""
     target = life.store._log.manifest.segments[0]
     path = f"{DIRECTORY}/{key_index_name(target.name)}"
     written = read_file(life.fs, path)
     run_index(life.store._index.task(target), no_check)
     assert read_file(life.fs, path) == written
-    return written
 
 
 def test_a_rewritten_segment_has_the_index_that_is_made_from_it() -> None:
@@ -93,7 +92,7 @@ def test_a_rewritten_segment_has_the_index_that_is_made_from_it() -> None:
     names = {segment.name for segment in life.store._log.manifest.segments}
     assert life.compact("all").result == "done"
     assert life.store._log.manifest.segments[0].name not in names
-    index_of_the_rewritten(life)
+    check_rewritten(life)
     life.check()
 
 
@@ -102,7 +101,7 @@ def test_the_index_of_a_rewritten_segment_does_not_need_those_of_its_sources() -
     jobs = Losing(life.fs)
     assert life.store.compaction.run(policy="all", jobs=jobs).result == "done"
     assert jobs.lost
-    index_of_the_rewritten(life)
+    check_rewritten(life)
 
 
 class Losing(HookedJobs):
@@ -117,6 +116,35 @@ class Losing(HookedJobs):
             self.lost = [n for n in self._fs.list(DIRECTORY) if n.endswith(".keys")]
             for lost in self.lost:
                 self._fs.remove(f"{DIRECTORY}/{lost}")
+
+
+def test_a_row_that_an_index_lacks_is_not_missing_behind_the_rewrite() -> None:
+    life = half_deleted()
+    jobs = Shortening(life)
+    assert life.store.compaction.run(policy="all", jobs=jobs).result == "done"
+    assert jobs.rows > 1
+    check_rewritten(life)
+
+
+class Shortening(HookedJobs):
+    """The index of the first segment has one row less when the rewrite begins, and is whole."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.rows = 0
+
+    def before(self, name: str, check: Check) -> None:
+        if name != "rewrite":
+            return
+        store = self._life.store
+        task = store._index.task(store._log.manifest.segments[0])
+        with open_index(task) as index:
+            rows = index.read()
+        self.rows = len(rows)
+        # The last blob of those that stay.
+        kept = np.argsort(rows.position)
+        kept = kept[rows.position[kept] != rows.position[rows.flags == Kind.PUT].max()]
+        put_index(task, KeyRows(**{name: getattr(rows, name)[kept] for name in COLUMNS}))
 
 
 def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
