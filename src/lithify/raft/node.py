@@ -205,12 +205,11 @@ class RaftNode:
                 self._answering.watching.ticked(self.groups.values())
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What fails in the block ends the node, but for what a peer should not have sent."""
+    def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """What fails in the block ends the node, but for what is to be raised."""
         try:
             yield
-        except ProtocolError:
-            # Ends the connection that it came over.
+        except raised:
             raise
         except Exception as error:  # noqa: BLE001  (see the module)
             self._fail(error)
@@ -263,7 +262,8 @@ class RaftNode:
         if group is None:
             group = self._joined(key, message)
         if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
-            with self._guarded():
+            # What a peer should not have sent ends only the connection that it came over.
+            with self._guarded(ProtocolError):
                 group.receive(message)
             self.mark(group)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.errors import InvalidInput, LogLocked
+from lithify.errors import InvalidInput, LogLocked, ProtocolError
 from lithify.fs import LocalFileSystem
 from lithify.raft import answering
 from lithify.raft.client import RaftClient
@@ -21,8 +21,10 @@ from lithify.raft.node import NodeSettings, RaftNode
 from lithify.raft.operations import Address, NoAnswer, Operation, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from lithify.raft.machine import Batch
 
 
 def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> NodeSettings:
@@ -31,8 +33,10 @@ def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> 
 
 
 @asynccontextmanager
-async def running(given: NodeSettings) -> AsyncIterator[RaftNode]:
-    node = RaftNode(given, LocalFileSystem(), KvMachine)
+async def running(
+    given: NodeSettings, make_machine: Callable[[], KvMachine] = KvMachine
+) -> AsyncIterator[RaftNode]:
+    node = RaftNode(given, LocalFileSystem(), make_machine)
     stop = asyncio.Event()
     ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(node.run(stop, ready.set_result))
@@ -67,6 +71,26 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
             assert same.outcome is Outcome.MISMATCH
 
     asyncio.run(story())
+
+
+class Failing(KvMachine):
+    """Does not understand what was committed."""
+
+    def apply_many(self, batch: Batch, start: int, state: Any) -> Any:
+        raise ProtocolError("no such command")
+
+
+def test_a_machine_that_fails_ends_the_node(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1"), Failing) as node:
+            async with client_of(node, timeout_s=2) as client:
+                with pytest.raises(NoAnswer):
+                    await KvClient(client, "default").put(b"key", b"value")
+            # What follows would be done by a machine that has not seen this command.
+            assert node._failed.done()
+
+    with pytest.raises(ProtocolError, match="no such command"):
+        asyncio.run(story())
 
 
 def test_who_has_lost_the_list_of_its_groups_still_has_them(tmp_path: Path) -> None:
