@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyspark import TaskContext
 
 from lithify.errors import DamagedFile
@@ -14,7 +16,7 @@ from lithify.errors import DamagedFile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["die_once", "double", "fail", "never_end", "partition", "refuse"]
+__all__ = ["die_once", "double", "fail", "fill_memory", "never_end", "partition", "refuse"]
 
 
 def double(task: int, check: Callable[[], None]) -> int:
@@ -58,3 +60,15 @@ def partition(task: str, check: Callable[[], None]) -> int:
     check()
     context = TaskContext.get()
     return -1 if context is None else context.partitionId()
+
+
+def fill_memory(task: int, check: Callable[[], None]) -> int:
+    """Write to so many arrays of 2 MiB; the pages that the second time took from the system."""
+    taken = 0
+    for _ in range(2):
+        check()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        held = [np.ones(2**18) for _ in range(task)]
+        taken = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        del held
+    return taken

@@ -52,6 +52,12 @@ def test_no_tasks_need_no_job(jobs: Jobs) -> None:
     assert not list(jobs.run("double", tasks.double, [], check=no_check, progress=ignore_progress))
 
 
+def test_a_worker_keeps_the_memory_that_its_tasks_give_back(jobs: Jobs) -> None:
+    found = jobs.run("fill", tasks.fill_memory, [20], check=no_check, progress=ignore_progress)
+    # Of the 10,240 pages of 40 MiB.
+    assert [pages < 1000 for _, pages in found] == [True]
+
+
 def places(spark: SparkSession, *weights: int) -> list[int]:
     """Where tasks of these weights run, if a job is worth as much as 8 of it."""
     jobs = SparkJobs(spark, small_weight=8)
