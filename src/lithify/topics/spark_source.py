@@ -22,9 +22,11 @@ even looked at. Without values nothing is copied but keys; ids and times alone c
 index where there is one.
 
 Positions and times leave out segments. They are options, because filters cannot be used for it:
-what Spark 4.3 has planned for a filter it takes for every other query of the same DataFrame as
-well, `frame.where(a).union(frame.where(b))` among them, and rows would be missing without a word.
-So this reader takes no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
+what Spark has planned for a filter it takes for every other query of the same DataFrame as well,
+`frame.where(a).union(frame.where(b))` among them, and rows would be missing without a word. So do
+all releases that have filters for Python sources, 4.1 to 4.3: the plan is kept with the source, not
+with the scan. Neither planner nor task is told which query it works for, so it cannot be mended
+here. So this reader takes no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
 
 The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task pins for itself.
 
