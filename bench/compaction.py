@@ -88,7 +88,7 @@ QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18)
 @cache
 def session() -> SparkSession:
     """The one of this process."""
-    return open_session("local[2,4]", preload=(*TOPIC_TASKS, *BLOB_TASKS))
+    return open_session("local[2,4]", preload=(*TOPIC_TASKS, *BLOB_TASKS), queries=True)
 
 
 class _Topic:

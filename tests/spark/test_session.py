@@ -82,6 +82,13 @@ def test_workers_talk_over_unix_sockets_and_nobody_outside_can_connect(spark: Sp
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
+def test_the_jvm_compiles_its_code_only_once(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    runtime = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    assert "-XX:TieredStopAtLevel=1" in list(runtime.getInputArguments())
+
+
 _PROGRAM = """
 from lithify.pipeline.session import open_session
 session = open_session("local[2,4]")

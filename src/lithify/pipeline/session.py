@@ -15,6 +15,7 @@
 | `spark.python.daemon.module` | `daemon.py` | workers begin with the code of the tasks loaded |
 | `spark.driver.host`, `.bindAddress` | loopback, local masters only | nobody outside may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
+| `-XX:TieredStopAtLevel=1` | unless `queries` | the JVM spent half of its time compiling itself |
 | log level | error | see `log4j2.properties` |
 
 Invariant: the process's environment changes by `JAVA_HOME` and `PYSPARK_PYTHON` and nothing else.
@@ -48,10 +49,12 @@ def open_session(
     app_name: str = "lithify",
     memory: str = "1g",
     preload: Sequence[str] = (),
+    queries: bool = False,
 ) -> SparkSession:
     """The Spark session of this process; `memory` is the JVM's heap, payload never enters it.
 
-    `preload` names modules that every Python worker begins with.
+    `preload` names modules that every Python worker begins with. `queries` says that Spark's own
+    engine will have much to compute.
 
     The caller calls `stop()` on it. A session that already exists is returned with the settings
     it has.
@@ -64,18 +67,23 @@ def open_session(
     if is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in _settings(memory, preload, is_local=is_local).items():
+    settings = _settings(memory, preload, is_local=is_local, queries=queries)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _settings(memory: str, preload: Sequence[str], *, is_local: bool) -> dict[str, str]:
+def _settings(
+    memory: str, preload: Sequence[str], *, is_local: bool, queries: bool
+) -> dict[str, str]:
     """The settings of the module's table."""
-    logging = f"{os.path.dirname(__file__)}/log4j2.properties"
+    options = f'-Dlog4j2.configurationFile="{os.path.dirname(__file__)}/log4j2.properties"'
+    if not queries:
+        options += " -XX:TieredStopAtLevel=1"
     settings = {
         "spark.driver.memory": memory,
         # The user's own options go into spark.driver.extraJavaOptions and come after these.
-        "spark.driver.defaultJavaOptions": f'-Dlog4j2.configurationFile="{logging}"',
+        "spark.driver.defaultJavaOptions": options,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "lithify.pipeline.daemon",
         f"spark.executorEnv.{PRELOAD}": ",".join(preload),
