@@ -28,14 +28,16 @@ COMMAND = Path(sys.executable).parent / "lithify"
 class Served:
     """A `lithify serve` in a process of its own, on free ports."""
 
-    def __init__(self, data: Path, *options: str, **environ: str) -> None:
+    def __init__(
+        self, data: Path, *options: str, stderr: int | None = None, **environ: str
+    ) -> None:
         ports = ("--pulsar-port", "0", "--http-port", "0")
-        # A pipe that nobody reads would stop the node in the middle of anything once it is full.
+        # A pipe that nobody reads takes some lines only.
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self.process = subprocess.Popen(
             [COMMAND, "serve", "--data", data, *ports, *options],
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=self._log if stderr is None else stderr,
             text=True,
             env=os.environ | environ,
         )
@@ -62,9 +64,11 @@ class Served:
 
 
 @contextmanager
-def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
-    """A node that is gone when the block ends."""
-    with closing(Served(data, *options, **environ)) as node:
+def served(
+    data: Path, *options: str, stderr: int | None = None, **environ: str
+) -> Iterator[Served]:
+    """A node that is gone when the block ends; its log goes to a file unless told."""
+    with closing(Served(data, *options, stderr=stderr, **environ)) as node:
         yield node
 
 

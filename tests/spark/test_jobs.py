@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import threading
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import DamagedFile, JobFailed, RunCancelled
-from lithify.pipeline.jobs import SparkJobs
+from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
 from lithify.pipeline.worker import WorkerJobs
 from tests.spark import tasks
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from lithify.compaction.jobs import Jobs
@@ -120,6 +123,79 @@ def test_a_job_stops_when_its_run_is_cancelled(jobs: Jobs, tmp_path: Path) -> No
         )
     again = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
     assert list(again) == [(0, 2)]
+
+
+def test_a_job_that_waits_for_a_thread_is_cancelled_and_never_begins(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    all_held, go_on = threading.Barrier(SUBMITTERS_MAX + 1), threading.Event()
+
+    def hold() -> None:
+        all_held.wait()
+        go_on.wait()
+
+    held = [_submitters.submit(hold) for _ in range(SUBMITTERS_MAX)]
+    all_held.wait()
+    begun = tmp_path / "begun"
+    jobs, said = SparkJobs(spark), list[tuple[str, int, int]]()
+
+    def check() -> None:
+        if said:
+            raise RunCancelled("enough")
+
+    with pytest.raises(RunCancelled, match="enough"):
+        list(
+            jobs.run(
+                "endless",
+                tasks.never_end,
+                [str(begun)],
+                check=check,
+                progress=lambda *a: said.append(a),
+            )
+        )
+    assert said == [("endless", 0, 1)]
+    go_on.set()
+    wait(held)
+    again = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    assert list(again) == [(0, 2)]
+    assert not begun.exists()
+
+
+class HeldContext:
+    """That of a session, in which a job begins only after somebody has cancelled it."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self.has_group = threading.Event()
+        self._is_cancelled = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def parallelize(self, *given: Any) -> Any:
+        self.has_group.set()
+        self._is_cancelled.wait()
+        return self._context.parallelize(*given)
+
+    def cancelJobGroup(self, group: str) -> None:
+        self._context.cancelJobGroup(group)
+        self._is_cancelled.set()
+
+
+def test_a_job_that_is_cancelled_just_before_it_begins_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark cancels what there is of a group, and that is nothing yet."""
+    jobs = SparkJobs(spark)
+    context = jobs._context = HeldContext(jobs._context)  # type: ignore[assignment]
+
+    def check() -> None:
+        if context.has_group.is_set():
+            raise RunCancelled("enough")
+
+    endless = [str(tmp_path / "begun")]
+    with pytest.raises(RunCancelled, match="enough"):
+        list(jobs.run("endless", tasks.never_end, endless, check=check, progress=ignore_progress))
 
 
 def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(

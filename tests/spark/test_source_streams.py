@@ -260,6 +260,8 @@ def test_what_cannot_be_written_changes_nothing(
         frame_of(spark).write.format("lithify").mode("overwrite").save(path_of(data))
     with pytest.raises(PySparkException, match="takes no column 'id bigint'"):
         append(spark.range(3), path_of(data))
+    with pytest.raises(PySparkException, match="which the option 'staging' names, is not there"):
+        append(frame_of(spark), path_of(data), staging=f"{tmp_path}/nowhere")
     assert messages(topics) == []
     assert list(tmp_path.glob("*.staged")) == []
     topics.close()

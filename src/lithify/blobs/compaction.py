@@ -34,7 +34,6 @@ from lithify.compaction.packing import Limits
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
-from lithify.compaction.schedule import Trigger
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
 from lithify.log.names import MANIFEST, PACE
 
@@ -140,7 +139,7 @@ class BlobCompaction:
             self._prepare(policy, jobs, note)
             with self._erase_paused(), self._paced():
                 try:
-                    report = self._taken_up(trigger) or self._compactor.run(trigger)
+                    report = self._compactor.run(trigger)
                 finally:
                     # A run that fails may have finished an earlier one first.
                     self._published()
@@ -148,11 +147,6 @@ class BlobCompaction:
             return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
 
         return self.runs.one(run, progress)
-
-    def _taken_up(self, trigger: str) -> Report | None:
-        """Finish a run that was killed, where that is all that is to be done."""
-        is_all = trigger == Trigger.UNFINISHED and Trigger.PERIODIC not in self._settings.triggers
-        return self._compactor.recover() if is_all else None
 
     @contextmanager
     def _paced(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ When a store is due, if its settings say so (`BlobSettings.triggers`):
 | trigger | when |
 |---|---|
 | unfinished | a run was killed: found at the first look, taken up whatever the triggers are |
-| periodic | at the first look, and then `every_ms` after the beginning of the last run |
+| periodic | as soon as the node looks, and then `every_ms` after the beginning of the last run |
 | admin | whenever a person asks; without this trigger such a request is refused |
 
 1. A trigger only asks. Whether a run is worth it its policy and settings decide; the report, which
@@ -71,9 +71,12 @@ class _Due:
         is_due = not self.since_ms or now_ms - self.since_ms >= settings.every_ms
         return Trigger.PERIODIC if is_due and Trigger.PERIODIC in settings.triggers else None
 
-    def ended(self, started_ms: int, now_ms: int, *, failed: bool) -> None:
-        """A run is over; what failed is due again when it has rested."""
-        self.since_ms = 0 if failed else started_ms
+    def ended(self, trigger: str, started_ms: int, now_ms: int, *, failed: bool) -> None:
+        """A run is over; what failed is due again when it has rested.
+
+        One that was killed and is finished now was begun by another node: it is not the first here.
+        """
+        self.since_ms = 0 if failed or trigger == Trigger.UNFINISHED else started_ms
         self.rest_until_ms = now_ms + REST_MS if failed else 0
         self.looked = not failed
 
@@ -162,4 +165,4 @@ class BlobCompactions:
             log.warning("compaction failed", store=store.directory, reason=str(error))
         for due in list(self._due.values()):
             if due.store is store:
-                due.ended(started_ms, self._clock.now_ms(), failed=failed)
+                due.ended(trigger, started_ms, self._clock.now_ms(), failed=failed)

@@ -8,7 +8,8 @@
 Steps of a run; each may be the last one before a crash, see `docs/recovery.md`:
 
 1. An unfinished run is found by its journal and finished, or given up if it no longer fits
-   (`resume.py`).
+   (`resume.py`). If that is what the run was begun for, it ends with it: what came since then is
+   judged when somebody asks.
 2. Horizon: the minimum of the holds. Candidates: sealed segments at or below it.
 3. The rule judges them; dead sets are written (`judging.py`).
 4. A policy makes the plan. Scratch space is reserved, the journal created.      PREPARE
@@ -53,7 +54,7 @@ from lithify.compaction.publish import candidates
 from lithify.compaction.report import History, Report
 from lithify.compaction.resume import resume_run
 from lithify.compaction.rule import Question
-from lithify.compaction.schedule import Observation
+from lithify.compaction.schedule import Observation, Trigger
 from lithify.compaction.steps import Steps, Times, typed_errors
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
@@ -247,7 +248,9 @@ class Compactor:
         steps = self._steps()
         with self._exclusively():
             with self._allowed() as allowance:
-                resume_run(steps, allowance)
+                finished = resume_run(steps, allowance)
+            if finished is not None and trigger == Trigger.UNFINISHED:
+                return finished
             return self._run(steps, trigger)
 
     def recover(self) -> Report | None:

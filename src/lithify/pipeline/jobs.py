@@ -142,8 +142,10 @@ class SparkJobs:
             check()
         except BaseException:
             if not job.cancel():
+                # A job that its thread is about to begin is none of the group yet.
                 self._context.cancelJobGroup(group)
-                wait([job])
+                while not wait([job], POLL_S).done:
+                    self._context.cancelJobGroup(group)
             raise
         if failure := job.exception():
             raise JobFailed(name, str(failure)) from failure

@@ -11,6 +11,7 @@ A run:
 3. The kernel's run (`compaction/run.py`) with the topic's rule, into the view.
 4. Files that nobody needs any more are deleted.
 
+One that is begun because another was killed only finishes that one, or makes it again.
 One run a topic at a time: a second one is refused with `RunRefused`. Any thread may call; `run`
 takes long and belongs into one of its own. Many topics take turns in `compactions.py`.
 """
@@ -26,9 +27,8 @@ from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.policies import Limits
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
-from lithify.errors import (
-    InvalidInput,
-)
+from lithify.compaction.schedule import Trigger
+from lithify.errors import InvalidInput
 from lithify.topics.rebatch import TopicRewriting
 from lithify.topics.rule import FACTS, UNFINISHED, TopicRule
 from lithify.topics.unfinished import is_mark_due
@@ -157,9 +157,10 @@ class TopicCompaction:
 
     def _run(self, trigger: str, jobs: Jobs | None, note: Progress) -> Report:
         settings = self._prepare(jobs, note)
-        self._compactor.recover()
-        if self.is_new() and self._log.active_bytes:
-            self._log.roll()
+        if trigger != Trigger.UNFINISHED:
+            self._compactor.recover()
+            if self.is_new() and self._log.active_bytes:
+                self._log.roll()
         note("PREPARE", 0, 0)
         with self._minimum_lag(settings):
             report = self._compactor.run(trigger)

@@ -2,7 +2,7 @@
 
 | trigger | when |
 |---|---|
-| unfinished | a run was killed: the next one resumes it or rolls it back |
+| unfinished | a run was killed: it is finished or, where that cannot be, made again |
 | lag | a message of `compaction_lag_max_ms` has not been judged |
 | threshold | `compaction_threshold_bytes` or `…_messages` came since the last run |
 | periodic | the last run began `compaction_every_ms` ago |

@@ -155,7 +155,9 @@ _TIME_MAX = 2**63 - 1
 
 
 # Each array that is handed to a function is copied field by field: a third of the time, where the
-# function is called for each message.
+# function is called for each message. For the same reason the steps from entry to entry and from
+# message to message stand in `row_kernels.py` too: one for both, with the table handed to it, took
+# 5 to 14 % longer, though it was inlined.
 _inlined = njit(cache=True, nogil=True, inline="always")
 
 

@@ -114,6 +114,9 @@ class TopicWriter(DataSourceArrowWriter):
             raise InvalidInput("there is no column 'value'")
         self._place = place
         self._staging = staging or tempfile.gettempdir()
+        if not LocalFileSystem().exists(self._staging):
+            what = f"the directory {self._staging!r}, which the option 'staging' names"
+            raise InvalidInput(f"{what}, is not there")
         self._job = f"lithify-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

@@ -333,6 +333,9 @@ def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) 
     assert {target.name for target in killed.targets.values()} <= names
     life.judged(killed.as_of_ms, killed.horizon)
     life.check()
+    refill(life)
+    node.compactions.look()
+    assert node.runs("photos") == ["admin", "periodic"], "the first one that this node begins"
 
 
 def test_a_run_that_had_decided_nothing_leaves_nothing_when_its_store_is_closed(node: Node) -> None:
