@@ -49,6 +49,9 @@ class PositionRule(Protocol):
     def last(self, segment_id: int) -> int:
         """The highest position the segment may hold."""
 
+    def show(self, position: int) -> str:
+        """The position for people."""
+
 
 @dataclass(frozen=True, slots=True)
 class DensePositions:
@@ -61,6 +64,10 @@ class DensePositions:
     def last(self, segment_id: int) -> int:  # noqa: ARG002  (the protocol's name)
         """No limit of its own."""
         return POSITION_MAX
+
+    def show(self, position: int) -> str:
+        """As it is."""
+        return str(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,13 @@ class PackedPositions:
     def last(self, segment_id: int) -> int:
         """The entry with all lower bits set."""
         return pack(segment_id + 1, 0) - 1
+
+    def show(self, position: int) -> str:
+        """Such as `3:17`, or `3:end` for whatever the last entry of the segment is."""
+        segment, entry = unpack(position)
+        if position == NO_POSITION:
+            return "nothing"
+        return f"{segment}:end" if position == self.last(segment) else f"{segment}:{entry}"
 
 
 DENSE = DensePositions()

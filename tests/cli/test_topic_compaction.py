@@ -73,7 +73,7 @@ def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: 
         at = ("--url", node.http)
         assert topics("compaction-status", "orders", *at) == f"{ORDERS}: has not been compacted\n"
         [planned] = json.loads(topics("compact", "orders", "--dry-run", "--json", *at))
-        assert "horizon" in planned["text"]
+        assert planned["text"].startswith("horizon 0:end, held by "), "no ledger is sealed yet"
         told = topics("compact", "orders", "--dry-run", *at).splitlines()
         assert told[0] == ORDERS
         assert told[-1].startswith("not included: 100 entries")

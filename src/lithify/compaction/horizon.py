@@ -27,7 +27,7 @@ from lithify.errors import InvalidInput, PositionOutOfRange
 from lithify.positions import NO_POSITION, POSITION_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lithify.clock import Clock
 
@@ -72,14 +72,17 @@ class Horizon:
         """The holds at the minimum: all of them must move before the horizon does."""
         return tuple(hold for hold in self.holds if hold.position == self.position)
 
-    def explain(self, now_ms: int) -> str:
-        """One line that says what keeps the horizon here and what would keep it next."""
+    def explain(self, now_ms: int, show: Callable[[int], str] = str) -> str:
+        """One line that says what keeps the horizon here and what would keep it next.
+
+        `show` writes a position for people.
+        """
         held_by = " and ".join(hold.describe(now_ms) for hold in self.blocking)
-        line = f"horizon {self.position}, held by {held_by}"
+        line = f"horizon {show(self.position)}, held by {held_by}"
         others = [hold for hold in self.holds if hold.position > self.position]
         if others:
             following = min(others, key=lambda hold: hold.position)
-            line += f"; next: {following.name} at {following.position}"
+            line += f"; next: {following.name} at {show(following.position)}"
         return line
 
 

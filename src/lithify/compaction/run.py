@@ -99,10 +99,12 @@ class DryRun:
     now_ms: int
     declined: Declined | None = None
     """Why a run would not do it."""
+    show: Callable[[int], str] = str
+    """Writes a position for people."""
 
     def explain(self) -> str:
         """For a person: what holds the horizon, the plan, and why it would not be carried out."""
-        lines = [self.horizon.explain(self.now_ms), self.plan.explain()]
+        lines = [self.horizon.explain(self.now_ms, self.show), self.plan.explain()]
         if self.declined is not None:
             lines.append(f"a run would do nothing, {self.declined}")
         return "\n".join(lines)
@@ -202,7 +204,7 @@ class Compactor:
         plan = self._plan(stats)
         eligibility = self.settings.eligibility
         declined = eligibility.by_use(self._used_bytes()) or eligibility.by_plan(plan)
-        return DryRun(horizon, plan, now_ms, declined)
+        return DryRun(horizon, plan, now_ms, declined, self._log.show_position)
 
     def _used_bytes(self) -> int:
         segments = self._log.manifest.segments

@@ -250,6 +250,10 @@ class Log(Appending):
         """The position the next append will take, unless it gives one itself."""
         return self._next_position
 
+    def show_position(self, position: int) -> str:
+        """A position as people of this kind of log write it."""
+        return self._rule.show(position)
+
     @property
     def active_bytes(self) -> int:
         """Size of the active segment."""

@@ -7,6 +7,7 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.compaction.horizon import Hold, Holds, find_horizon
 from lithify.errors import InvalidInput, PositionOutOfRange
+from lithify.positions import NO_POSITION, PACKED, pack
 
 
 def test_the_horizon_is_the_lowest_hold() -> None:
@@ -32,6 +33,17 @@ def test_explain_names_the_hold_its_owner_its_age_and_the_next_one() -> None:
 
     assert horizon.explain(100_999) == (
         "horizon 1200, held by active-segment (owner log) for 3 s; next: journal at 1500"
+    )
+
+
+def test_explain_writes_positions_as_the_log_does() -> None:
+    horizon = find_horizon([Hold("active-segment", PACKED.last(3)), Hold("lag", pack(4, 17))])
+
+    assert horizon.explain(5, PACKED.show) == (
+        "horizon 3:end, held by active-segment; next: lag at 4:17"
+    )
+    assert find_horizon([Hold("lag", NO_POSITION)]).explain(5, PACKED.show) == (
+        "horizon nothing, held by lag"
     )
 
 
