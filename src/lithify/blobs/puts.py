@@ -1,20 +1,27 @@
-"""Puts that come at the same time are written together.
+"""Puts that come at the same time are written together, one group while another is synced.
 
 A thread that puts would wait three times: for the writer's lock, for the write, for the fsync. With
 many of them it costs more to wake threads than to write. So each waits once:
 
-1. A put joins those that wait. If nobody leads, its thread leads; else it sleeps.
-2. The one that leads takes all that wait, under the writer's lock. Those whose ids are free are
+1. A put joins those that wait, and sleeps until it is told to lead or what came of it.
+2. The first of them leads if nobody else does, and if no fsync is under way. While one is, it leads
+   as soon as half of all puts wait: the rest are those that the fsync is for, and come again later.
+3. The one that leads takes all that wait, under the writer's lock. Those whose ids are free are
    appended, as many as fit into the segment in one write.
-3. It waits for the fsync, hands the lead to the first of those that have come meanwhile, and wakes
-   the others of its group, each with what came of it.
+4. When the group before is durable it gives the lead up, so that the next group is written while
+   it waits for the fsync of its own.
+5. Then it leaves and wakes another of its group, which leaves and wakes a third, and so on. Woken
+   all at once they would wake only to queue for the interpreter's lock.
 
-While one group is on its way to the disk the next one gathers: the slower the disk, the larger the
-groups. A put that is alone waits for nobody. One whose content stands in parts takes the writer's
-lock itself, as deletes and other changes do; all share fsyncs.
+So the disk and the interpreter work at the same time, on two groups of about half the puts each:
+the slower the disk, the larger they are. A put that is alone waits for nobody. One whose content
+stands in parts takes the writer's lock itself, as deletes and other changes do; all share fsyncs.
 
-Invariant: the first of those that wait leads, or has been told to. Whoever is interrupted leaves
-and hands the lead on. Called by `operations.py`, from any thread.
+Invariants: if some wait, then one of them leads or an fsync is under way, at whose end one is told
+to. Of a group whose fortune is known, one is awake or all have left. Whoever is interrupted leaves
+as well: it hands the lead on, and wakes the next one if that was its turn.
+
+Called by `operations.py`, from any thread.
 """
 
 from __future__ import annotations
@@ -40,19 +47,36 @@ __all__ = ["Puts"]
 GROUP_MAX = 256
 """Puts of one write. Each has three buffers, and one system call takes 1024."""
 
+EARLY_MIN = 8
+"""Puts that are written while an fsync is under way: fewer are not worth a write of their own, and
+on a slow disk they had better wait for more."""
+
 
 class _Waiting:
     """A put that waits for what comes of it."""
 
-    __slots__ = ("blob_id", "error", "leads", "pending", "position", "record", "told")
+    __slots__ = (
+        "blob_id",
+        "error",
+        "leads",
+        "left",
+        "pending",
+        "position",
+        "record",
+        "rest",
+        "told",
+    )
 
     def __init__(self, blob_id: str, record: NewRecord) -> None:
         self.blob_id = blob_id
         self.record = record
         self.leads = False
+        self.left = False
         self.pending: Pending | None = None
         self.position = -1
         self.error: Exception | None = None
+        self.rest: deque[_Waiting] | None = None
+        """Those of its group that still sleep, if it is its turn to wake the next one."""
         self.told = threading.Lock()
         """Free once it is to lead, or is settled: the cheapest thing to sleep on."""
         self.told.acquire()
@@ -72,26 +96,35 @@ class Puts:
     def __init__(self, writer: BlobWriter, looks: Looks) -> None:
         self._writer = writer
         self._looks = looks
+        self._disk = threading.Lock()
+        """Held by the group that waits for its fsync."""
         self._lock = threading.Lock()
+        """For all below; the last one taken."""
         self._waiting: deque[_Waiting] = deque()
+        self._inside: set[_Waiting] = set()
+        """All that have come and not left."""
         self._led = False
+        self._syncing = False
 
     def put(self, blob_id: str, record: NewRecord) -> int:
         """Append a put and wait until it is durable; its position."""
         if record.parts:
             return self._put_alone(blob_id, record)
         own = _Waiting(blob_id, record)
-        with self._lock:
-            self._waiting.append(own)
-            own.leads, self._led = not self._led, True
         try:
-            if not own.leads:
-                own.told.acquire()
+            with self._lock:
+                self._inside.add(own)
+                self._waiting.append(own)
+                self._appoint()
+            own.told.acquire()
             if own.leads:
                 self._lead(own)
         except BaseException:
-            self._leave(own)
+            with self._lock, suppress(ValueError):
+                self._waiting.remove(own)
             raise
+        finally:
+            self._leave(own)
         if own.error is not None:
             raise own.error
         return own.position
@@ -104,6 +137,30 @@ class Puts:
             pending = self._writer.append(record)
         return pending.result()
 
+    def _appoint(self) -> None:
+        """Tell the first one to lead, if it is time; under the lock."""
+        count = len(self._waiting)
+        early = count >= EARLY_MIN and 2 * count >= len(self._inside)
+        if count and not self._led and (early or not self._syncing):
+            first = self._waiting[0]
+            first.leads = self._led = True
+            first.told.release()
+
+    def _leave(self, own: _Waiting) -> None:
+        """Wait no more: the lead goes to the next one, and the next of the group is woken."""
+        with self._lock:
+            own.left = True
+            self._inside.discard(own)
+            if own.leads:
+                own.leads = self._led = False
+            self._appoint()
+            while own.rest:
+                following = own.rest.popleft()
+                if not following.left:
+                    following.rest = own.rest
+                    following.told.release()
+                    break
+
     def _lead(self, own: _Waiting) -> None:
         group: list[_Waiting] = []
         try:
@@ -112,8 +169,8 @@ class Puts:
                     count = min(len(self._waiting), GROUP_MAX)
                     group = [self._waiting.popleft() for _ in range(count)]
                 self._append(group)
-            for each in group:
-                each.settle()
+            with self._disk:
+                self._sync(own, group)
         except BaseException:
             # They may be in the log or not, but nobody looks after them any more.
             cause = InterruptedError(errno.EINTR, "the write was interrupted")
@@ -121,23 +178,20 @@ class Puts:
                 each.error = each.error or WriteFailed(self._writer.path, cause)
             raise
         finally:
-            self._leave(own)
-            for each in group:
-                if each is not own:
-                    each.told.release()
+            own.rest = deque(each for each in group if each is not own)
 
-    def _leave(self, own: _Waiting) -> None:
-        """Wait no more; the lead goes to the next one."""
-        with self._lock:
-            with suppress(ValueError):
-                self._waiting.remove(own)
-            if not own.leads:
-                return
-            own.leads = False
-            self._led = bool(self._waiting)
-            if self._waiting:
-                self._waiting[0].leads = True
-                self._waiting[0].told.release()
+    def _sync(self, own: _Waiting, group: Sequence[_Waiting]) -> None:
+        """Wait until all of them are durable, while somebody else leads."""
+        try:
+            with self._lock:
+                own.leads = self._led = False
+                self._syncing = True
+                self._appoint()
+            for each in group:
+                each.settle()
+        finally:
+            with self._lock:
+                self._syncing = False
 
     def _append(self, group: Sequence[_Waiting]) -> None:
         """Have each of them appended, or refused."""

@@ -80,6 +80,9 @@ class Appending(Rolling):
                 active.writer.append(entries, place, active.durable.end)
             except OSError as error:
                 raise self._write_failed(error, last) from error
+            except BaseException:
+                self._write_interrupted(last)
+                raise
             active.flags |= all_flags
             return self._written(active, last)
 
@@ -121,6 +124,9 @@ class Appending(Rolling):
                     writer.append_piece(piece)
                 except OSError as error:
                     raise self._write_failed(error, int(piece.positions[-1])) from error
+                except BaseException:
+                    self._write_interrupted(int(piece.positions[-1]))
+                    raise
                 active.flags |= batch.flags
                 pending = self._written(active, int(piece.positions[-1]))
                 runs.append((int(piece.positions[0]), pending.position))

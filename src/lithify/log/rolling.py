@@ -146,6 +146,11 @@ class Rolling:
             self._check_usable()
         return WriteFailed(writer.path, error)
 
+    def _write_interrupted(self, last: int) -> None:
+        """Its bytes may be in the file, but nobody counts them: as of a write that has failed."""
+        self._next_position = max(self._next_position, last + 1)
+        self._torn = True
+
     def settle(self) -> None:
         """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
         with self._events, self._write_lock:
@@ -273,14 +278,14 @@ class Rolling:
                 if active is not rolled or not active.writer.entries:
                     return
                 header = self._successor()
+                # If this fails or is interrupted, the footer is cut off before the next write.
+                self._torn = True
                 footer = self._seal(active)
                 if spare is None or not _is_for(spare.header, header):
-                    # If this fails the footer is cut off again before the next write.
-                    self._torn = True
                     spare = self._begin(header)
-                    self._torn = False
                 else:
                     unused.pop_all()
+                self._torn = False
                 self._start(footer, spare)
         finally:
             self.sealing = False

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.blobs.errors import BlobExists, BlobStoreFull
+from lithify.blobs.puts import EARLY_MIN
+from lithify.clock import ManualClock
 from lithify.errors import LogClosed, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from tests.unit.blobs.life import content_of
 from tests.unit.blobs.test_store import SEGMENT, create, read
+from tests.unit.log.helpers import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,6 +148,120 @@ def test_a_store_that_is_closed_tells_all_that_wait() -> None:
     assert all(isinstance(future.exception(), LogClosed) for future in futures)
 
 
+# --- one group is written while another is synced -----------------------------------------------
+
+
+class Halts(ManualClock):
+    """For a `FaultyFileSystem`: a SLOW rule stops at the gate that its seconds count."""
+
+    def __init__(self, *gates: Gate) -> None:
+        super().__init__()
+        self._gates = gates
+
+    def sleep(self, seconds: float) -> None:
+        self._gates[int(seconds)].stop()
+
+
+class Held:
+    """A store whose first fsync is held up, and whose second write as well."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.sync, self.write = Gate(), Gate()
+        self.fs = FaultyFileSystem(
+            MemoryFileSystem(), clock=Halts(self.sync, self.write), record=True
+        )
+        self.store = create(self.fs)
+        self._before = len(self.fs.trace)
+        self.fs.add(Fault("fdatasync", nth=1, kind="SLOW", seconds=0))
+        self.fs.add(Fault("writev", nth=2, kind="SLOW", seconds=1))
+        for fault in faults:
+            self.fs.add(fault)
+        self.puts = self.store._operations._puts
+        self.told = self.puts._waiting = Told()
+
+    @property
+    def calls(self) -> list[str]:
+        return [line.split()[0] for line in self.fs.trace[self._before :]]
+
+    def put(self, blob_id: str) -> BlobInfo:
+        return self.store.put(blob_id.encode(), service="s", blob_id=blob_id)
+
+
+def test_a_group_is_written_while_the_fsync_of_another_is_under_way() -> None:
+    held = Held()
+    with ThreadPoolExecutor(32) as pool:
+        futures = [pool.submit(held.put, "first")]
+        held.sync.wait_until_reached()
+        futures += [pool.submit(held.put, str(number)) for number in range(EARLY_MIN)]
+        held.write.wait_until_reached()
+        assert held.calls == ["writev", "fdatasync", "writev"]
+        held.write.open()
+        assert list(held.store.list()) == []
+        held.sync.open()
+        infos = [future.result() for future in futures]
+    assert held.calls == ["writev", "fdatasync", "writev", "fdatasync"]
+    first = infos[0].position
+    assert {info.position for info in infos} == set(range(first, first + 1 + EARLY_MIN))
+    assert all(read(held.store, info.blob_id) == info.blob_id.encode() for info in infos)
+
+
+def test_a_few_wait_for_the_end_of_the_fsync() -> None:
+    held = Held()
+    held.write.open()
+    with ThreadPoolExecutor(32) as pool:
+        futures = [pool.submit(held.put, "first")]
+        held.sync.wait_until_reached()
+        futures += [pool.submit(held.put, str(number)) for number in range(EARLY_MIN - 1)]
+        held.told.wait(EARLY_MIN)
+        with held.puts._lock:
+            assert not held.puts._led
+        held.sync.open()
+        assert len({future.result().position for future in futures}) == EARLY_MIN
+    assert held.calls == ["writev", "fdatasync", "writev", "fdatasync"]
+
+
+def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
+    held = Held(Fault("fdatasync", nth=1, kind="EIO"))
+    with ThreadPoolExecutor(32) as pool:
+        futures = [pool.submit(held.put, "first")]
+        held.sync.wait_until_reached()
+        futures += [pool.submit(held.put, str(number)) for number in range(EARLY_MIN)]
+        held.write.wait_until_reached()
+        held.write.open()
+        # Before the fsync fails they are written, all but for the answer.
+        with held.store._writer.lock:
+            held.sync.open()
+        assert all(isinstance(future.exception(), WriteFailed) for future in futures)
+    assert list(held.store.list()) == []
+    for blob_id in ("first", "0"):
+        assert read(held.store, held.put(blob_id).blob_id) == blob_id.encode()
+
+
+def test_what_is_acknowledged_is_there_however_many_fsyncs_fail() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    store = create(fs)
+    for nth in range(3, 60, 7):
+        fs.add(Fault("fdatasync", nth=nth, kind="EIO"))
+
+    def put(writer: int) -> list[BlobInfo]:
+        infos = []
+        for number in range(20):
+            with suppress(WriteFailed):
+                blob_id = f"{writer} {number}"
+                infos.append(store.put(blob_id.encode(), service="s", blob_id=blob_id))
+        return infos
+
+    with ThreadPoolExecutor(24) as pool:
+        infos = [info for some in pool.map(put, range(24)) for info in some]
+    assert 0 < len(infos) < 24 * 20
+    assert len({info.position for info in infos}) == len(infos)
+    assert {info.blob_id for info in store.list()} == {info.blob_id for info in infos}
+    assert all(read(store, info.blob_id) == info.blob_id.encode() for info in infos)
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
 class Interrupt(BaseException):
     """Not an `Exception`, as that of Ctrl-C."""
 
@@ -202,3 +319,66 @@ def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
         assert all(future.result().position >= 0 for future in kept.result())
     store.put(b"x", service="s", blob_id="after")
     assert {info.blob_id for info in store.list()} == {*(f"other {n}" for n in range(4)), "after"}
+
+
+def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None:
+    """The main thread sleeps, second of five, while their fsync is under way."""
+    held = Held()
+    locked, begun = threading.Event(), threading.Event()
+
+    with ThreadPoolExecutor(8) as pool, interrupted() as interrupt:
+
+        def hold_up() -> list[Future[BlobInfo]]:
+            with held.store._writer.lock:
+                others = [pool.submit(held.put, "first")]
+                held.told.wait()
+                locked.set()
+                held.told.wait()
+                others += [pool.submit(held.put, str(number)) for number in range(3)]
+                held.told.wait(3)
+            held.sync.wait_until_reached()
+            while not begun.wait(0.02):
+                interrupt()
+            held.sync.open()
+            return others
+
+        kept = pool.submit(hold_up)
+        locked.wait()
+        with pytest.raises(Interrupt):
+            held.put("mine")
+        begun.set()
+        assert len({future.result().position for future in kept.result()}) == 4
+    assert held.calls == ["writev", "fdatasync"]
+    assert not held.puts._inside
+
+
+def test_one_that_leads_is_interrupted_behind_the_fsync_of_the_group_before() -> None:
+    """Its group is told at once, and the next one is led."""
+    held = Held()
+    begun = threading.Event()
+
+    with ThreadPoolExecutor(16) as pool, interrupted() as interrupt:
+        first = pool.submit(held.put, "first")
+        held.sync.wait_until_reached()
+        held.told.wait()
+
+        def come() -> list[Future[BlobInfo]]:
+            held.told.wait()
+            others = [pool.submit(held.put, str(number)) for number in range(EARLY_MIN - 1)]
+            held.write.wait_until_reached()
+            held.write.open()
+            while not begun.wait(0.02):
+                interrupt()
+            return others
+
+        coming = pool.submit(come)
+        with pytest.raises(Interrupt):
+            held.put("mine")
+        begun.set()
+        for future in coming.result():
+            assert isinstance(future.exception(), WriteFailed)
+        assert not first.done()
+        held.sync.open()
+        assert first.result().position >= 0
+    assert read(held.store, held.put("after").blob_id) == b"after"
+    assert not held.puts._inside

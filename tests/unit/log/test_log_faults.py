@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,11 @@ from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.log.frame import NewEntry
 from lithify.settings import Durability, LogSettings
 from tests.unit.log.helpers import DIRECTORY, LAZY, SMALL, contents, fill, open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.fs import File
 
 ACTIVE = f"{DIRECTORY}/000000000001.seg"
 FULL = "No space left on device"
@@ -243,6 +249,46 @@ def test_opening_fails_as_a_whole_and_gives_the_lock_back() -> None:
         assert list(contents(log)) == list(range(9))
         assert log.append(b"x").result() == 9
         log.close()
+
+
+# Interrupts
+
+
+@pytest.mark.parametrize("settings", [SMALL, LAZY])
+@pytest.mark.parametrize("call", ["writev", "write", "fsync"])
+def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
+    call: str, settings: LogSettings
+) -> None:
+    """The bytes have landed, but whoever wrote them is gone before it could say so."""
+    disk = MemoryFileSystem()
+    log = open_log(disk, settings)
+    log.append(b"before").result()
+    steps: dict[str, Callable[[], object]] = {
+        "writev": lambda: log.append(bytes(300)),
+        "write": lambda: log.append_many([bytes(100)] * 3),
+        "fsync": log.roll,
+    }
+    file = type(log._state.active.writer.file)
+    real = getattr(file, call)
+
+    def interrupted(self: File, *args: object) -> None:
+        real(self, *args)
+        if self.path == ACTIVE:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file, call, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            steps[call]()
+    position = log.append(b"after").result()
+    assert position == {"writev": 2, "write": 4, "fsync": 1}[call]
+    expected = {0: b"before", position: b"after"}
+    log.roll()
+    assert contents(log) == expected
+    check_after_crashes(disk, expected)
+    log.close()
+    with open_log(disk, settings) as log:
+        assert contents(log) == expected
 
 
 # Appends that must stand behind each other
