@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.raft.client import RaftClient
+from lithify.raft.dialogue import WIRE_VERSION, Ask, Hello
 from lithify.raft.kv_format import put
 from lithify.raft.operations import Address, Operation
 from lithify.raft.wire import (
     FRAME_HEADER_BYTES,
-    WIRE_VERSION,
-    Ask,
-    Hello,
     decode_frame,
     encode_frame,
     encode_message,

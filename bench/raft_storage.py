@@ -4,7 +4,9 @@ The log has commands of 1 KiB in segments of the size that a node gives them.
 
 - `raft-merge`: phase 3 over segments of which 30 % of the entries are live, chosen at random. It
   measures, plans, copies, makes durable and puts in place. Each round has a directory of its own
-  with hard links to the same segments, which no run changes. The raw side reads as many bytes as
+  with hard links to the same segments, which no run changes. What a round has made is emptied and
+  not removed: ext4 looks at all inodes that were removed in the last minutes whenever one is
+  created, and a round creates as many as there are segments. The raw side reads as many bytes as
   are live from one file, writes them to another, and makes them durable.
 - `raft-restart`: the log of a member with a million live entries is opened: snapshot with the state
   of a key-value machine, live indexes, write-ahead log and segments. The raw side reads the files
@@ -21,7 +23,7 @@ import random
 import shutil
 import time
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,9 +85,10 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
     _write_segments(full, range(last + 1, last + 2), 10**6)
     _write_snapshot(full, last, [live.to_bytes()], live)
     outcome_bytes = [0, 0]
+    numbers = count(1)
 
     def ours() -> float:
-        work = f"{directory}/work"
+        work = f"{directory}/work-{next(numbers)}"
         shutil.copytree(full, work, copy_function=os.link)
         storage = RaftStorage(FS, work)
         storage.open_groups(_as_live_set)
@@ -104,7 +107,8 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
             raise outcome.failure
         outcome_bytes[:] = outcome.read_bytes, outcome.written_bytes
         storage.close()
-        shutil.rmtree(work)
+        for ref in outcome.refs:
+            os.truncate(f"{own.directory}/{ref.name}", 0)
         return took_s
 
     ours()

@@ -10,16 +10,19 @@ write, jobs are done. `lose` says which messages are lost on the way.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import ManualClock
+from lithify.errors import WriteFailed
 from lithify.fs import MemoryFileSystem
 from lithify.raft import kv_format as kv
 from lithify.raft.compactor import CompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
-from lithify.raft.group import Group, GroupSettings
+from lithify.raft.group import Group
+from lithify.raft.group_settings import GroupSettings
 from lithify.raft.kv import KvMachine
 from lithify.raft.membership import MemberGone
 from lithify.raft.requests import Answer, Result
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
 
     from lithify.liveset import LiveSet
     from lithify.raft.core import Message
+    from lithify.raft.jobs import Job
     from lithify.raft.machine import Send
+    from lithify.raft.segment_writer import Flushed
 
 GROUP = "g"
 STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
@@ -55,6 +60,7 @@ class Member:
         self.machine = machine
         self.storage = RaftStorage(fs, "d", STORAGE)
         self.storage.open_groups(self.live_in)
+        self.storage.removing = self.remove
         made = machine()
         self.group: Group[Any] = Group(
             self.storage, GROUP, name, made, settings, Random(name).randrange
@@ -76,20 +82,39 @@ class Member:
             events = self.storage.wal.flush()
             for event in events:
                 if isinstance(event, Rolled):
-                    flushed = self.storage.flush(event)
+                    flushed = self.flush(event)
                     self.storage.settle(event, flushed)
                     for each in flushed:
                         self.group.settled(each)
                 else:
                     self.group.wal_event(event)
-            for job in out.jobs:
-                self.group.job_done(job, job())
-            if not (events or out.jobs or out.messages):
+            jobs = out.jobs + out.reads
+            for job in jobs:
+                self.group.job_done(job, _result(job))
+            if not (events or jobs or out.messages):
                 return messages
+
+    def flush(self, rolled: Rolled) -> list[Flushed]:
+        """Write segments, again and again while the disk refuses, as a node does."""
+        while True:
+            with suppress(OSError, WriteFailed):
+                return self.storage.flush(rolled)
+
+    def remove(self, files: Callable[[], None]) -> None:
+        """Remove files; what the disk refuses is found by the next start."""
+        with suppress(OSError, WriteFailed):
+            files()
 
     def crash(self) -> Member:
         """The member after a power cut."""
         return Member(self.name, self.fs.crash_clone(Random(1)), self.settings, self.machine)
+
+
+def _result(job: Job) -> object:
+    try:
+        return job()
+    except (OSError, WriteFailed) as error:
+        return error
 
 
 class Members:

@@ -18,10 +18,11 @@ from lithify.cli.main import app
 from lithify.raft import kv_format as kv
 from lithify.raft.client import RaftClient
 from lithify.raft.core.messages import AppendRequest, Heartbeat
+from lithify.raft.dialogue import WIRE_VERSION, Hello
 from lithify.raft.entry import Entry
 from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
-from lithify.raft.wire import KINDS, WIRE_VERSION, Hello, encode_frame
+from lithify.raft.wire import KINDS, encode_frame
 from tests.cli.raft_nodes import RaftProcess, raft_cluster
 
 if TYPE_CHECKING:

@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING
 
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
 from lithify.liveset import LiveSet
-from lithify.raft.machine import Checkpoint, Effect, Meta, ReleaseCursor
+from lithify.raft.machine import Checkpoint, Effect, Meta, Reading, ReleaseCursor
 from lithify.raft.requests import Answer, Result
 from tests.raft_members import GROUP, Member, Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from lithify.raft.machine import ReadCommands
 
     State = tuple[int, tuple[int, ...]]
     """(commands so far, the indexes of the last of them)"""
@@ -77,8 +75,11 @@ class Keeper:
         count, kept = state
         return (count + 1, (*kept, meta.index)[-KEPT:]), b"", effects
 
-    def query(self, state: State, query: bytes, read_entries: ReadCommands) -> bytes:
-        return json.dumps([state[0], *map(bytes.decode, read_entries(state[1]))]).encode()
+    def query(self, state: State, query: bytes) -> Reading:
+        count, kept = state
+        return Reading(
+            kept, lambda commands: json.dumps([count, *map(bytes.decode, commands)]).encode()
+        )
 
     def live_indexes(self, state: State) -> LiveSet:
         return LiveSet.from_iterable(state[1])

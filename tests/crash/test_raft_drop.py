@@ -64,7 +64,7 @@ class Node:
     def give_back(self, key: str, how: str) -> None:
         files = self.identity.files_of(key)
         if how == "drop":
-            self.identity.drop(key)
+            self.identity.drop(key, ["n2"])
         else:
             self.identity.leave(key, STATUS)
         self.storage.forget(files)

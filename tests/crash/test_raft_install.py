@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
+from lithify.fs.faulty import MUTATING
 from lithify.raft import kv_format as kv
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -44,7 +45,7 @@ class Behind(Members):
     def __init__(self) -> None:
         super().__init__("n1", "n2", "n3")
         self.disk = MemoryFileSystem(clock=self.clock)
-        self.fs = FaultyFileSystem(self.disk, [])
+        self.fs = FaultyFileSystem(self.disk, [], record=True)
         self.all["n3"] = Member("n3", self.fs, self["n3"].settings)  # type: ignore[arg-type]
         self.elect("n1")
         for number in range(3):
@@ -169,19 +170,32 @@ def test_a_newer_snapshot_at_any_message() -> None:
         members.check_completes()
 
 
-@pytest.mark.parametrize("path", ["*/wal/*", "*/snapshots/*"])
-def test_a_disk_that_refuses_any_write_of_it(path: str) -> None:
-    """What the write-ahead log is refused is tried again; else the transfer is given up."""
-    for nth in range(1, 9):
+@pytest.mark.parametrize(("kind", "times"), [("ENOSPC", 1), ("EIO", 3), ("SHORT", 1)])
+def test_a_disk_that_refuses_any_operation_of_it(kind: str, times: int) -> None:
+    """It is tried again, or the transfer is given up; the node does not end, and loses nothing."""
+    waited = 0
+    for nth in range(1, operations_of_a_transfer() + 1):
         members = Behind()
-        members.fs.add(Fault("write*", path, nth, kind="SHORT"))
-        try:
-            members.tick()
-        except OSError:
-            # A node that has to make the snapshot its log and cannot ends.
-            members.restart(members.disk.kill_clone())
-        members.check_as_it_was_or_installed()
+        members.fs.add(Fault("mutating", "*", nth, times, kind=kind))
+        members.tick()
+        assert members.is_installed or members.seen() == members.before
+        if members["n3"].group._installing.is_active:
+            waited += 1
+            if waited % 2:
+                members.restart(members.disk.crash_clone(Random(nth)))
+                members.check_as_it_was_or_installed()
         members.check_completes()
+    assert waited > 5, "the snapshot was just taking the place of the log"
+
+
+def operations_of_a_transfer() -> int:
+    members = Behind()
+    before = len(members.fs.trace)
+    members.tick()
+    assert members.is_installed
+    count = sum(line.split()[0] in MUTATING for line in members.fs.trace[before:])
+    assert count > 20
+    return count
 
 
 def test_a_crash_at_every_operation_of_the_receiver() -> None:

@@ -22,9 +22,10 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.core.values import SnapshotMeta
+from lithify.raft.dialogue import Answer, Ask, Asks, Event, Hello, Welcome
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
-from lithify.raft.membership import Left, MemberGone, MemberQuery
+from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -33,21 +34,12 @@ from lithify.raft.transfer import (
     SnapshotPiece,
     TransferState,
 )
-from lithify.raft.wire import (
-    KINDS,
-    Answer,
-    Ask,
-    Asks,
-    Event,
-    Hello,
-    Welcome,
-    decode_frame,
-    encode_frame,
-)
+from lithify.raft.wire import KINDS, decode_frame, encode_frame
 
 FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
 NODE_1 = Path(__file__).parent / "raft_node_v1.txt"
-NODE = Path(__file__).parent / "raft_node_v2.txt"
+NODE_2 = Path(__file__).parent / "raft_node_v2.txt"
+NODE = Path(__file__).parent / "raft_node_v3.txt"
 
 WAY = ("n1", "n2", 7)
 ENTRIES = [Entry(11, 6, b"stone"), Entry(12, 7, b"", 1)]
@@ -73,6 +65,7 @@ MESSAGES: tuple[Any, ...] = (
     Event(3, b"news"),
     MemberQuery(*WAY),
     MemberGone(*WAY, 12, ended=True),
+    EndKnown(*WAY),
 )
 
 
@@ -90,7 +83,7 @@ def node_file() -> bytes:
         identity.begin(key, [])
     identity.left["orders@5f0c93a1e2b47d86"] = Left(1, 4, 3, 271)
     del identity.groups["orders@5f0c93a1e2b47d86"]
-    identity.drop("jobs@0a51cc23f08e9b17")
+    identity.drop("jobs@0a51cc23f08e9b17", ["n3"])
     identity.learn({"n2": "127.0.0.1:7002"})
     return read_file(fs, "d/NODE")
 
@@ -129,16 +122,15 @@ def test_a_node_file_of_version_1_is_still_read() -> None:
     )
 
 
-def test_a_node_file_of_version_2_is_still_written_and_read() -> None:
+def test_a_node_file_of_version_2_is_still_read() -> None:
+    identity = read_back(NODE_2)
+    assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
+    assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n2"]}, "all that are known"
+
+
+def test_a_node_file_of_version_3_is_still_written_and_read() -> None:
     assert node_file() == NODE.read_bytes()
     identity = read_back(NODE)
     assert (identity.book, identity.groups) == ({"n2": "127.0.0.1:7002"}, {"default": ["n1", "n2"]})
     assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
-    assert identity.dropped == ["jobs@0a51cc23f08e9b17"]
-
-
-if __name__ == "__main__":
-    if not FRAMES.exists():
-        FRAMES.write_text(written())
-    if not NODE.exists():
-        NODE.write_bytes(node_file())
+    assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n3"]}

@@ -21,10 +21,8 @@ A clock of the world counts steps: an operation is called and answered at steps 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
-import sys
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,7 +36,8 @@ from lithify.raft.compactor import CompactionSettings
 from lithify.raft.core import Change, ConfChange, Config, CoreSettings, Dropped, Mode, Op, Role
 from lithify.raft.core.errors import InvalidChange
 from lithify.raft.core.values import HardState
-from lithify.raft.group import Group, GroupSettings
+from lithify.raft.group import Group
+from lithify.raft.group_settings import GroupSettings
 from lithify.raft.kv import KvMachine
 from lithify.raft.kv_rows import ROW
 from lithify.raft.membership import NEVER_LEFT, Left, MemberGone, MemberQuery
@@ -51,6 +50,7 @@ from lithify.raft.wal import Rolled
 from lithify.raft.wire import decode_frame, encode_frame
 from tests.linearizable import Op as ClientOp
 from tests.linearizable import explain, is_linearizable
+from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,10 +110,12 @@ class Member:
         self.rolled: list[Rolled] = []
         self.flushed: list[tuple[Rolled, list[Flushed]]] = []
         self.jobs: list[tuple[Group[KvState], Job]] = []
+        self.reads: list[tuple[Group[KvState], Job]] = []
         self.results: list[tuple[Group[KvState], Job, object]] = []
         self.calls = 0
         self.storage = RaftStorage(self.fs, "d", world.storage_settings)
         self.storage.open_groups(live_in)
+        self.storage.removing = self.remove
         settings = world.settings_of(name)
         self.groups: dict[str, Group[KvState]] = {}
         left = world.left.get(name, NEVER_LEFT)
@@ -124,6 +126,11 @@ class Member:
             machine = WatchedMachine(applied)
             self.groups[group] = Group(self.storage, group, name, machine, settings, rng.randrange)
             check_live(self.groups[group])
+
+    def remove(self, files: Callable[[], None]) -> None:
+        # What the disk refuses to remove is found by the next start.
+        with contextlib.suppress(OSError, WriteFailed):
+            files()
 
     def flush_wal(self) -> None:
         self.events += self.storage.wal.flush()
@@ -153,7 +160,13 @@ class Member:
             self.groups[each.group].settled(each)
 
     def run_job(self) -> None:
-        group, job = self.jobs.pop(0)
+        self.run(*self.jobs.pop(0))
+
+    def run_read(self) -> None:
+        # Any of them: readers overtake each other.
+        self.run(*self.reads.pop(self.world.random.randrange(len(self.reads))))
+
+    def run(self, group: Group[KvState], job: Job) -> None:
         try:
             self.results.append((group, job, job()))
         except (OSError, WriteFailed) as error:
@@ -176,6 +189,7 @@ class Member:
             (self.rolled and not self.flushed, self.write_segments),
             (self.flushed, self.settle),
             (self.jobs, self.run_job),
+            (self.reads, self.run_read),
             (self.results, self.finish_job),
         ):
             if queue:
@@ -285,8 +299,7 @@ class World:
         """Something happens in a member's process, which may be its end."""
         try:
             yield
-        except (PowerCut, OSError, WriteFailed):
-            # A process that cannot write what it must ends, as one that loses its power does.
+        except PowerCut:
             self.end(member)
 
     def end(self, member: Member) -> None:
@@ -297,6 +310,7 @@ class World:
         for name, group in member.groups.items():
             out = group.work()
             member.jobs += ((group, job) for job in out.jobs)
+            member.reads += ((group, job) for job in out.reads)
             for message in out.messages:
                 if self.random.random() < 0.05:
                     frame = memoryview(encode_frame([(name, message)]))
@@ -586,26 +600,14 @@ class World:
 
 
 def simulate(seed: int, steps: int = 1200) -> World:
-    world = World(seed)
-    try:
-        world.run(steps)
-    except BaseException:
-        again = f"python -m tests.property.raft_cluster --first {seed} --seeds 1 --steps {steps}"
-        print(f"seed {seed} failed: {again}", file=sys.stderr)
-        raise
-    return world
+    return simulated(World, seed, steps)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1200)
-    arguments = parser.parse_args()
     counts: Counter[str] = Counter()
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        counts += simulate(seed, arguments.steps).counts
-    print(f"{arguments.seeds} seeds: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    for world in worlds(World, seeds=100, steps=1200):
+        counts += world.counts
+    print(", ".join(f"{n} {what}" for what, n in counts.items()))
 
 
 if __name__ == "__main__":

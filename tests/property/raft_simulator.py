@@ -17,10 +17,8 @@ In the end the world heals, and a new command must reach everybody.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
-import sys
 from typing import TYPE_CHECKING
 
 from lithify.raft.core import (
@@ -41,6 +39,7 @@ from lithify.raft.core import (
     VoteRequest,
 )
 from lithify.raft.core.stage import Actor, Stage
+from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -344,31 +343,17 @@ class World:
 
 
 def simulate(seed: int, steps: int = 1500) -> World:
-    world = World(seed)
-    try:
-        world.run(steps)
-    except BaseException:
-        again = f"python -m tests.property.raft_simulator --first {seed} --seeds 1 --steps {steps}"
-        print(f"seed {seed} failed: {again}", file=sys.stderr)
-        raise
-    return world
+    return simulated(World, seed, steps)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1500)
-    arguments = parser.parse_args()
     terms = commits = reads = changes = 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        world = simulate(seed, arguments.steps)
+    for world in worlds(World, seeds=1000, steps=1500):
         terms += len(world.leaders)
         commits += len(world.applied)
         reads += world.reads_answered
         changes += sum(entry.kind == EntryKind.CONFIG for entry in world.applied.values())
-    print(f"{arguments.seeds} seeds: {terms} leaders, {commits} entries, {reads} reads, ", end="")
-    print(f"{changes} changes of members")
+    print(f"{terms} leaders, {commits} entries, {reads} reads, {changes} changes of members")
 
 
 if __name__ == "__main__":

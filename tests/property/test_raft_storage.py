@@ -206,7 +206,8 @@ class Life:
         assert install.is_durable
         model.snapshots = [model.snapshots[-1], (index, frozenset(live))]
         model.installed = theirs
-        self.storage.finish_install(install, live)
+        job = self.storage.install_job(install, live)
+        self.storage.installed(install, live, job())
         model.log, model.installed = theirs, None
         model.versions, model.acknowledged = [theirs], index
         model.snapshots = model.snapshots[-1:]

@@ -16,17 +16,13 @@ from lithify.errors import ProtocolError
 from lithify.raft.core.config import Config
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
 from lithify.raft.core.values import SnapshotMeta
+from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Hello
 from lithify.raft.entry import Entry
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import TransferState
 from lithify.raft.wire import (
     FRAME_HEADER_BYTES,
     KINDS,
-    Answer,
-    Answers,
-    Ask,
-    Asks,
-    Hello,
     _types,
     decode_frame,
     encode_frame,

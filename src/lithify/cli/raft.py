@@ -96,7 +96,7 @@ def serve(
     """Run a node until SIGTERM or SIGINT. Its address goes to stdout, what happens to stderr."""
     from lithify.node.log_lines import configure_log_lines
     from lithify.node.security import is_loopback
-    from lithify.raft.group import GroupSettings
+    from lithify.raft.group_settings import GroupSettings
     from lithify.raft.node import NodeSettings
     from lithify.raft.operations import parse_address
     from lithify.raft.segment import SegmentLimits

@@ -4,15 +4,11 @@ This is the function that does the work, in the process that runs a compaction a
 alike. It is given file names and knows no log that is open, so it can run anywhere the files are.
 
 1. For each source, take what is live: all its positions but its dead set.
-2. Of its 64 KiB blocks read those that hold a live position; gaps of up to 256 KiB are read over,
-   so that reads are few and large.
-3. Hop from frame to frame through what was read; check the CRC of each live one and collect it as
-   it is, neighbours in one piece, until there is enough for a large write. Frames that are only
-   partly live are made smaller by the store's `Rewriting`: their positions stay, dead slots go,
-   CRCs are new.
-4. Count: exactly the live entries must have come, else a damaged dead frame has led the hop astray
-   or the set names what is not there; the source is then read through to say where.
-5. Seal the target: block index, footer, fsync. Then the store makes the side files it wants.
+2. Copy the live frames as they are, CRCs checked (`copying.py`). Frames that are only partly live
+   are made smaller on the way by the store's `Rewriting`: their positions stay, dead slots go, CRCs
+   are new.
+3. Exactly the live entries must have come, else the plan is stale.
+4. Seal the target: block index, footer, fsync. Then the store makes the side files it wants.
 
 Invariants: sources are never written to; nothing but checked frames reaches the target; the target
 is durable when this returns, and nothing refers to it yet. Run twice, it writes two files.
@@ -28,44 +24,30 @@ import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.compaction.budget import Allowance, Budget
-from lithify.errors import DamagedFrame, InvalidInput, PlanStale
+from lithify.compaction.copying import Room, concatenated, copy_live
+from lithify.errors import InvalidInput, PlanStale
 from lithify.liveset import LiveSet
-from lithify.log import kernels
 from lithify.log.deadset import DeadSet, Parts
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.manifest import SegmentRef
 from lithify.log.names import parse_name, segment_name
-from lithify.log.reader import OpenSegment, read_dead_set
-from lithify.log.scan import PIECE_BYTES, Frames, Pieces, describe, scan_frames
-from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentWriter, read_header
+from lithify.log.reader import read_dead_set
+from lithify.log.segment import SegmentWriter, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from lithify.clock import Clock
     from lithify.compaction.jobs import Check
     from lithify.fs import FileSystem
+    from lithify.log.scan import Frames
     from lithify.log.segment import SegmentHeader
 
     _Array = NDArray[np.int64]
-    _Step = tuple[int, int, int]
-    """Where a kernel stopped: offset, last position, status."""
 
-__all__ = [
-    "Copied",
-    "RewriteTask",
-    "Rewriting",
-    "copy_live",
-    "live_of",
-    "measure_live",
-    "rewrite",
-    "run_rewrite",
-]
-
-GAP_BYTES_MAX = 256 * 1024
-BEHIND_BYTES = 8 * 2**20
+__all__ = ["Copied", "RewriteTask", "Rewriting", "live_of", "rewrite", "run_rewrite"]
 
 
 class Rewriting(Protocol):
@@ -141,7 +123,8 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
         header = replace(read_header(file), created_ms=task.created_ms)
     name, writer = _create(task, header)
     with writer.file:
-        copied = _join([_copy(task, source, writer, allowance) for source in task.sources])
+        room = Room()
+        copied = _join([_copy(task, source, writer, allowance, room) for source in task.sources])
         footer = writer.seal()
     target = SegmentRef(
         id=first.id,
@@ -173,7 +156,11 @@ def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWrite
 
 
 def _copy(
-    task: RewriteTask, source: SegmentRef, writer: SegmentWriter, allowance: Allowance
+    task: RewriteTask,
+    source: SegmentRef,
+    writer: SegmentWriter,
+    allowance: Allowance,
+    room: Room,
 ) -> Copied:
     """Copy what is live of one source."""
     dead = DeadSet(LiveSet.empty())
@@ -182,139 +169,20 @@ def _copy(
     editing = _Editing(task, dead.parts)
     live, expected = live_of(source, dead), source.live_entries
     positions, offsets = copy_live(
-        task.fs, task.directory, source, live, expected, writer, allowance, editing
+        task.fs, task.directory, source, live, expected, writer, allowance, editing, room
     )
     if len(positions) != expected:
         path = f"{task.directory}/{source.name}"
         raise PlanStale(f"{path} has {len(positions)} live entries, {expected} were planned")
-    return Copied(positions, offsets, _concatenated(editing.edited_bytes))
+    return Copied(positions, offsets, concatenated(editing.edited_bytes))
 
 
 def _join(copied: Sequence[Copied]) -> Copied:
     return Copied(
-        _concatenated([each.positions for each in copied]),
-        _concatenated([each.offsets for each in copied]),
-        _concatenated([each.edited_bytes for each in copied]),
+        concatenated([each.positions for each in copied]),
+        concatenated([each.offsets for each in copied]),
+        concatenated([each.edited_bytes for each in copied]),
     )
-
-
-def _concatenated(arrays: Sequence[_Array]) -> _Array:
-    return np.concatenate([np.empty(0, np.int64), *arrays])
-
-
-def copy_live(
-    fs: FileSystem,
-    directory: str,
-    source: SegmentRef,
-    live: LiveSet,
-    expected: int,
-    writer: SegmentWriter,
-    allowance: Allowance,
-    edit: Callable[[Frames], Frames] | None = None,
-) -> tuple[_Array, _Array]:
-    """Append the entries of a segment that are in `live` to a target, checked.
-
-    Returns their positions, and where they are in the target. If they are not as many as expected,
-    the whole segment has been read and no frame is damaged: what that means is the caller's to say.
-    `edit` gets the frames on their way.
-    """
-    collected = _Collected(writer, allowance, edit)
-    segment = OpenSegment(fs, directory, source)
-    with segment.file:
-        _walk(segment, source, live, allowance.read, collected.gather)
-        collected.write()
-        positions = _concatenated(collected.positions)
-        if len(positions) != expected:
-            _read_through(segment, source)
-    return positions, _concatenated(collected.offsets)
-
-
-class _Collected:
-    """Live frames of one source, written to the target in pieces that are large.
-
-    The operating system is asked to begin with each `BEHIND_BYTES` of them at once, so that the
-    disk works while the next ones are gathered, and the fsync at the end has little left to do.
-    """
-
-    __slots__ = (
-        "_allowance",
-        "_bytes",
-        "_count",
-        "_edit",
-        "_offsets",
-        "_out",
-        "_positions",
-        "_times",
-        "_writer",
-        "offsets",
-        "positions",
-    )
-
-    def __init__(
-        self,
-        writer: SegmentWriter,
-        allowance: Allowance,
-        edit: Callable[[Frames], Frames] | None,
-    ) -> None:
-        self.positions: list[_Array] = []
-        self.offsets: list[_Array] = []
-        """What has been written, and where it is in the target."""
-        self._writer = writer
-        self._allowance = allowance
-        self._edit = edit
-        self._make_room(4 * PIECE_BYTES)
-
-    def _make_room(self, size: int) -> None:
-        self._out: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
-        self._offsets: _Array = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
-        self._positions: _Array = np.empty_like(self._offsets)
-        self._times: _Array = np.empty_like(self._offsets)
-        self._count = self._bytes = 0
-
-    def gather(self, pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
-        """Take the live frames out of a piece."""
-        buffer, offsets, positions = pieces.buffer, pieces.offsets, pieces.positions
-        count, end, after, status = kernels.choose(
-            buffer, 0, held, after, starts, stops, offsets, positions
-        )
-        if count:
-            frames = Frames(buffer[:held], offsets[:count], positions[:count], pieces.base)
-            self._take(frames if self._edit is None else self._edit(frames))
-        return end, after, status
-
-    def _take(self, frames: Frames) -> None:
-        size, first, stop = len(frames.buffer), self._count, self._count + len(frames)
-        if size > len(self._out) - self._bytes:
-            self.write()
-            first, stop = 0, len(frames)
-            if size > len(self._out):
-                self._make_room(size)
-        self._bytes = kernels.collect(
-            frames.buffer,
-            frames.offsets,
-            self._out,
-            self._bytes,
-            self._offsets[first:],
-            self._times[first:],
-        )
-        self._positions[first:stop] = frames.positions
-        self._count = stop
-
-    def write(self) -> None:
-        """Append what was gathered to the target."""
-        count, writer = self._count, self._writer
-        if not count:
-            return
-        before = writer.end
-        self._allowance.write(self._bytes)
-        data = self._out.data[: self._bytes]
-        positions, offsets = self._positions[:count].copy(), self._offsets[:count]
-        writer.append_many(data, positions, offsets, self._times[:count])
-        self.positions.append(positions)
-        self.offsets.append(offsets + before)
-        if before // BEHIND_BYTES != writer.end // BEHIND_BYTES:
-            writer.file.begin_sync()
-        self._count = self._bytes = 0
 
 
 class _Editing:
@@ -346,82 +214,3 @@ class _Editing:
         partly = edited.select(here.names(edited.positions))
         self.edited_bytes.append(partly.lengths() + HEADER_BYTES)
         return edited
-
-
-def measure_live(
-    fs: FileSystem,
-    directory: str,
-    source: SegmentRef,
-    live: LiveSet,
-    before_read: Callable[[int], None] = lambda _: None,
-) -> tuple[int, int]:
-    """(entries, bytes of their frames) of a segment whose positions are in `live`.
-
-    Only headers are looked at, and only in blocks that hold a live position.
-    """
-    entries, total = 0, 0
-
-    def count(pieces: Pieces, held: int, after: int, starts: _Array, stops: _Array) -> _Step:
-        nonlocal entries, total
-        found, size, end, after, status = kernels.measure(
-            pieces.buffer, 0, held, after, starts, stops
-        )
-        entries += found
-        total += size
-        return end, after, status
-
-    segment = OpenSegment(fs, directory, source)
-    with segment.file:
-        _walk(segment, source, live, before_read, count)
-    return entries, total
-
-
-def _walk(
-    segment: OpenSegment,
-    source: SegmentRef,
-    live: LiveSet,
-    before_read: Callable[[int], None],
-    step: Callable[[Pieces, int, int, _Array, _Array], _Step],
-) -> None:
-    """Read the parts of a segment that hold live positions and hand them to a kernel."""
-    starts, stops = live.range_arrays()
-    for start, stop, position in _spans(segment, starts, stops):
-        pieces = Pieces(segment.file, start, stop, before_read)
-        after = position - 1
-        while True:
-            held = pieces.fill()
-            row = int(np.searchsorted(stops, after, side="right"))
-            end, after, status = step(pieces, held, after, starts[row:], stops[row:])
-            cut_off = status == kernels.NEED_MORE and pieces.base + held >= stop
-            if cut_off or status not in (kernels.END, kernels.NEED_MORE):
-                _read_through(segment, source)
-                raise DamagedFrame(segment.file.path, pieces.base + end, describe(status), after)
-            if not pieces.advance(end):
-                break
-
-
-def _read_through(segment: OpenSegment, source: SegmentRef) -> None:
-    """Raise at the first damaged frame, dead or live."""
-    first = source.first_position - 1
-    for _ in scan_frames(segment.file, SEGMENT_HEADER_BYTES, segment.frames_end, first):
-        pass
-
-
-def _spans(segment: OpenSegment, starts: _Array, stops: _Array) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, first position) of the byte ranges that hold live positions."""
-    positions, offsets = segment.blocks.arrays()
-    if not len(positions):
-        return
-    ends = np.append(offsets[1:], segment.frames_end)
-    # A block holds the positions from its row's up to the next row's. It is wanted if the first
-    # range that ends behind its beginning begins before its end.
-    following = np.append(positions[1:], 2**63 - 1)
-    first = np.searchsorted(stops, positions, side="right")
-    inside = first < len(starts)
-    wanted = np.zeros(len(positions), dtype=bool)
-    wanted[inside] = starts[first[inside]] < following[inside]
-    blocks = np.flatnonzero(wanted)
-    gaps = offsets[blocks[1:]] - ends[blocks[:-1]]
-    for run in np.split(blocks, np.flatnonzero(gaps > GAP_BYTES_MAX) + 1):
-        if len(run):
-            yield int(offsets[run[0]]), int(ends[run[-1]]), int(positions[run[0]])

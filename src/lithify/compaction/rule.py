@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lithify.compaction.copying import measure_live
 from lithify.compaction.report import Cause
-from lithify.compaction.rewrite import measure_live
 from lithify.log.deadset import Parts
 
 if TYPE_CHECKING:

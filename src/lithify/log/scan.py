@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lithify.fs import File
     from lithify.log.deadset import Parts
 
-__all__ = ["PIECE_BYTES", "Frames", "Pieces", "describe", "scan_frames", "stamps_of"]
+__all__ = ["PIECE_BYTES", "Frames", "Pieces", "Window", "describe", "scan_frames", "stamps_of"]
 
 PIECE_BYTES = 2**20
 
@@ -116,19 +116,25 @@ class Frames:
             yield Entry(position, stamp >> 16, body, stamp & 0xFFFF, tag, live)
 
 
+class Window:
+    """Memory for a piece and its frames; who keeps it spares the next file the page faults."""
+
+    __slots__ = ("buffer", "offsets", "positions")
+
+    def __init__(self) -> None:
+        self.allocate(0)
+
+    def allocate(self, size: int) -> None:
+        """Make it of this size; what was in it is lost."""
+        self.buffer: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+        self.offsets: NDArray[np.int64] = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
+        self.positions: NDArray[np.int64] = np.empty_like(self.offsets)
+
+
 class Pieces:
     """A window that moves over `file[start:stop]`; frames cut by its end are kept for the next."""
 
-    __slots__ = (
-        "_before_read",
-        "_buffer",
-        "_file",
-        "_held",
-        "_stop",
-        "base",
-        "offsets",
-        "positions",
-    )
+    __slots__ = ("_before_read", "_file", "_held", "_stop", "_window", "base")
 
     def __init__(
         self,
@@ -136,28 +142,38 @@ class Pieces:
         start: int,
         stop: int,
         before_read: Callable[[int], None] = lambda _: None,
+        window: Window | None = None,
     ) -> None:
         self._file = file
         self._before_read = before_read
         self._stop = stop
         self._held = 0
+        self._window = window or Window()
         self.base = start
-        self._allocate(max(HEADER_BYTES, min(PIECE_BYTES, stop - start)))
-
-    def _allocate(self, size: int) -> None:
-        self._buffer = np.empty(size, dtype=np.uint8)
-        self.offsets = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
-        self.positions = np.empty_like(self.offsets)
+        size = max(HEADER_BYTES, min(PIECE_BYTES, stop - start))
+        # One that grew for a large frame is given up, so that reads stay small.
+        if not size <= len(self.buffer) <= PIECE_BYTES:
+            self._window.allocate(size)
 
     @property
     def buffer(self) -> NDArray[np.uint8]:
         """The window's bytes; the first `fill()` of them count."""
-        return self._buffer
+        return self._window.buffer
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Room for the place of each frame that the window can hold."""
+        return self._window.offsets
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Room for their positions."""
+        return self._window.positions
 
     def fill(self) -> int:
         """Read on; the number of bytes now in the window."""
-        want = min(len(self._buffer) - self._held, self._stop - self.base - self._held)
-        view = self._buffer.data[self._held : self._held + want]
+        want = min(len(self.buffer) - self._held, self._stop - self.base - self._held)
+        view = self.buffer.data[self._held : self._held + want]
         if want:
             self._before_read(want)
         at = self.base + self._held
@@ -175,13 +191,13 @@ class Pieces:
         left = self._held - consumed
         self.base += consumed
         at_end = self.base + left >= self._stop
-        if consumed == 0 and not at_end and left == len(self._buffer):
-            old = self._buffer
+        if consumed == 0 and not at_end and left == len(self.buffer):
+            old = self.buffer
             need = HEADER_BYTES + int.from_bytes(old[4:8].tobytes(), "little")
-            self._allocate(max(2 * len(old), need))
-            self._buffer[:left] = old[:left]
+            self._window.allocate(max(2 * len(old), need))
+            self.buffer[:left] = old[:left]
         elif left and consumed:
-            self._buffer[:left] = self._buffer[consumed : self._held]
+            self.buffer[:left] = self.buffer[consumed : self._held]
         self._held = left
         return not (at_end and (left == 0 or consumed == 0))
 

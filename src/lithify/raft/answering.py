@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
+from lithify.raft.dialogue import Answer, Answers
 from lithify.raft.errors import ClientTooSlow, GroupAbsent, OutcomeUnknown
 from lithify.raft.operations import Operation, Outcome, parse_address
+from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
-from lithify.raft.wire import Answer, Answers
 
 if TYPE_CHECKING:
     from lithify.raft.channel import Channel
+    from lithify.raft.dialogue import Asks
     from lithify.raft.group import Group
     from lithify.raft.node import RaftNode
-    from lithify.raft.wire import Asks
 
 __all__ = ["Answering"]
 
@@ -204,7 +205,7 @@ class Answering:
         elif operation == Operation.OVERVIEW:
             return group.overview()
         elif operation == Operation.MEMBERS:
-            seen, identity = group.place(), self._node.identity
+            seen, identity = place_overview(group.status()), self._node.identity
             book = identity.book | {identity.node: str(self._node.transport.address)}
             return {name: seen[name] for name in ("leader", "term", "members")} | {"book": book}
         else:

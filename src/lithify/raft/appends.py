@@ -21,11 +21,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.raft.wal_round import Resend, StateSaved, Written
+
 if TYPE_CHECKING:
     from lithify.raft.core.ready import StorageAppend
     from lithify.raft.core.values import HardState, SnapshotMeta
     from lithify.raft.group_log import GroupLog
-    from lithify.raft.wal import Resend, Wal, Written
+    from lithify.raft.wal import Wal, WalEvent
 
 __all__ = ["Appends"]
 
@@ -78,7 +80,17 @@ class Appends:
         while self._later and self._later[0].snapshot is None:
             self._write(self._later.popleft())
 
-    def written(self, event: Written) -> None:
+    def wal_event(self, event: WalEvent) -> None:
+        """The write-ahead log tells something; what is of another name is not meant."""
+        if isinstance(event, Written | StateSaved | Resend) and event.group == self._group:
+            if isinstance(event, Written):
+                self._written(event)
+            elif isinstance(event, StateSaved):
+                self._saved(event.state)
+            else:
+                self._log.resend(event)
+
+    def _written(self, event: Written) -> None:
         """Entries are durable."""
         self._log.written(event)
         ends = (event.last, event.term)
@@ -88,17 +100,13 @@ class Appends:
                     earlier.last = None
                 return
 
-    def saved(self, state: HardState) -> None:
+    def _saved(self, state: HardState) -> None:
         """A state is durable, and so are those before it."""
         for place, append in enumerate(self._waiting):
             if append.state == state:
                 for earlier in list(self._waiting)[: place + 1]:
                     earlier.state = None
                 return
-
-    def resend(self, event: Resend) -> None:
-        """The write-ahead log misses entries."""
-        self._log.resend(event)
 
     def take_done(self) -> int | None:
         """The number of the last append that is done, with all before it; told once."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.channel import Channel
+from lithify.raft.dialogue import WIRE_VERSION, Answer, Ask, Event, Hello
 from lithify.raft.feed import Feed, Inbox
 from lithify.raft.operations import (
     MayHaveHappened,
@@ -35,7 +36,6 @@ from lithify.raft.operations import (
     parse_address,
 )
 from lithify.raft.transport import check_welcome, connect
-from lithify.raft.wire import WIRE_VERSION, Answer, Ask, Event, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

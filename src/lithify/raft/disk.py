@@ -5,7 +5,9 @@
     segment writer    moves the entries of a full file to segments; the groups take them in, and
                       only then it goes on with the next file. It also removes files that nobody
                       needs, when the worker is done with them
-    worker            one job at a time: snapshots and compaction
+    worker            one job at a time: snapshots, installs and compaction
+    readers           values that clients have asked for; a few, so that one that takes long holds
+                      up neither the others nor a snapshot
 
 A refused write is tried again, after a wait that grows to `REFUSED_S_MAX`; nothing is acknowledged
 meanwhile. Anything else that goes wrong in a thread is the end of the node: `failed` is told.
@@ -38,6 +40,7 @@ __all__ = ["Disk"]
 IDLE_S = 0.2
 """How long the write-ahead log's thread waits before it looks whether it should end."""
 REFUSED_S_MIN, REFUSED_S_MAX = 0.05, 2.0
+READERS = 4
 
 log = get_logger("lithify.raft")
 
@@ -62,6 +65,7 @@ class Disk:
         self._rolled: queue.SimpleQueue[Rolled | Callable[[], None] | None] = queue.SimpleQueue()
         self._settled = threading.Event()
         self._worker = ThreadPoolExecutor(1, "raft-worker")
+        self._readers = ThreadPoolExecutor(READERS, "raft-reader")
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), name=name)
             for name, work in (("raft-wal", self._write), ("raft-segments", self._move))
@@ -71,30 +75,38 @@ class Disk:
 
     def run(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
         """Have the worker do something; `done` gets what comes of it, which may be an error."""
+        self._submit(self._worker, self._call, job, done)
 
-        def call() -> None:
-            result: object
-            try:
-                result = job()
-            except Exception as error:  # noqa: BLE001  (the group that wanted it decides)
-                result = error
-            self._post(done, result)
+    def read(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Have a reader do something, in the same way."""
+        self._submit(self._readers, self._call, job, done)
 
-        self._worker.submit(call)
+    def _submit(self, pool: ThreadPoolExecutor, call: Callable[..., None], *given: object) -> None:
+        # What is written while the node ends lets groups want something still.
+        if not self._ending.is_set():
+            pool.submit(call, *given)
+
+    def _call(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
+        result: object
+        try:
+            result = job()
+        except Exception as error:  # noqa: BLE001  (the group that wanted it decides)
+            result = error
+        self._post(done, result)
 
     def remove(self, files: Callable[[], None]) -> None:
         """Have files removed when all are done with them that were begun before.
 
         What is left when the node ends is found by the next start.
         """
-        if not self._ending.is_set():
-            self._worker.submit(self._rolled.put, files)
+        self._submit(self._worker, self._rolled.put, files)
 
     async def close(self) -> None:
         """Write what was handed in, and end all threads; jobs that were not begun are dropped."""
         self._ending.set()
         self._rolled.put(None)
-        await asyncio.to_thread(self._worker.shutdown, cancel_futures=True)
+        for pool in (self._worker, self._readers):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
 

@@ -6,40 +6,33 @@
     out = group.work()                      # messages to send, jobs for the worker
 
 All calls come from one thread, and each returns at once; `work` does what has come of them and is
-called after them, as often as wanted. What the write-ahead log, the segment writer and the worker
-do in their threads comes back by `wal_event`, `settled` and `job_done`. So a program runs a group
-with three threads and a loop (`node.py`), and a simulator with none.
+called after them, as often as wanted. What the write-ahead log, the segment writer, the worker and
+the readers do in their threads comes back by `wal_event`, `settled` and `job_done`. So a program
+runs a group with some threads and a loop (`node.py`), and a simulator with none.
 
 `work`, step by step, until nothing is left to do:
 
 1. Proposals and reads of this round go to the core, together.
 2. The core's `Ready` is done: what is to be written goes to `Appends`, entries are applied to the
    machine and their proposals answered, transfers of snapshots are begun.
-3. Reads whose index is applied are answered.
+3. Reads whose index is applied are answered, or become jobs of a reader (`queries.py`).
 4. Appends that are durable are acknowledged to the core, which may have more to do then.
-5. A snapshot that the core has taken becomes the log, in three steps with waits between them: all
-   appends before it are done; the write-ahead log was rolled and what it held is in segments; then
-   `RaftStorage.finish_install`.
-6. Jobs: a snapshot to be written, a received one to be loaded, segments to be compacted.
+5. Jobs: a snapshot to be written, a received one to be loaded or to become the log
+   (`installing.py`), segments to be compacted.
 
 A member applies nothing that is not durable on it, so the state never is ahead of the log.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lithify.clock import Clock, SystemClock
-from lithify.errors import LithifyError
 from lithify.events import WriteRefused
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
-from lithify.raft.compactor import CompactionSettings, Compactor, Outcome
+from lithify.raft.compactor import Compactor, Outcome
 from lithify.raft.core import (
     Applied,
-    Config,
-    CoreSettings,
     DropReason,
     RaftCore,
     ReadDropped,
@@ -48,67 +41,42 @@ from lithify.raft.core import (
     Unreachable,
 )
 from lithify.raft.core.values import entry_bytes
+from lithify.raft.effects import Effects
+from lithify.raft.installing import Installing
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
-from lithify.raft.machine import (
-    Checkpoint,
-    ReadEntries,
-    ReleaseCursor,
-    Timer,
-)
 from lithify.raft.membership import LONELY_TICKS, MemberGone, believes, gone_word
+from lithify.raft.moving import Moving
 from lithify.raft.names import group_of, key_of
 from lithify.raft.overview import disk_overview, place_overview
+from lithify.raft.queries import Queries
 from lithify.raft.receiving import Receiving
-from lithify.raft.requests import Answer, Proposals, Reads, single, unwrap_many
-from lithify.raft.rewriting import Rewriter, RewriteSettings
-from lithify.raft.sending import Sending, SendingSettings
+from lithify.raft.requests import Proposals, Reads, single
+from lithify.raft.sending import Sending
 from lithify.raft.snapshotting import Moment, Snapshotting
 from lithify.raft.transfer import SnapshotAck, TransferMessage
-from lithify.raft.wal import Resend, StateSaved, Written
-from lithify.settings import check_range
+from lithify.raft.wal import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
+    from lithify.errors import LithifyError
     from lithify.raft.core import ConfChange, Message, Ready, Status
     from lithify.raft.entry import Entry
-    from lithify.raft.machine import Effect, Machine
+    from lithify.raft.group_settings import GroupSettings
+    from lithify.raft.machine import Machine
     from lithify.raft.requests import Done, RunDone
     from lithify.raft.segment_writer import Flushed
     from lithify.raft.storage import RaftStorage
     from lithify.raft.wal import WalEvent
 
-__all__ = ["Group", "GroupSettings"]
+__all__ = ["Group"]
 
 S = TypeVar("S")
 
 PATIENCE_ELECTIONS = 3
 """Election timeouts that clients of an unseated leader wait for the next one: one that fails, too.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """How one member of one group behaves."""
-
-    members: Config = field(default_factory=Config)
-    """The first members, the same on all of them; none on a member that joins later."""
-    snapshot_entries: int = 4096
-    """Commands after which a snapshot is taken."""
-    sending: SendingSettings = field(default_factory=SendingSettings)
-    receive_silence_ticks: int = 300
-    """A transfer of which nothing comes for so long is given up."""
-    compaction: CompactionSettings = field(default_factory=CompactionSettings)
-    rewriting: RewriteSettings = field(default_factory=RewriteSettings)
-    clock: Clock = field(default_factory=SystemClock)
-    """For the time that commands carry, and for compaction's timer."""
-    core: Callable[[str, Callable[[int], int]], CoreSettings] = CoreSettings
-    """Makes the core's settings of a node and its draw; `partial(CoreSettings, …)` for others."""
-
-    def __post_init__(self) -> None:
-        check_range("snapshot_entries", self.snapshot_entries, 1, 2**48)
-        check_range("receive_silence_ticks", self.receive_silence_ticks, 1, 2**31)
 
 
 class Group(Generic[S]):
@@ -142,40 +110,39 @@ class Group(Generic[S]):
         self._appends = Appends(name, storage.wal, own.log)
         self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)
         self._reads = Reads(draw(2**62), core_settings.election_ticks)
+        self._queries = Queries(machine, own.log)
         self._snapshots = Snapshotting(own, machine, settings.snapshot_entries)
+        self._effects = Effects(own.log, self._snapshots)
         self._sending = Sending(node, own, settings.sending, draw)
         self._receiving = Receiving(name, node, storage, machine, settings.receive_silence_ticks)
+        self._installing = Installing[S](name, storage)
         clock, limits = settings.clock, storage.limits
         self._compactor = Compactor(
             storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
         self._compaction: Job | None = None
-        self._rewriter = Rewriter(settings.rewriting)
-        self._rolled: int | None = None
-        self._roll_asked = False
+        self._moving = Moving(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
-        self._ticks = self._lonely_ticks = 0
-        self._timers: dict[bytes, tuple[int, bytes]] = {}
+        self._lonely_ticks = 0
         self._out = Outgoing()
 
     # --- what happens -----------------------------------------------------------------------
 
     def tick(self) -> None:
         """One unit of time went by."""
-        self._ticks += 1
         self._lonely_ticks = 0 if self._leader else self._lonely_ticks + 1
         self._core.tick()
         self._proposals.tick(leads=self._role is Role.LEADER)
         self._reads.tick()
         self._sending.tick()
         self._receiving.tick()
+        self._installing.tick()
         self._snapshots.tick()
-        self._rewriter.tick()
+        self._moving.tick()
+        self._effects.tick()
         if self._role is Role.LEADER:
-            for name, (due, command) in list(self._timers.items()):
-                if due <= self._ticks:
-                    del self._timers[name]
-                    self._proposals.add([command], _nobody)
+            for command in self._effects.due():
+                self._proposals.add([command], _nobody)
 
     def receive(self, message: Message) -> None:
         """A message of another member."""
@@ -235,22 +202,17 @@ class Group(Generic[S]):
     def rewrite(self) -> None:
         """Have scattered live entries moved to the head of the log, if this member leads."""
         if self._role is Role.LEADER:
-            self._rewriter.begin(self._own.log.state.live)
+            self._moving.begin()
 
     def wal_event(self, event: WalEvent) -> None:
         """The write-ahead log tells something of this group, or of an install of it."""
-        if isinstance(event, Written):
-            if event.group == self.name:
-                self._appends.written(event)
-            else:
-                self._receiving.written(event)
-        elif isinstance(event, StateSaved):
-            self._appends.saved(event.state)
-        elif isinstance(event, Resend) and event.group == self.name:
-            self._appends.resend(event)
-        elif isinstance(event, WriteRefused):
+        if isinstance(event, WriteRefused):
             # Nothing is applied and answered here before it is durable; another may be able to.
             self._core.hand_over()
+        elif isinstance(event, Written) and event.group != self.name:
+            self._receiving.written(event)
+        else:
+            self._appends.wal_event(event)
 
     def settled(self, flushed: Flushed) -> None:
         """Entries of this group went to segments, and the storage has taken them in.
@@ -266,13 +228,17 @@ class Group(Generic[S]):
             if self._snapshots.done(result):
                 self._sending.give_up()
                 self._compactor.ask()
-                if self._rewriter.is_scattered(self._own.log.state.live):
+                if self._moving.is_due:
                     self.rewrite()
         elif self._receiving.is_job(job):
             question = self._receiving.loaded(job, result)
             if question is not None:
                 self._core.step(question)
                 self._do_ready(self._core.ready(), asked=True)
+        elif self._queries.is_job(job):
+            self._queries.done(job, result, self._at.index, self._at.state)
+        elif self._installing.is_job(job):
+            self._install(result)
         elif job is self._compaction:
             self._compaction = None
             assert isinstance(result, Outcome | BaseException)
@@ -282,8 +248,7 @@ class Group(Generic[S]):
 
     def work(self) -> Outgoing:
         """Do all there is to do; what others have to do is handed out."""
-        if self._rewriter.is_active:
-            self._move_entries()
+        self._moving.work(self._at.state)
         self._proposals.hand_in(self._core, self.settings.clock.now_ms())
         self._reads.hand_in(self._core)
         self._acknowledge()
@@ -293,11 +258,11 @@ class Group(Generic[S]):
             self._follow(ready)
             self._answer_reads()
             self._transfer()
-            self._install()
             if not self._acknowledge():
                 break
         if not self._at.ended:
             self._begin_jobs()
+        self._out.sends = self._effects.take()
         out, self._out = self._out, Outgoing()
         return out
 
@@ -324,7 +289,7 @@ class Group(Generic[S]):
         if (ready.term, ready.leader) != (self._term, self._leader):
             self._reads.lost(ready.leader)
             self._sending.stop()
-            self._rewriter.stop()
+            self._moving.stop()
         self._term, self._leader, self._role = ready.term, ready.leader, ready.role
 
     def _acknowledge(self) -> bool:
@@ -341,7 +306,8 @@ class Group(Generic[S]):
         members = self._at.config.members
         for step in apply_entries(self._apply_many, self._at, entries):
             if step.effects:
-                self._do_effects(step.effects)
+                leads = self._role is Role.LEADER
+                self._effects.do(step.effects, self._at.index, leads=leads)
             self._proposals.applied(step.index, step.term, step.replies, self._leader)
         self._snapshots.applied(len(entries), entry_bytes(entries))
         self._core.step(Applied(self._at.index))
@@ -355,46 +321,11 @@ class Group(Generic[S]):
             if word is not None:
                 self._out.messages.append(word)
 
-    def _do_effects(self, effects: Sequence[Effect]) -> None:
-        leads = self._role is Role.LEADER
-        for effect in effects:
-            if isinstance(effect, ReleaseCursor):
-                self._snapshots.release(effect.index, self._at.index)
-            elif isinstance(effect, Checkpoint):
-                self._snapshots.ask_checkpoint()
-            elif isinstance(effect, Timer):
-                self._timers[effect.name] = self._ticks + effect.ticks, effect.command
-            elif isinstance(effect, ReadEntries):
-                if leads:
-                    self._do_effects(effect.then(self._read_commands(effect.indexes)))
-            elif leads:
-                self._out.sends.append(effect)
-
-    def _read_commands(self, indexes: Sequence[int]) -> list[bytes]:
-        return unwrap_many([entry.payload for entry in self._own.log.read(indexes)])[1]
-
     def _answer_reads(self) -> None:
-        for query, done in self._reads.take_due(self._at.index):
-            try:
-                reply = self._machine.query(self._at.state, query, self._read_commands)
-            except LithifyError as error:
-                done(error)
-            else:
-                done(Answer(self._at.index, reply))
-
-    def _move_entries(self) -> None:
-        """Propose for some live entries what the machine says; it will compare before it moves."""
-        state, live = self._at.state, self._own.log.state.live
-        for index in self._rewriter.take():
-            command = None
-            if index in live:
-                found = self._read_commands([index])[0]
-                command = self._machine.rewrite_command(state, index, found)
-            if command is None:
-                self._rewriter.settled()
-            else:
-                self._rewriter.moved(len(command))
-                self._proposals.add([command], lambda *_: self._rewriter.settled())
+        due = self._reads.take_due(self._at.index)
+        job = self._queries.ask(due, self._at.index, self._at.state) if due else None
+        if job is not None:
+            self._out.reads.append(job)
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -406,38 +337,36 @@ class Group(Generic[S]):
             self._core.step(status)
         self._out.messages += self._receiving.take()
 
-    def _install(self) -> None:
-        """Let a snapshot take the place of the log, once it may; see step 5."""
-        received = self._receiving.received
-        if received is None or self._appends.installing is None:
+    def _install(self, result: object) -> None:
+        """A snapshot has become the log on disk, unless that was refused."""
+        installed = self._installing.done(result)
+        if installed is None:
             return
-        if not self._roll_asked:
-            self._roll_asked = True
-            self._storage.wal.ask_roll(self.name)
-        if self._rolled is None:
-            self._rolled = self._storage.wal.rolled_for(self.name)
-        if self._rolled is None or self._storage.settled_number < self._rolled:
-            return
-        self._roll_asked, self._rolled = False, None
-        self._storage.finish_install(received.install, received.live)
+        received = installed.received
+        self._storage.installed(received.install, received.live, installed.written)
         meta = received.install.head.meta
         self._at = Moment(meta.index, meta.term, meta.config, received.state)
-        self._timers.clear()
+        self._effects.forget_timers()
         self._proposals.passed(meta.index)
         self._appends.installed()
         self._receiving.finish()
+        self._snapshots.tidy()
         self._compactor.ask()
-        self._out.messages += self._receiving.take()
 
     def _begin_jobs(self) -> None:
-        snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
+        ready = self._appends.installing is not None
+        install = self._installing.due_job(self._receiving.received, ready=ready)
+        snapshot = None
+        if not self._installing.is_active:
+            # Else it would be of a state that is about to be replaced.
+            snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
         load = self._receiving.due_job()
         if self._compaction is None:
             run = self._compactor.next_job()
             self._compaction = None if run is None else Job("compact", run)
             if self._compaction is not None:
                 self._out.jobs.append(self._compaction)
-        self._out.jobs += (job for job in (snapshot, load) if job is not None)
+        self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
 
     # --- about it ---------------------------------------------------------------------------
 
@@ -470,7 +399,9 @@ class Group(Generic[S]):
     def close(self, error: LithifyError | None) -> None:
         """Answer all who wait; without an error, with that nobody here knows."""
         self._proposals.close(error)
-        self._reads.close(error or ReadDropped(DropReason.NO_LEADER))
+        dropped = error or ReadDropped(DropReason.NO_LEADER)
+        self._reads.close(dropped)
+        self._queries.close(dropped)
         self._sending.stop()
         self._receiving.abort()
 
@@ -495,7 +426,7 @@ class Group(Generic[S]):
             "group": group_of(self.name),
             "key": key_of(self.name),
             "node": self.node,
-            **self.place(),
+            **place_overview(self._core.status()),
             "applied_index": self._at.index,
             "snapshots_taken": self._snapshots.taken,
             **disk_overview(self._storage.fs, self._own),
@@ -505,10 +436,6 @@ class Group(Generic[S]):
     def status(self) -> Status:
         """What the consensus core knows."""
         return self._core.status()
-
-    def place(self) -> dict[str, Any]:
-        """Where this member stands in the group, as it can be printed."""
-        return place_overview(self._core.status())
 
 
 def _nobody(*_: object) -> None:

@@ -47,6 +47,16 @@ class ReadPlan:
     entries: dict[int, Entry]
     segments: GroupSegments
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Does reading it take no file?"""
+        return len(self.entries) == len(self.indexes)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of the entries that were in memory."""
+        return sum(len(entry.payload) for entry in self.entries.values())
+
     def run(self) -> list[Entry]:
         """The entries in the order of the plan; `EntryGone` names one that is no more."""
         missing = [index for index in self.indexes if index not in self.entries]

@@ -1,10 +1,10 @@
 """Who a node is, and which groups it has: the one file of its directory that is not about a log.
 
     NODE    one checked line, replaced as a whole
-            {"version": 2, "node": "n1", "cluster": "raft", "book": {"n2": "127.0.0.1:7002"},
+            {"version": 3, "node": "n1", "cluster": "raft", "book": {"n2": "127.0.0.1:7002"},
              "groups": {"default": ["n1", "n2", "n3"]},
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
-             "dropped": ["jobs@0a51cc23f08e9b17"]}
+             "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}}
 
 `book` says where other nodes were last reached.
 
@@ -17,7 +17,10 @@ counts.
 
 `left` is about groups that this node was removed from: how often, its term, and term and index of
 its last entry, which it is bound by if it is added again (`membership.py`). Its files then have
-another name. `dropped` has the groups that are no more for anybody: who asks for them is told so.
+another name. `dropped` has the groups that are no more for anybody, each with those of its last
+members that may not know yet: who asks is told so, and so are these until they say that they know.
+When all have said so nobody is left who could ask, and the group is struck off. (A member that was
+removed before the end, and was away since, may ask too late: it then keeps its files.)
 
 A directory belongs to one node of one cluster for good. Votes and entries were given in that name:
 who took it over without them could help to choose a leader that lacks what was acknowledged.
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity"]
 
-_VERSION = 2
+_VERSION = 3
 
 
 class Identity:
@@ -59,7 +62,7 @@ class Identity:
         self.book: dict[str, str] = {}
         self.groups: dict[str, list[str]] = {}
         self.left: dict[str, Left] = {}
-        self.dropped: list[str] = []
+        self.dropped: dict[str, list[str]] = {}
         if not fs.exists(self._path):
             self.is_new = True
             return
@@ -68,7 +71,7 @@ class Identity:
         if len(lines) != 1:
             raise DamagedFile(self._path, 0, f"has {len(lines)} lines, not one")
         value = json.loads(lines[0][1])
-        if value["version"] not in (1, _VERSION):
+        if value["version"] not in (1, 2, _VERSION):
             raise UnsupportedVersion(self._path, value["version"], _VERSION)
         owner = (value["node"], value["cluster"])
         if owner != (node, cluster):
@@ -76,7 +79,11 @@ class Identity:
             raise InvalidInput(f"{what}, not to {node} of {cluster}")
         self.book, self.groups = value["book"], value["groups"]
         self.left = {key: Left(*left) for key, left in value.get("left", {}).items()}
-        self.dropped = value.get("dropped", [])
+        dropped = value.get("dropped", {})
+        if isinstance(dropped, list):
+            # Version 2 does not say who the members were: all others are asked.
+            dropped = {key: sorted(self.book) for key in dropped}
+        self.dropped = dropped
 
     def save(self) -> None:
         """Make it durable."""
@@ -105,11 +112,22 @@ class Identity:
         self.groups[key] = members
         self.save()
 
-    def drop(self, key: str) -> None:
-        """Have a group no more, and never again."""
+    def drop(self, key: str, others: list[str]) -> None:
+        """Have a group no more, and never again; its other members may not know that it ended."""
         del self.groups[key]
-        self.dropped.append(key)
+        if others:
+            self.dropped[key] = others
         self.save()
+
+    def end_known(self, key: str, node: str) -> None:
+        """A node has a group no more, and never again."""
+        waiting = self.dropped.get(key, [])
+        if node in waiting:
+            # Not written each time: after a restart all are asked again.
+            waiting.remove(node)
+            if not waiting:
+                del self.dropped[key]
+                self.save()
 
     def leave(self, key: str, status: Status) -> None:
         """Have a group no more, unless it is begun again; it has come this far."""

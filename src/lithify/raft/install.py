@@ -4,7 +4,9 @@
     install.add(entries)             # live ones above what the member has applied, ascending
     install.piece(data)              # then the state
     install.written(event)           # from the write-ahead log, until `is_durable`
-    storage.finish_install(install, live)    # the snapshot takes the place of the whole log
+    install.check(live)              # all that the state needs has come
+    job = storage.install_job(install, live)     # the snapshot takes the place of the whole log:
+    storage.installed(install, live, job())      # on disk, by the worker; then in memory
 
 Nothing of it touches the group's own log before the last step: entries that the member has
 acknowledged may be part of a majority, and must not go before the snapshot that has them is there.
@@ -19,10 +21,13 @@ The last step, and what a crash leaves after each part of it:
    over, and so are those in segments behind what was applied.)
 3. The live entries are written to a segment. (The same, or with the segment.)
 
+Parts 2 and 3 are the worker's, and can be done again if the disk refuses one of them: the state is
+durable since it was loaded, and whatever else is written is written anew.
+
 While an install is under way no file of the write-ahead log is removed. One that is given up, or
 that a crash ends, leaves the log as it was.
 
-The group's thread calls.
+The group's thread calls, but for `pieces`, `check` and `finish`.
 """
 
 from __future__ import annotations
@@ -108,4 +113,7 @@ class Install:
     def abort(self) -> None:
         """Leave nothing but what the write-ahead log drops by itself."""
         self._accepting.abort()
-        self._wal.forget(self.name)
+
+    def leave(self) -> None:
+        """Let go of the file; somebody else removes it."""
+        self._accepting.close()

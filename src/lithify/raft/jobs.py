@@ -1,7 +1,9 @@
-"""What a group wants done by others: messages to send, work for the worker's thread. Pure values.
+"""What a group wants done by others: messages to send, work for other threads. Pure values.
 
-A job is called without arguments in the worker's thread, and what it returns or raises is given
-back to `Group.job_done`. It touches files, but nothing that the group changes meanwhile.
+A job is called without arguments in another thread, and what it returns or raises is given back to
+`Group.job_done`. It touches files, but nothing that the group changes meanwhile. Those of the
+worker are done one at a time, in the order in which they were handed out. Reads are short, somebody
+waits for them, and they may be done together and in any order.
 """
 
 from __future__ import annotations
@@ -37,5 +39,8 @@ class Outgoing:
 
     messages: list[Message] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
+    """For the worker."""
+    reads: list[Job] = field(default_factory=list)
+    """For a reader."""
     sends: list[Send] = field(default_factory=list)
     """What the machine sends to its clients, on the leader."""

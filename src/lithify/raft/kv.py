@@ -24,6 +24,7 @@ member alike.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,13 @@ from lithify.raft import kv_format as wire
 from lithify.raft.kv_format import Compared, Kind, Outcome, Reply, Row, WatchEvent
 from lithify.raft.kv_rows import ROW
 from lithify.raft.kv_state import KvState, Watcher, load_state, save_state
-from lithify.raft.machine import Batch, ReadEntries, Send
+from lithify.raft.machine import Batch, ReadEntries, Reading, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lithify.liveset import LiveSet
-    from lithify.raft.machine import Effect, Meta, ReadCommands
+    from lithify.raft.machine import Effect, Meta
 
     _Done = tuple[bytes, Sequence[Effect]]
     """A reply, and what is to be done besides."""
@@ -148,6 +149,9 @@ class KvMachine:
         if row is None or ROW.unpack(row)[0] != old:
             return _reply(Outcome.MISMATCH, 0), ()
         _, revision, digest = ROW.unpack(row)
+        if wire.digest_of(command[at + wire.INDEX.size :]) != digest:
+            # Anybody can propose one: a value must not become another under its old revision.
+            return _reply(Outcome.MISMATCH, revision), ()
         state.set(key, index, revision, digest)
         return _reply(_DONE, revision), ()
 
@@ -170,7 +174,7 @@ class KvMachine:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def query(self, state: KvState, query: bytes, read_entries: ReadCommands) -> bytes:
+    def query(self, state: KvState, query: bytes) -> bytes | Reading:
         """Answer a GET or a SCAN."""
         kind = query[0] if query else 0
         if kind == Kind.GET:
@@ -178,31 +182,18 @@ class KvMachine:
             if row is None:
                 return Reply(Outcome.ABSENT, 0).encode()
             place, revision, _ = ROW.unpack(row)
-            value = wire.value_at(read_entries([place])[0])
-            return Reply(Outcome.DONE, revision, value).encode()
+            return Reading((place,), partial(_value_reply, revision))
         if kind == Kind.SCAN:
             try:
-                return self._scan(state, query, read_entries)
+                return self._scan(state, query)
             except ProtocolError:
                 return _INVALID
         return _INVALID
 
-    def _scan(self, state: KvState, query: bytes, read_entries: ReadCommands) -> bytes:
+    def _scan(self, state: KvState, query: bytes) -> bytes | Reading:
         rows_max, prefix, after = wire.parse_scan(query)
         keys = islice(state.keys(prefix, after), rows_max)
-        found: list[bytes] = []
-        size, count = 0, _SCAN_ROWS_FIRST
-        while size < wire.SCAN_BYTES_MAX and (some := list(islice(keys, count))):
-            rows = [ROW.unpack(state.rows[key])[:2] for key in some]
-            places = sorted(place for place, _ in rows)
-            values = dict(zip(places, map(wire.value_at, read_entries(places)), strict=True))
-            for key, (place, revision) in zip(some, rows, strict=True):
-                if size < wire.SCAN_BYTES_MAX:
-                    found.append(wire.encode_row(Row(key, values[place], revision)))
-                    size += len(found[-1])
-            # As many as will fit if they are like those so far.
-            count = max(1, (wire.SCAN_BYTES_MAX - size) * len(found) // size)
-        return Reply(Outcome.DONE, 0, b"".join(found)).encode()
+        return _Page([(key, *ROW.unpack(state.rows[key])[:2]) for key in keys]).read_on()
 
     # --- the log ----------------------------------------------------------------------------
 
@@ -233,6 +224,42 @@ class KvMachine:
     def load(self, pieces: Iterable[bytes]) -> KvState:
         """Read back."""
         return load_state(pieces)
+
+
+def _value_reply(revision: int, commands: Sequence[bytes]) -> bytes:
+    return Reply(Outcome.DONE, revision, wire.value_at(commands[0])).encode()
+
+
+class _Page:
+    """The answer to a scan, made of rows that were kept aside, some values at a time."""
+
+    def __init__(self, rows: list[tuple[bytes, int, int]]) -> None:
+        """Of rows of key, place and revision."""
+        self._rows = rows
+        self._found: list[bytes] = []
+        self._size = 0
+
+    def read_on(self) -> bytes | Reading:
+        """The answer, if it is whole or large enough; else the values that are still needed."""
+        at = len(self._found)
+        if at == len(self._rows) or self._size >= wire.SCAN_BYTES_MAX:
+            return Reply(Outcome.DONE, 0, b"".join(self._found)).encode()
+        # As many as will fit if they are like those so far.
+        room = wire.SCAN_BYTES_MAX - self._size
+        count = max(1, room * at // self._size) if at else _SCAN_ROWS_FIRST
+        some = self._rows[at : at + count]
+        places = tuple(sorted(place for _, place, _ in some))
+        return Reading(places, partial(self._add, some, places))
+
+    def _add(
+        self, some: list[tuple[bytes, int, int]], places: tuple[int, ...], commands: Sequence[bytes]
+    ) -> bytes | Reading:
+        values = dict(zip(places, map(wire.value_at, commands), strict=True))
+        for key, place, revision in some:
+            if self._size < wire.SCAN_BYTES_MAX:
+                self._found.append(wire.encode_row(Row(key, values[place], revision)))
+                self._size += len(self._found[-1])
+        return self.read_on()
 
 
 def _told(state: KvState, key: bytes, value: bytes | None, index: int) -> Sequence[Effect]:

@@ -11,7 +11,7 @@ Numbers are little-endian. A command, and so an entry of the log:
               16  the revision (8 bytes, then zeros) or the digest of the value
                   the new value
     REWRITE    8  the index where the value stands
-                  the value; the key's revision stays
+                  the value, which must be the one that stands there; the key's revision stays
     WATCH      8  the revision that is known; the key is a prefix
                   the name of the watcher
     UNWATCH    nothing; the key is the name of the watcher
@@ -82,7 +82,7 @@ __all__ = [
 KEY_BYTES_MAX = 2**16 - 1
 SCAN_ROWS_MAX = 1000
 SCAN_BYTES_MAX = 2**20
-"""Of a page. It is read in the thread that keeps the group's heart beating, up to 50 us a row."""
+"""Of a page. What is larger comes in several, each as of its own moment."""
 
 HEAD = struct.Struct("<BH")
 INDEX = struct.Struct("<Q")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from lithify.raft.kv_rows import ROW, KvRows, RowTable
@@ -27,6 +27,9 @@ __all__ = ["KvState", "Watcher", "load_state", "save_state"]
 
 _PLACE = struct.Struct("<Q")
 """What a row begins with."""
+_ADDED_MAX, _ADDED_SHARE = 1024, 64
+"""So many new keys, or one in so many, are put in their places by each scan: 3 ms for a million
+keys. Only then all are put in order anew, which takes 0.1 s of the thread that all groups share."""
 _FIRST = struct.Struct("<IQ")
 _WATCHER = struct.Struct("<QHH")
 
@@ -79,21 +82,35 @@ class KvState:
 
     def keys(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """The keys with a prefix that are above another key, ascending."""
-        rows, ordered = self.rows, self.ordered
-        if ordered is None or len(ordered) > 2 * len(rows):
-            ordered = sorted(rows.keys())
-        elif self.added:
-            kept = [key for key in ordered if key not in self.added]
-            # Two sorted runs: joining them is a pass, not a sort.
-            ordered = sorted([*kept, *sorted(self.added)])
-        if ordered is not self.ordered:
-            self.ordered, self.added = ordered, set()
-        for at in range(bisect_left(ordered, max(prefix, after)), len(ordered)):
-            key = ordered[at]
+        rows, ordered = self.rows, self._order()
+        low = max(prefix, after)
+        at = bisect_left(ordered, low)
+        for new in sorted(key for key in self.added if key >= low and key.startswith(prefix)):
+            stop = bisect_left(ordered, new, at)
+            for key in islice(ordered, at, stop):
+                if key in rows and (key > after or not after):
+                    yield key
+            if new > after or not after:
+                yield new
+            # One that was there before, went and came again stands in both.
+            at = stop + (ordered[stop : stop + 1] == [new])
+        for key in islice(ordered, at, None):
             if not key.startswith(prefix):
                 return
             if key in rows and (key > after or not after):
                 yield key
+
+    def _order(self) -> list[bytes]:
+        """Most keys in order, and some that are gone; the others are in `added`, not too many."""
+        rows, ordered, added = self.rows, self.ordered, self.added
+        if ordered is None or len(ordered) > 2 * len(rows):
+            self.ordered, self.added = sorted(rows.keys()), set()
+        elif len(added) > max(_ADDED_MAX, len(ordered) // _ADDED_SHARE):
+            kept = [key for key in ordered if key not in added]
+            # Two sorted runs: joining them is a pass, not a sort.
+            self.ordered, self.added = sorted([*kept, *sorted(added)]), set()
+        assert self.ordered is not None
+        return self.ordered
 
 
 def save_state(state: KvState) -> Iterable[bytes]:

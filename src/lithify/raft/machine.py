@@ -7,15 +7,17 @@
             return state + int(command), b"%d" % (state + int(command)), ()
         ...
 
-A group calls, always in its own thread:
+A group calls, in its own thread but where another is named:
 
 1. `init` for the first state, or `load` with what `save` has given, in whatever thread.
 2. `apply` for every command, in the order of the log, on every member. Its result may depend on
    nothing but its arguments: all members must come to the same state. It may change the state in
    place and give it back. A machine that has `apply_many` gets whole runs of commands instead, so
    that what one costs is not spent on calls.
-3. `query` for a read; it changes nothing. `read_entries` gives the commands at indexes that are
-   live, which is how values that were left in the log are found again.
+3. `query` for a read; it changes nothing that anybody could see. It gives the answer, or says with
+   a `Reading` which live commands it needs for it, which is how values that were left in the log
+   are found again. What takes long is done there too: its `then` is called by another thread while
+   `apply` goes on, so it must have kept aside what it needs.
 4. `live_indexes` and `save`, one after the other, when a snapshot is to be taken. `save` returns at
    once; its pieces are taken by another thread while `apply` goes on, so it must have kept aside
    what it needs. About `PIECE_BYTES` a piece.
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 
     from lithify.liveset import LiveSet
 
-    ReadCommands = Callable[[Sequence[int]], list[bytes]]
-
 __all__ = [
     "Batch",
     "Checkpoint",
@@ -52,6 +52,7 @@ __all__ = [
     "ManyMachine",
     "Meta",
     "ReadEntries",
+    "Reading",
     "ReleaseCursor",
     "Send",
     "Timer",
@@ -125,6 +126,18 @@ class Send:
 Effect = ReleaseCursor | Checkpoint | ReadEntries | Timer | Send
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An answer to be made of the commands at these ascending indexes, which are live.
+
+    `then` makes it, or says what else is to be read. It is called in any thread, at once only if
+    the commands are in memory. One of no indexes is about nothing but the time that `then` takes.
+    """
+
+    indexes: tuple[int, ...]
+    then: Callable[[Sequence[bytes]], bytes | Reading]
+
+
 class Machine(Protocol[S]):
     """See the module."""
 
@@ -138,8 +151,8 @@ class Machine(Protocol[S]):
     def apply(self, meta: Meta, command: bytes, state: S) -> tuple[S, bytes, Sequence[Effect]]:
         """(state, reply, effects) of a command."""
 
-    def query(self, state: S, query: bytes, read_entries: ReadCommands) -> bytes:
-        """The answer to a question."""
+    def query(self, state: S, query: bytes) -> bytes | Reading:
+        """The answer to a question, or what it takes to make it."""
 
     def live_indexes(self, state: S) -> LiveSet:
         """The indexes whose commands the state still needs."""

@@ -6,7 +6,9 @@ removes it. One that was away when its group was dropped comes back to nobody. S
 1. The leader tells whom it has removed, when that is committed, and everybody when the group ends.
    What it says may be lost.
 2. A member that knows no leader asks every node it knows of, each `LONELY_TICKS`.
-3. A node that has the group in its list of dropped ones says so: that is for good (`ended`).
+3. A node that has the group in its list of dropped ones says so: that is for good (`ended`). It
+   also tells members of which it does not know that they know, at once and every `TELL_TICKS`. Who
+   is told answers (`EndKnown`), whether it had the group or not. When all have, it is struck off.
 4. A leader whose configuration is committed, and some entry of its term too, tells one who is not
    in it. Nobody else does: a member that lags may not know yet of one that was added.
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LONELY_TICKS",
     "NEVER_LEFT",
+    "TELL_TICKS",
+    "EndKnown",
     "Left",
     "MemberGone",
     "MemberQuery",
@@ -49,6 +53,7 @@ __all__ = [
 ]
 
 LONELY_TICKS = 50
+TELL_TICKS = 600
 
 
 class Left(NamedTuple):
@@ -93,6 +98,14 @@ class MemberGone(Message):
 
     def __str__(self) -> str:
         return self._line("the group has ended" if self.ended else f"no member at {self.index}")
+
+
+@dataclass(frozen=True, slots=True)
+class EndKnown(Message):
+    """The sender knows that the group has ended, and has nothing of it."""
+
+    def __str__(self) -> str:
+        return self._line("the end is known")
 
 
 def gone_word(status: Status, applied_term: int, who: str) -> MemberGone | None:

@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import InvalidInput, InvalidSetting, ProtocolError
+from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.logger import get_logger
 from lithify.raft.answering import Answering
@@ -42,9 +43,16 @@ from lithify.raft.core import AppendRequest, Config, Heartbeat
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
 from lithify.raft.errors import GroupAbsent
-from lithify.raft.group import Group, GroupSettings
+from lithify.raft.group import Group
+from lithify.raft.group_settings import GroupSettings
 from lithify.raft.identity import Identity
-from lithify.raft.membership import NEVER_LEFT, MemberGone, MemberQuery
+from lithify.raft.membership import (
+    NEVER_LEFT,
+    TELL_TICKS,
+    EndKnown,
+    MemberGone,
+    MemberQuery,
+)
 from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
 from lithify.raft.overview import wal_overview
 from lithify.raft.storage import RaftStorage, StorageSettings
@@ -103,20 +111,26 @@ class RaftNode:
     """See the module."""
 
     def __init__(self, settings: NodeSettings, fs: FileSystem, make_machine: MakeMachine) -> None:
-        """Open the directory; `LogLocked` if another process has it."""
+        """Open the directory; `LogLocked` if another process has it, `WriteFailed` without room."""
         self.settings = settings
         self._make_machine = make_machine
         self._draw = random.SystemRandom().randrange
         self.groups: dict[str, Group[Any]] = {}
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
-        self._storage = RaftStorage(fs, settings.data, settings.storage)
         try:
-            self.identity = Identity(fs, settings.data, settings.node, settings.cluster)
-            self._open()
-        except BaseException:
-            self._storage.close()
-            raise
+            self._storage = RaftStorage(fs, settings.data, settings.storage)
+            try:
+                self.identity = Identity(fs, settings.data, settings.node, settings.cluster)
+                self._open()
+            except BaseException:
+                self._storage.close()
+                raise
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            # A write that is refused does not say by itself where.
+            raise WriteFailed(settings.data, error) from error
         self._failed: asyncio.Future[None]
         self._disk: Disk
         self.transport: Transport
@@ -194,9 +208,12 @@ class RaftNode:
 
     async def _tick(self) -> None:
         """Time passes; a process that was stopped for a while makes up for nothing."""
-        while True:
+        for tick in count(1):
             await asyncio.sleep(self.settings.tick_ms / 1000)
             with self._guarded():
+                if tick % TELL_TICKS == 0:
+                    for key in self.identity.dropped:
+                        self._tell_end(key)
                 for group in self.groups.values():
                     group.tick()
                     self.mark(group)
@@ -236,27 +253,26 @@ class RaftNode:
                 for message in out.messages:
                     self.transport.send(key_of(group.name), message)
                 for job in out.jobs:
-                    self._run_job(group, job)
+                    self._disk.run(job, partial(self._job_done, group, job))
+                for job in out.reads:
+                    self._disk.read(job, partial(self._job_done, group, job))
                 self._answering.watching.worked(group, out.sends)
                 if group.ended:
                     self._give_back(group, ended=True)
 
-    def _run_job(self, group: Group[Any], job: Job) -> None:
-        def done(result: object) -> None:
-            if isinstance(result, Exception):
-                log.error("a job failed", group=group.name, job=job.what, reason=str(result))
-            if self._find(group.name) is group:
-                with self._guarded():
-                    group.job_done(job, result)
-                self.mark(group)
-
-        self._disk.run(job, done)
+    def _job_done(self, group: Group[Any], job: Job, result: object) -> None:
+        if isinstance(result, Exception):
+            log.error("a job failed", group=group.name, job=job.what, reason=str(result))
+        if self._find(group.name) is group:
+            with self._guarded():
+                group.job_done(job, result)
+            self.mark(group)
 
     # --- what happens -----------------------------------------------------------------------
 
     def _heard(self, key: str, message: Message) -> None:
         group = self._find(self.identity.files_of(key))
-        if isinstance(message, MemberQuery | MemberGone):
+        if isinstance(message, MemberQuery | MemberGone | EndKnown):
             self._heard_of_members(key, group, message)
             return
         if group is None:
@@ -268,18 +284,34 @@ class RaftNode:
             self.mark(group)
 
     def _heard_of_members(
-        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone
+        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone | EndKnown
     ) -> None:
-        if isinstance(message, MemberGone):
+        node, sender = self.identity.node, message.sender
+        if isinstance(message, EndKnown):
+            self._end_known(key, sender)
+        elif isinstance(message, MemberGone):
             if group is not None and group.believes(message):
                 with self._guarded():
                     self._give_back(group, ended=message.ended)
-            return
-        word = None if group is None else group.gone_word(message.sender)
-        if key in self.identity.dropped:
-            word = MemberGone(self.identity.node, message.sender, 0, 0, ended=True)
-        if word is not None:
-            self.transport.send(key, word)
+            if message.ended:
+                self.transport.send(key, EndKnown(node, sender, 0))
+                self._end_known(key, sender)
+        elif key in self.identity.dropped:
+            self.transport.send(key, MemberGone(node, sender, 0, 0, ended=True))
+        else:
+            word = None if group is None else group.gone_word(sender)
+            if word is not None:
+                self.transport.send(key, word)
+
+    def _end_known(self, key: str, peer: str) -> None:
+        with suppress(OSError):
+            # What a full disk does not take is asked again after the next start.
+            self.identity.end_known(key, peer)
+
+    def _tell_end(self, key: str) -> None:
+        """Tell those who may not know it that a group is no more."""
+        for peer in self.identity.dropped.get(key, ()):
+            self.transport.send(key, MemberGone(self.identity.node, peer, 0, 0, ended=True))
 
     def _ask_whether_member(self, group: Group[Any]) -> None:
         node = self.identity.node
@@ -354,7 +386,8 @@ class RaftNode:
         files, name = group.name, group_of(group.name)
         log.info("left a group", group=key_of(files), ended=ended)
         if ended:
-            self.identity.drop(key_of(files))
+            others = group.status().config.members - {self.identity.node}
+            self.identity.drop(key_of(files), sorted(others))
         else:
             self.identity.leave(key_of(files), group.status())
         # A crash from here on leaves files that the next start removes.
@@ -363,5 +396,6 @@ class RaftNode:
         self._answering.watching.closed(group)
         # If it has applied the end itself, what came behind that is not done; else who knows.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
+        self._tell_end(key_of(files))
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

@@ -14,7 +14,7 @@
 3. When the last piece is there and all entries are durable, the state is loaded in the worker's
    thread, and every live entry that this member cannot have must have come.
 4. Then the core is asked. If it wants the snapshot, it takes the place of the log once everything
-   that was to be written before is: `RaftStorage.finish_install`. If not, nothing has happened.
+   that was to be written before is (`installing.py`). If not, nothing has happened.
 
 It is given up when nothing comes for `silence_ticks`, or another term begins; but not once the core
 has taken it, since the core then has no other log.

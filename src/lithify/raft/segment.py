@@ -113,15 +113,17 @@ class SegmentFile:
     def _read_blocks(self) -> BlockIndex:
         try:
             footer = read_footer(self.file)
+            blocks = read_blocks(self.file, footer)
         except DamagedFile:
-            # The segment writer is appending to it. The frames that the group knows of are there.
+            # The segment writer is appending to it, perhaps since the footer was read. The frames
+            # that the group knows of are there.
             writer, damage = count_frames(self.file, read_header(self.file), self._stop)
             if damage is not None:
                 raise damage from None
             return writer.blocks
         # Not what the group knows: the name may lead to a merged file already.
         self._stop = footer.frames_end
-        return read_blocks(self.file, footer)
+        return blocks
 
     def read(self, indexes: Sequence[int]) -> dict[int, Entry]:
         """The entries at these ascending indexes, as far as they are here."""

@@ -28,11 +28,12 @@ Who calls makes sure that the entries a snapshot needs are durable before it is 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import Corrupt, DamagedFile, MissingFile
+from lithify.errors import Corrupt, DamagedFile, MissingFile, WriteFailed
 from lithify.fs import read_file
 from lithify.fs.trees import remove_tree
 from lithify.liveset import LiveSet
@@ -98,6 +99,8 @@ class Accepting:
         self.head = head
         self._final = f"{parent}/{snapshot_name(head.meta.term, head.meta.index)}"
         self._directory = self._final + _TEMPORARY
+        self._stored: Stored | None = None
+        """It has its name, which may not be durable yet."""
         remove_tree(fs, self._directory)
         fs.mkdir(self._directory)
         self._file = fs.open_append(f"{self._directory}/{SNAPSHOT}")
@@ -112,13 +115,24 @@ class Accepting:
         self._writer.write(piece)
 
     def finish(self, live: LiveSet, place: Place) -> Stored:
-        """Let it count, with the indexes that it needs."""
+        """Let it count, with the indexes that it needs.
+
+        If the disk refuses one that has been read back by `pieces`, this can be called again: all
+        that is written here is written anew.
+        """
+        if self._stored is None:
+            self._stored = self._name(live, place)
+        self._fs.sync_dir(self._parent)
+        return self._stored
+
+    def _name(self, live: LiveSet, place: Place) -> Stored:
         LiveState(self.head.meta.index, live)
         with self._file:
             self._writer.finish()
         line = encode_line(json.dumps(asdict(place), sort_keys=True))
         for name, data in ((LIVE, live.to_bytes()), (PLACE, line)):
             with self._fs.open_append(f"{self._directory}/{name}") as file:
+                file.truncate(0)
                 file.write(data)
                 file.fsync()
         self._fs.sync_dir(self._directory)
@@ -132,7 +146,6 @@ class Accepting:
                 remove_tree(self._fs, self._directory)
                 return stored
         self._fs.rename(self._directory, self._final)
-        self._fs.sync_dir(self._parent)
         return Stored(self._final, self.head, place)
 
     def pieces(self) -> Iterator[bytes]:
@@ -142,8 +155,14 @@ class Accepting:
 
     def abort(self) -> None:
         """Leave nothing."""
+        self.close()
+        with suppress(WriteFailed):
+            # It does not count, and goes with the next one of its name or the next start.
+            remove_tree(self._fs, self._directory)
+
+    def close(self) -> None:
+        """Let go of the file."""
         self._file.close()
-        remove_tree(self._fs, self._directory)
 
 
 class Snapshots:

@@ -7,8 +7,8 @@ A snapshot of the state at the last applied index, step by step:
    hands out nothing to be applied that is not, and here it is looked at again, because a snapshot
    that is found without the entries it needs is worth nothing.
 2. The worker's thread writes it (`Snapshots.write`): it counts when that returns.
-3. The group's thread takes it in: the log lets go of what is dead, older snapshots are removed, and
-   compaction has something to do.
+3. The group's thread takes it in: the log lets go of what is dead, and compaction has something to
+   do. Then the worker removes older snapshots, which nobody looks at any more.
 
 One is due when somebody asks; when the machine says that it is a good moment; and by itself after
 `entries` commands, if these were as many bytes as the last snapshot. So snapshots do not write more
@@ -19,7 +19,8 @@ They also wait, as long, while a snapshot is being sent: a new one would end the
 A checkpoint is written the same way and sets nothing free. When the machine releases an index below
 the applied one, the newest checkpoint at or below it becomes a snapshot.
 
-One job at a time. One that fails is tried again after `RETRY_TICKS`.
+One job at a time. One that fails is tried again after `RETRY_TICKS`. What could not be removed goes
+with the next snapshot, or the next start.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Snapshotting(Generic[S]):
         self._size_bytes = 0
         """Of the last snapshot."""
         self._wanted = self._checkpoint_wanted = False
+        self._tidy_wanted = self._tidying = False
         self._release: int | None = None
         self._job: Job | None = None
         self._pause_ticks = 0
@@ -106,6 +108,10 @@ class Snapshotting(Generic[S]):
         """Have a checkpoint written."""
         self._checkpoint_wanted = True
 
+    def tidy(self) -> None:
+        """Have removed what the newest snapshot has made unnecessary."""
+        self._tidy_wanted = True
+
     def release(self, index: int, applied: int) -> None:
         """The machine needs nothing up to an index but what is live."""
         if index >= applied:
@@ -125,6 +131,10 @@ class Snapshotting(Generic[S]):
     def due_job(self, now: Moment[S], *, sending: bool) -> Job | None:
         """What the worker is to write now."""
         log = self._storage.log
+        if self._job is None and self._tidy_wanted:
+            self._tidy_wanted, self._tidying = False, True
+            self._job = self._tidy()
+            return self._job
         if self._job is not None or self._pause_ticks or now.index > log.written_index:
             return None
         if now.index <= log.snapshot_index:
@@ -174,6 +184,11 @@ class Snapshotting(Generic[S]):
 
         return Job(f"promotion up to {index}", promote)
 
+    def _tidy(self) -> Job:
+        stored, snapshots = self._storage.stored, self._storage.snapshots
+        assert stored is not None
+        return Job(f"removal before {stored.index}", lambda: snapshots.remove_older(stored))
+
     def is_job(self, job: Job) -> bool:
         """Is the job one of this?"""
         return job is self._job
@@ -181,6 +196,9 @@ class Snapshotting(Generic[S]):
     def done(self, result: object) -> bool:
         """The job has ended; is there a new snapshot?"""
         self._job = None
+        if self._tidying:
+            self._tidying = False
+            return False
         if isinstance(result, BaseException):
             self._wanted = True
             self._pause_ticks = RETRY_TICKS
@@ -191,14 +209,14 @@ class Snapshotting(Generic[S]):
         newest = storage.stored
         if newest is not None and newest.index >= stored.index:
             # One of another member was installed meanwhile.
-            storage.snapshots.remove_older(newest)
+            self.tidy()
             return False
         if result.checkpoint:
             return False
         self._size_bytes = result.size_bytes or self._size_bytes
         storage.stored = stored
         storage.log.snapshot(LiveState(stored.index, result.live), stored.head.meta.term)
-        storage.snapshots.remove_older(stored)
+        self.tidy()
         self.taken += 1
         return True
 

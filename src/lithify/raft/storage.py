@@ -41,10 +41,11 @@ from lithify.raft.names import (
     segment_name,
 )
 from lithify.raft.segment import MERGED_KIND, SegmentAppender, SegmentLimits, ref_of
-from lithify.raft.segment_writer import SegmentWriter
+from lithify.raft.segment_writer import Flushed, SegmentWriter
 from lithify.raft.segments import GroupSegments
 from lithify.raft.snapshots import Place, Snapshots
 from lithify.raft.wal import FILE_BYTES_MAX, Recovered, Wal
+from lithify.raft.written import Indexes
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
@@ -53,14 +54,13 @@ if TYPE_CHECKING:
     from lithify.fs import FileLock, FileSystem
     from lithify.liveset import LiveSet
     from lithify.raft.core.values import HardState
-    from lithify.raft.segment_writer import Flushed
     from lithify.raft.snapshot_file import Head
     from lithify.raft.snapshots import Stored
     from lithify.raft.wal import Rolled
 
     Rebuild = Callable[[str, Iterable[bytes]], LiveSet]
 
-__all__ = ["GroupStorage", "RaftStorage", "StorageSettings"]
+__all__ = ["GroupStorage", "InstallWritten", "RaftStorage", "StorageSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,14 @@ class GroupStorage:
     stored: Stored | None
     """The newest snapshot."""
     hard_state: HardState
+
+
+@dataclass(frozen=True, slots=True)
+class InstallWritten:
+    """An installed snapshot, and the segments with its live entries."""
+
+    stored: Stored
+    refs: tuple[SegmentRef, ...]
 
 
 class RaftStorage:
@@ -157,7 +165,9 @@ class RaftStorage:
         Whoever calls has made sure that the next start will not know it (`identity.py`).
         """
         for install in [each for each in self._installs.values() if each.group == group]:
-            self.abort_install(install)
+            # The worker may be busy with its files, which go with the group's.
+            install.leave()
+            self._end_install(install)
         self.wal.forget(group)
         storage = self.groups.pop(group)
         storage.log.segments.close()
@@ -221,32 +231,47 @@ class RaftStorage:
         """The install that an event of the write-ahead log is about."""
         return self._installs.get(name)
 
-    def finish_install(self, install: Install, live: LiveSet) -> None:
-        """Parts 2 and 3: the snapshot takes the place of the log.
+    def install_job(self, install: Install, live: LiveSet) -> Callable[[], InstallWritten]:
+        """Parts 2 and 3, for the worker: the snapshot takes the place of the log, on disk.
 
         The write-ahead log was rolled, and what it held was settled, after the last entry that the
-        group has written: whatever it writes next is in a later file.
+        group has written; it writes no other before `installed`. The job may be done again if the
+        disk has refused it. It touches nothing in memory but what is the install's own.
         """
-        wal_file = self.wal.closed_number
-        storage = self.groups[install.group]
-        install.check(live)
-        segments = storage.log.segments
+        storage, wal_file = self.groups[install.group], self.wal.closed_number
         index = install.head.meta.index
-        place = Place(segments.last_number, install.applied, wal_file, index)
-        stored = storage.stored = install.finish(live, place)
-        self.wal.restart(install.group)
-        storage.log.install(LiveState(stored.index, live), stored)
+        place = Place(storage.log.segments.last_number, install.applied, wal_file, index)
+        return partial(self._write_install, install, live, place, storage.directory)
+
+    def _write_install(
+        self, install: Install, live: LiveSet, place: Place, directory: str
+    ) -> InstallWritten:
+        stored = install.finish(live, place)
+        group, states = install.group, LiveStates()
+        states[group] = LiveState(stored.index, live)
+        # Nothing is appended to what was there before.
+        segments = GroupSegments(self.fs, directory)
+        segments.last_number = stored.place.cut_number + 1
         flushed = self._writer.flush(
-            install.group,
-            storage.directory,
-            wal_file,
+            group,
+            directory,
+            stored.place.wal_file,
             install.indexes,
             install.table,
-            self.states,
+            states,
             segments,
         )
-        storage.log.flushed(flushed)
-        storage.snapshots.remove_older(stored)
+        return InstallWritten(stored, flushed.refs)
+
+    def installed(self, install: Install, live: LiveSet, written: InstallWritten) -> None:
+        """Take in what the job has written: the log is another one."""
+        storage, stored = self.groups[install.group], written.stored
+        storage.stored = stored
+        self.wal.restart(install.group)
+        storage.log.install(LiveState(stored.index, live), stored)
+        # Its entries were in a table of their own, so none are to be looked for in the group's.
+        number = stored.place.wal_file
+        storage.log.flushed(Flushed(install.group, number, Indexes(), written.refs))
         self._end_install(install)
 
     def abort_install(self, install: Install) -> None:

@@ -30,8 +30,8 @@ from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.core.messages import Message
+from lithify.raft.dialogue import WIRE_VERSION, Asks, Hello, Welcome
 from lithify.raft.operations import Address, parse_address
-from lithify.raft.wire import WIRE_VERSION, Asks, Hello, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable

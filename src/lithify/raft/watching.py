@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft.core import DropReason, ProposalDropped
+from lithify.raft.dialogue import Event
 from lithify.raft.errors import ClientTooSlow
 from lithify.raft.operations import parse_watch
-from lithify.raft.wire import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -28,18 +28,16 @@ follow the format is a `ProtocolError`, after which the connection is of no more
 allocated because of a length that a peer claims: a frame is copied once, out of what was received,
 and payloads out of that.
 
-Clients ask for the same thing many times in a row. Such a run is read in one step, as columns
-(`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more
-than what it says. Pure.
+A run of requests is read as one `Asks`, and `Answers` are written as one `Answer` each. Pure.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import chain, count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lithify.checksum import crc32c
 from lithify.errors import ProtocolError
@@ -55,8 +53,9 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
+from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Event, Hello, Welcome
 from lithify.raft.entry import make_entry
-from lithify.raft.membership import MemberGone, MemberQuery
+from lithify.raft.membership import EndKnown, MemberGone, MemberQuery
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -78,14 +77,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FRAME_HEADER_BYTES",
     "KINDS",
-    "WIRE_VERSION",
-    "Answer",
-    "Answers",
-    "Ask",
-    "Asks",
-    "Event",
-    "Hello",
-    "Welcome",
     "decode_frame",
     "encode_frame",
     "encode_message",
@@ -93,7 +84,6 @@ __all__ = [
     "join_frame",
 ]
 
-WIRE_VERSION = 1
 FRAME_HEADER_BYTES = 8
 PREFIXES_MAX = 4096
 
@@ -104,78 +94,6 @@ _ENTRY = struct.Struct("<QQIB")
 _PAYLOAD = attrgetter("payload")
 _ASK = struct.Struct("<qqI")
 _ANSWER = struct.Struct("<qqqI")
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The first message of who connects."""
-
-    version: int
-    cluster: str
-    node: str
-    """Who it is; empty for a client, which then sends `Ask` and gets `Answer`."""
-    to: str
-    """Whom it wants to reach; empty if anybody will do."""
-    book: str
-    """The addresses it knows, as JSON: node to host:port."""
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """The answer to `Hello`; with a refusal, the last message of this connection."""
-
-    version: int
-    node: str
-    refusal: str
-    book: str
-
-
-class Ask(NamedTuple):
-    """A client wants something; see `operations.py` for what there is.
-
-    Like its answer a tuple, because one is made for each command: half the time of a dataclass.
-    """
-
-    number: int
-    """The client's own, which comes back in the answer."""
-    operation: int
-    body: bytes
-
-
-class Answer(NamedTuple):
-    """What came of an `Ask`."""
-
-    number: int
-    outcome: int
-    log_index: int
-    """Where the command stands in the log; 0 for everything else."""
-    body: bytes
-
-
-class Event(NamedTuple):
-    """The group's machine sends something to a client that watches."""
-
-    number: int
-    """Of the `Ask` by which it does."""
-    body: bytes
-
-
-class Asks(NamedTuple):
-    """Requests for the same thing that came one after the other, as a node reads them."""
-
-    operation: int
-    numbers: list[int]
-    bodies: list[bytes]
-
-
-class Answers(NamedTuple):
-    """What came of commands that follow each other in the log, as a node writes it."""
-
-    numbers: list[int]
-    outcome: int
-    log_index: int
-    """Of the first; the others follow it."""
-    bodies: list[bytes]
 
 
 KINDS: tuple[type, ...] = (
@@ -199,6 +117,7 @@ KINDS: tuple[type, ...] = (
     Event,
     MemberQuery,
     MemberGone,
+    EndKnown,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lithify.clock import ManualClock
 from lithify.compaction.budget import Allowance, Budget
-from lithify.compaction.rewrite import RewriteTask, live_of, measure_live, rewrite
+from lithify.compaction.copying import measure_live
+from lithify.compaction.rewrite import RewriteTask, live_of, rewrite
 from lithify.errors import Corrupt, DamagedFrame, MissingFile, PlanStale
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
@@ -351,3 +352,19 @@ def test_a_source_that_is_not_there_is_an_error_that_names_it() -> None:
     fs.remove(f"{DIRECTORY}/{second.name}")
     with pytest.raises(MissingFile, match=second.name):
         copy(fs, [first, second])
+
+
+def test_the_room_for_one_source_serves_the_next_and_a_large_entry_does_not_make_it_large() -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    for sizes in ([300, 6 * PIECE_BYTES, 20], [40] * 9, [KIB] * 3000):
+        log.append_many([bytes([size % 251]) * size for size in sizes], time_ms=[1] * len(sizes))
+        log.roll()
+    sources = sealed(log)
+    log.close()
+    target, reads, _ = copy(fs, sources)
+    expected = {at: frame for source in sources for at, frame in frames_of(fs, source).items()}
+    assert frames_of(fs, target) == expected
+    assert max(reads) > PIECE_BYTES
+    assert sum(reads[-4:]) == sources[2].frame_bytes
+    assert max(reads[-4:]) <= PIECE_BYTES

@@ -10,7 +10,7 @@ from lithify.errors import DamagedFrame
 from lithify.fs import File, MemoryFileSystem
 from lithify.log import scan
 from lithify.log.frame import HEADER_BYTES, TIME_MS_MAX, Entry, encode_header
-from lithify.log.scan import PIECE_BYTES, Frames, Pieces, scan_frames
+from lithify.log.scan import PIECE_BYTES, Frames, Pieces, Window, scan_frames
 
 START = 64
 
@@ -124,3 +124,16 @@ def test_whoever_reads_is_told_before_each_read() -> None:
     assert pieces.fill() == stop - START - PIECE_BYTES
     assert sum(asked) == stop - START
     assert not pieces.advance(stop - START - PIECE_BYTES)
+
+
+def test_a_window_serves_one_file_after_the_other() -> None:
+    window = Window()
+    for sizes in ([10, 20], [3 * PIECE_BYTES, 5], [400_000] * 4, [7]):
+        file, stop = file_of([Entry(i, 0, bytes(size)) for i, size in enumerate(sizes)])
+        asked: list[int] = []
+        pieces = Pieces(file, START, stop, asked.append, window)
+        assert pieces.buffer is window.buffer
+        assert pieces.fill() == min(PIECE_BYTES, stop - START), "also after a frame that was larger"
+        while pieces.advance(0):
+            pieces.fill()
+        assert sum(asked) == stop - START

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lithify.fs import LocalFileSystem
 from lithify.raft import membership
+from lithify.raft.identity import Identity
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.operations import Operation, Refused
@@ -51,6 +54,8 @@ def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Pat
             with pytest.raises(Refused, match="there is no group 'orders'"):
                 await kv.get(b"k")
             await until(lambda: not any("orders" in directories(tmp_path, name) for name in nodes))
+            # All know of it, so that none has to remember.
+            await until(lambda: not any(node.identity.dropped for node in nodes.values()))
             async with client_of(nodes["n1"]) as first:
                 await first.ask_json("orders", Operation.CREATE, members=list(nodes))
             assert (await kv.get(b"k")).outcome is Outcome.ABSENT
@@ -64,6 +69,7 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -78,11 +84,89 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
             client = await stack.enter_async_context(client_of(*given.values()))
             await client.ask_json("orders", Operation.DROP)
             await until(lambda: all("orders" not in node.groups for node in given.values()))
-            book: dict[str, Any] = {"peers": {"n1": str(given["n1"].transport.address)}}
+            waiting = [["n3"], ["n3"]]
+            await until(
+                lambda: [w for n in given.values() for w in n.identity.dropped.values()] == waiting
+            )
+            peers = {name: str(node.transport.address) for name, node in given.items()}
+            book: dict[str, Any] = {"peers": peers}
             third = await stack.enter_async_context(running(settings(tmp_path, "n3", **book)))
             await until(lambda: "orders" not in third.groups)
             await until(lambda: "orders" not in directories(tmp_path, "n3"))
             assert address != given["n1"].transport.address
+            everyone = [*given.values(), third]
+            await until(lambda: not any(node.identity.dropped for node in everyone))
+        for name in ("n1", "n2", "n3"):
+            assert '"dropped": {}' in (tmp_path / name / "NODE").read_text()
+
+    asyncio.run(story())
+
+
+class Refusing(LocalFileSystem):
+    """Has no room for another list of the groups, if it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.refuses and target.endswith("/NODE"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        super().rename(source, target)
+
+
+def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(running(settings(tmp_path, "n1")))
+            peers = {"n1": str(first.transport.address)}
+            client = await stack.enter_async_context(client_of(first))
+            given = settings(tmp_path, "n2", join=True, peers=peers)
+            fs = Refusing()
+            with pytest.raises(OSError, match="no space left"):
+                async with running(given, fs=fs) as second:
+                    await until(lambda: first.transport.connected == ["n2"])
+                    await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+                    await until(lambda: "orders" in second.groups)
+                    fs.refuses = True
+                    await client.ask_json("orders", Operation.DROP)
+                    await until(second._failed.done)
+            await until(lambda: "orders" not in first.groups)
+            assert list(first.identity.dropped.values()) == [["n2"]]
+            second = await stack.enter_async_context(running(given))
+            await until(lambda: "orders" not in second.groups)
+            await until(lambda: not first.identity.dropped and not second.identity.dropped)
+
+    asyncio.run(story())
+
+
+def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when the others were, and has nothing of the group by now."""
+    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
+    key = "jobs@0a51cc23f08e9b17"
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")):
+            pass
+        identity = Identity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
+        identity.dropped[key] = ["n2", "n3"]
+        identity.save()
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(running(settings(tmp_path, "n1")))
+            peers = {"n1": str(first.transport.address)}
+            for name, left in (("n2", ["n3"]), ("n3", None)):
+                assert key in first.identity.dropped
+                given = settings(tmp_path, name, join=True, peers=peers)
+                await stack.enter_async_context(running(given))
+                await until(lambda left=left: first.identity.dropped.get(key) == left)
+        assert '"dropped": {}' in (tmp_path / "n1" / "NODE").read_text()
 
     asyncio.run(story())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format as kv
 from lithify.raft.core import Config, DropReason, ProposalDropped, ReadDropped, Role, Status
@@ -15,13 +16,13 @@ from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
 from lithify.raft.membership import NEVER_LEFT, Left, MemberGone
 from lithify.raft.requests import Answer
 from lithify.raft.transfer import TransferMessage
-from tests.raft_members import Members
+from tests.raft_members import Member, Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lithify.raft.core import Message
-    from lithify.raft.machine import Effect, Meta, ReadCommands
+    from lithify.raft.machine import Effect, Meta
     from lithify.raft.requests import Result
 
 
@@ -284,6 +285,39 @@ def test_a_snapshot_that_could_not_be_written_is_tried_again_after_a_while() -> 
     assert group.overview()["snapshots_taken"] == 1
 
 
+def test_older_snapshots_are_removed_by_the_worker() -> None:
+    """Not in the thread that all groups share: giving back a large file takes its time."""
+    members = Members("n1")
+    group = members.elect("n1")
+    members.put("n1", b"key", b"1")
+    members.snapshot("n1")
+    members.put("n1", b"key", b"2")
+    group.take_snapshot()
+    (write,) = group.work().jobs
+    group.job_done(write, write())
+    jobs = group.work().jobs
+    assert f"removal before {group.applied_index}" in [job.what for job in jobs]
+    fs = members["n1"].fs
+    assert len(fs.list("d/groups/g/snapshots")) == 2
+    for job in jobs:
+        group.job_done(job, job())
+    assert len(fs.list("d/groups/g/snapshots")) == 1
+    assert not group.work().jobs
+
+
+def test_older_snapshots_that_could_not_be_removed_go_with_the_next_one() -> None:
+    members = Members("n1")
+    fs = FaultyFileSystem(MemoryFileSystem(clock=members.clock))
+    members.all["n1"] = Member("n1", fs, members["n1"].settings)  # type: ignore[arg-type]
+    group = members.elect("n1")
+    fs.add(Fault("remove", "*/snapshots/*", kind="EIO"))
+    for number in range(3):
+        members.put("n1", b"key", b"%d" % number)
+        members.snapshot("n1")
+    assert group.overview()["snapshots_taken"] == 3
+    assert len(fs.list("d/groups/g/snapshots")) == 1
+
+
 def test_only_the_leader_sends_to_watchers() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
@@ -318,7 +352,7 @@ class Counting:
             effects.append(ReleaseCursor(int(command[7:]) or meta.index))
         return state + 1, b"%d at %d" % (state + 1, meta.time_ms), effects
 
-    def query(self, state: int, query: bytes, read_entries: ReadCommands) -> bytes:
+    def query(self, state: int, query: bytes) -> bytes:
         return b"%d" % state
 
     def live_indexes(self, state: int) -> LiveSet:

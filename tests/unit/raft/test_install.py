@@ -27,7 +27,8 @@ def install(member: Member) -> None:
     needed = LiveSet.from_iterable(LIVE)
     coming.piece(needed.to_bytes())
     member.roll()
-    storage.finish_install(coming, needed)
+    job = storage.install_job(coming, needed)
+    storage.installed(coming, needed, job())
 
 
 def test_a_snapshot_takes_the_place_of_the_log() -> None:

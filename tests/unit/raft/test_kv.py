@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.raft import kv_format as kv
+from lithify.raft import kv_state
 from lithify.raft.kv import KvMachine
 from lithify.raft.kv_format import Outcome, Reply, Row, WatchEvent
-from lithify.raft.machine import Meta, ReadEntries, Send
+from lithify.raft.machine import Meta, ReadEntries, Reading, Send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +48,17 @@ class Log:
         assert set(indexes) <= set(self.live)
         return [self.commands[index] for index in indexes]
 
+    def ask(self, query: bytes) -> bytes:
+        reply = self.machine.query(self.state, query)
+        while isinstance(reply, Reading):
+            reply = reply.then(self.read(reply.indexes))
+        return reply
+
     def get(self, key: bytes) -> Reply:
-        return kv.parse_reply(self.machine.query(self.state, kv.get(key), self.read))
+        return kv.parse_reply(self.ask(kv.get(key)))
 
     def scan(self, prefix: bytes, rows_max: int = 10, after: bytes = b"") -> list[Row]:
-        query = kv.scan(prefix, rows_max, after)
-        return kv.parse_rows(self.machine.query(self.state, query, self.read))
+        return kv.parse_rows(self.ask(kv.scan(prefix, rows_max, after)))
 
     @property
     def live(self) -> list[int]:
@@ -109,6 +116,18 @@ def test_a_rewritten_value_keeps_its_revision() -> None:
     assert log.do(again) == Reply(Outcome.MISMATCH, 0)
     assert log.get(b"k").value == b"newer"
     assert log.live == [3]
+
+
+def test_a_rewrite_with_another_value_moves_nothing() -> None:
+    """Anybody can propose one; under its old revision a value must stay what it was."""
+    log = Log()
+    log.do(kv.put(b"key", b"value"))
+    assert log.do(kv.rewrite(b"key", 1, b"forged")) == Reply(Outcome.MISMATCH, 1)
+    assert log.do(kv.rewrite(b"key", 1, b"")).outcome is Outcome.MISMATCH
+    assert log.get(b"key") == Reply(Outcome.DONE, 1, b"value")
+    assert log.live == [1]
+    assert log.do(kv.rewrite(b"key", 1, b"value")) == Reply(Outcome.DONE, 1)
+    assert log.live == [4]
 
 
 def test_a_scan_goes_on_behind_a_key() -> None:
@@ -210,7 +229,11 @@ def test_a_state_is_loaded_as_it_was_saved() -> None:
     assert [row.key for row in log.scan(b"key2999", 3)] == [b"key2999", b"key29990", b"key29991"]
 
 
-def test_a_scan_sees_each_key_once_whatever_became_of_it() -> None:
+@pytest.mark.parametrize("added_max", [0, 2, 1024])
+def test_a_scan_sees_each_key_once_whatever_became_of_it(
+    added_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_state, "_ADDED_MAX", added_max)
     log = Log()
     for number in range(10):
         log.do(kv.put(b"key%d" % number, b"v"))
@@ -226,6 +249,30 @@ def test_a_scan_sees_each_key_once_whatever_became_of_it() -> None:
     for number in range(8):
         log.do(kv.delete(b"key%d" % number))
     assert [row.key for row in log.scan(b"key", 100)] == [b"key", b"key8", b"key9"]
+
+
+def test_pages_of_a_scan_meet_whatever_keys_come_and_go() -> None:
+    rng = Random(3)
+    log = Log()
+    model: set[bytes] = set()
+    for step in range(600):
+        key = b"%d" % rng.randrange(400)
+        if rng.random() < 0.6:
+            log.do(kv.put(key, b"v"))
+            model.add(key)
+        else:
+            log.do(kv.delete(key))
+            model.discard(key)
+        if step == 300:
+            log.state = log.machine.load(log.machine.save(log.state))
+        if step % 7 == 0:
+            prefix = rng.choice((b"", b"1", b"39"))
+            after = b""
+            pages: list[bytes] = []
+            while page := [row.key for row in log.scan(prefix, rng.randrange(1, 9), after)]:
+                pages += page
+                after = page[-1]
+            assert pages == sorted(key for key in model if key.startswith(prefix))
 
 
 def test_pieces_of_a_state_stay_small_when_keys_are_long() -> None:
@@ -246,6 +293,4 @@ def test_what_nobody_understands_changes_nothing(command: bytes) -> None:
     log = Log()
     assert log.do(command) == Reply(Outcome.INVALID, 0)
     assert not log.live
-    assert kv.parse_reply(log.machine.query(log.state, command[2:], log.read)).outcome is (
-        Outcome.INVALID
-    )
+    assert kv.parse_reply(log.ask(command[2:])).outcome is Outcome.INVALID

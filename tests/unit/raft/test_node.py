@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
+import threading
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.errors import InvalidInput, LogLocked, ProtocolError
+from lithify.errors import InvalidInput, LogLocked, ProtocolError, WriteFailed
 from lithify.fs import LocalFileSystem
 from lithify.raft import answering
 from lithify.raft.client import RaftClient
@@ -19,6 +23,7 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.node import NodeSettings, RaftNode
 from lithify.raft.operations import Address, NoAnswer, Operation, Refused
+from tests.unit.raft.test_transport import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,9 +39,11 @@ def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> 
 
 @asynccontextmanager
 async def running(
-    given: NodeSettings, make_machine: Callable[[], KvMachine] = KvMachine
+    given: NodeSettings,
+    make_machine: Callable[[], KvMachine] = KvMachine,
+    fs: LocalFileSystem | None = None,
 ) -> AsyncIterator[RaftNode]:
-    node = RaftNode(given, LocalFileSystem(), make_machine)
+    node = RaftNode(given, fs or LocalFileSystem(), make_machine)
     stop = asyncio.Event()
     ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(node.run(stop, ready.set_result))
@@ -91,6 +98,28 @@ def test_a_machine_that_fails_ends_the_node(tmp_path: Path) -> None:
 
     with pytest.raises(ProtocolError, match="no such command"):
         asyncio.run(story())
+
+
+def test_what_a_group_wants_done_while_the_node_stops_is_dropped(tmp_path: Path) -> None:
+    let_go = threading.Event()
+
+    async def want(node: RaftNode) -> None:
+        group = node.groups["default"]
+        await until(node._disk._ending.is_set)
+        group.take_snapshot()
+        node.mark(group)
+        await until(lambda: not node._marked)
+        let_go.set()
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node:
+            async with client_of(node) as client:
+                await KvClient(client, "default").put(b"key", b"value")
+            node._disk.run(partial(let_go.wait, 10), lambda _: None)
+            wanted = asyncio.create_task(want(node))
+        await wanted
+
+    asyncio.run(story())
 
 
 def test_who_has_lost_the_list_of_its_groups_still_has_them(tmp_path: Path) -> None:
@@ -241,6 +270,26 @@ def test_bad_requests_are_refused_and_change_nothing(
                 await client.ask("default", Operation.OVERVIEW, b"{")
             assert node.identity.book == {}
             assert list(node.groups) == ["default"]
+
+    asyncio.run(story())
+
+
+def test_a_start_that_finds_no_room_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    given = settings(tmp_path, "n1")
+    with monkeypatch.context() as patch:
+        patch.setattr("lithify.fs.local.os.pwrite", full)
+        with pytest.raises(WriteFailed, match=re.escape(f"{given.data}: No space left on device")):
+            RaftNode(given, LocalFileSystem(), KvMachine)
+
+    async def story() -> None:
+        # Nothing is left that the next start trips over, the lock least of all.
+        async with running(given) as node, client_of(node) as client:
+            await KvClient(client, "default").put(b"key", b"value")
 
     asyncio.run(story())
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from lithify.errors import InvalidInput
 from lithify.fs import MemoryFileSystem
+from lithify.log.segment import read_blocks
+from lithify.raft import segment
 from lithify.raft.entry import Entry
+from lithify.raft.segment import SegmentAppender
 from lithify.raft.storage import RaftStorage
 from lithify.raft.wal import Rolled
+
+if TYPE_CHECKING:
+    from lithify.fs import File
+    from lithify.log.blocks import BlockIndex
+    from lithify.log.segment import SegmentFooter
 
 
 def test_a_file_is_not_flushed_before_the_last_one_is_settled() -> None:
@@ -24,3 +34,30 @@ def test_a_file_is_not_flushed_before_the_last_one_is_settled() -> None:
     storage.settle(first, done)
     storage.settle(second, storage.flush(second))
     assert [entry.payload for entry in log.read([1, 2])] == [b"x", b"y"]
+
+
+def test_a_segment_is_read_while_the_next_file_is_appended_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader has seen the footer; then the writer cuts it off, with the block index."""
+    fs = MemoryFileSystem()
+    storage = RaftStorage(fs, "d")
+    own = storage.create("a")
+    own.log.append([Entry(1, 1, b"x")])
+    (rolled,) = (event for event in storage.wal.roll() if isinstance(event, Rolled))
+    storage.settle(rolled, storage.flush(rolled))
+
+    def cut_off(file: File, footer: SegmentFooter) -> BlockIndex:
+        appender = SegmentAppender.reopen(fs, own.directory, 1, storage.limits)
+        assert appender is not None
+        appender.append([Entry(2, 1, b"y" * 100)])
+        appender.abandon()
+        return read_blocks(file, footer)
+
+    with monkeypatch.context() as patch:
+        calls = [cut_off]
+        patch.setattr(
+            segment, "read_blocks", lambda *given: (calls.pop() if calls else read_blocks)(*given)
+        )
+        (found,) = own.log.read([1])
+    assert found.payload == b"x"

@@ -18,6 +18,7 @@ from tests.raft_members import Members
 
 if TYPE_CHECKING:
     from lithify.raft.core import Message
+    from lithify.raft.jobs import Job
 
 LIVE = 24
 
@@ -191,3 +192,36 @@ def test_a_snapshot_of_a_newer_machine_is_refused() -> None:
     (refusal,) = of(members, SnapshotAck)
     assert isinstance(refusal, SnapshotAck)
     assert refusal.state is TransferState.REFUSED
+
+
+def test_a_member_goes_on_while_a_snapshot_becomes_its_log() -> None:
+    """The worker is busy with it: the member hears, answers, and has its old state meanwhile."""
+    members = behind()
+    group = members["n3"].group
+    applied = group.applied_index
+    held: list[tuple[Job, object]] = []
+    done = group.job_done
+
+    def hold(job: Job, result: object) -> None:
+        if job.what.startswith("install"):
+            held.append((job, result))
+        else:
+            done(job, result)
+
+    group.job_done = hold  # type: ignore[method-assign]
+    members.tick(20)
+    assert len(held) == 1
+    assert group.applied_index == applied
+    assert members.get("n1", b"changing") == b"%d" % (LIVE - 1)
+    members.put("n1", b"later", b"value")
+    term = members["n1"].group.status().term
+    members.lose = lambda message: "n2" in (message.sender, message.to)
+    # It is one of the majority that keeps the leader in its place.
+    members.tick(30)
+    assert (group.leader, group.status().term) == ("n1", term)
+    members.lose = lambda _: False
+    group.job_done = done  # type: ignore[method-assign]
+    done(*held[0])
+    members.tick(3)
+    assert members.get("n3", b"later") == b"value"
+    check(members, "n3")

@@ -13,22 +13,12 @@ import pytest
 from lithify.fs import MemoryFileSystem
 from lithify.raft import transport as transport_module
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
+from lithify.raft.dialogue import WIRE_VERSION, Answer, Answers, Ask, Asks, Hello, Welcome
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.operations import Address
 from lithify.raft.transport import CannotListen, Handlers, Tls, Transport
-from lithify.raft.wire import (
-    WIRE_VERSION,
-    Answer,
-    Answers,
-    Ask,
-    Asks,
-    Hello,
-    Welcome,
-    decode_frame,
-    encode_frame,
-    frame_bytes,
-)
+from lithify.raft.wire import decode_frame, encode_frame, frame_bytes
 from tests.unit.raft.authority import Authority
 
 if TYPE_CHECKING:

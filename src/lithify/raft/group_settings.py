@@ -1,0 +1,41 @@
+"""How one member of one group behaves: a value, checked when it is made. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.clock import Clock, SystemClock
+from lithify.raft.compactor import CompactionSettings
+from lithify.raft.core import Config, CoreSettings
+from lithify.raft.rewriting import RewriteSettings
+from lithify.raft.sending import SendingSettings
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GroupSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """See the module."""
+
+    members: Config = field(default_factory=Config)
+    """The first members, the same on all of them; none on a member that joins later."""
+    snapshot_entries: int = 4096
+    """Commands after which a snapshot is taken."""
+    sending: SendingSettings = field(default_factory=SendingSettings)
+    receive_silence_ticks: int = 300
+    """A transfer of which nothing comes for so long is given up."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    rewriting: RewriteSettings = field(default_factory=RewriteSettings)
+    clock: Clock = field(default_factory=SystemClock)
+    """For the time that commands carry, and for compaction's timer."""
+    core: Callable[[str, Callable[[int], int]], CoreSettings] = CoreSettings
+    """Makes the core's settings of a node and its draw; `partial(CoreSettings, …)` for others."""
+
+    def __post_init__(self) -> None:
+        check_range("snapshot_entries", self.snapshot_entries, 1, 2**48)
+        check_range("receive_silence_ticks", self.receive_silence_ticks, 1, 2**31)
