@@ -311,11 +311,11 @@ class Group(Generic[S]):
             self._proposals.applied(step.index, step.term, step.replies, self._leader)
         self._snapshots.applied(len(entries), entry_bytes(entries))
         self._core.step(Applied(self._at.index))
-        if self._at.ended or members != self._at.config.members:
+        if members != self._at.config.members:
             self._tell_gone(members)
 
     def _tell_gone(self, members: frozenset[str]) -> None:
-        """Some of these may have been removed; or the group is no more."""
+        """Some of these may have been removed."""
         for who in sorted(members - {self.node}):
             word = self.gone_word(who)
             if word is not None:
@@ -387,10 +387,7 @@ class Group(Generic[S]):
 
     def gone_word(self, who: str) -> MemberGone | None:
         """What this member can tell one that is none any more."""
-        status = self._core.status()
-        if self._at.ended:
-            return MemberGone(self.node, who, status.term, self._at.index, ended=True)
-        return gone_word(status, self._at.term, who)
+        return gone_word(self._core.status(), self._at.term, who)
 
     def believes(self, word: MemberGone) -> bool:
         """Is this member none any more, if somebody says so?"""

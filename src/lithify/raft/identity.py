@@ -19,8 +19,10 @@ counts.
 its last entry, which it is bound by if it is added again (`membership.py`). Its files then have
 another name. `dropped` has the groups that are no more for anybody, each with those of its last
 members that may not know yet: who asks is told so, and so are these until they say that they know.
-When all have said so nobody is left who could ask, and the group is struck off. (A member that was
-removed before the end, and was away since, may ask too late: it then keeps its files.)
+When all have said so the group is struck off, but not at once: a member that was removed before the
+end, perhaps a leader that was cut off and takes itself for one, may come back and would begin it
+anew here. So the last `KNOWN_MAX` stay. (Who is away for longer finds nobody to ask, and keeps its
+files.)
 
 A directory belongs to one node of one cluster for good. Votes and entries were given in that name:
 who took it over without them could help to choose a leader that lacks what was acknowledged.
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["Identity"]
 
 _VERSION = 3
+KNOWN_MAX = 256
+"""Groups that are remembered though all members know of their end."""
 
 
 class Identity:
@@ -115,8 +119,8 @@ class Identity:
     def drop(self, key: str, others: list[str]) -> None:
         """Have a group no more, and never again; its other members may not know that it ended."""
         del self.groups[key]
-        if others:
-            self.dropped[key] = others
+        self.dropped[key] = others
+        self._strike_off()
         self.save()
 
     def end_known(self, key: str, node: str) -> None:
@@ -126,8 +130,13 @@ class Identity:
             # Not written each time: after a restart all are asked again.
             waiting.remove(node)
             if not waiting:
-                del self.dropped[key]
+                self._strike_off()
                 self.save()
+
+    def _strike_off(self) -> None:
+        known = [key for key, waiting in self.dropped.items() if not waiting]
+        for key in known[:-KNOWN_MAX]:
+            del self.dropped[key]
 
     def leave(self, key: str, status: Status) -> None:
         """Have a group no more, unless it is begun again; it has come this far."""

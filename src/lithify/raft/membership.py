@@ -3,12 +3,13 @@
 A member that was removed is sent nothing from then on, and may not even have got the entry that
 removes it. One that was away when its group was dropped comes back to nobody. So:
 
-1. The leader tells whom it has removed, when that is committed, and everybody when the group ends.
-   What it says may be lost.
+1. The leader tells whom it has removed, when that is committed. What it says may be lost.
 2. A member that knows no leader asks every node it knows of, each `LONELY_TICKS`.
 3. A node that has the group in its list of dropped ones says so: that is for good (`ended`). It
    also tells members of which it does not know that they know, at once and every `TELL_TICKS`. Who
-   is told answers (`EndKnown`), whether it had the group or not. When all have, it is struck off.
+   is told answers (`EndKnown`), whether it had the group or not. When all have, it may be struck
+   off. Nobody says one or the other before its own end of it is durable, and a leader nothing else
+   afterwards: what it sent before would else begin the group anew where it has been struck off.
 4. A leader whose configuration is committed, and some entry of its term too, tells one who is not
    in it. Nobody else does: a member that lags may not know yet of one that was added.
 

@@ -290,12 +290,13 @@ class RaftNode:
         if isinstance(message, EndKnown):
             self._end_known(key, sender)
         elif isinstance(message, MemberGone):
-            if group is not None and group.believes(message):
-                with self._guarded():
+            with self._guarded():
+                if group is not None and group.believes(message):
                     self._give_back(group, ended=message.ended)
-            if message.ended:
-                self.transport.send(key, EndKnown(node, sender, 0))
-                self._end_known(key, sender)
+                if message.ended:
+                    # Not if that has failed: who knows is not told of it again.
+                    self.transport.send(key, EndKnown(node, sender, 0))
+                    self._end_known(key, sender)
         elif key in self.identity.dropped:
             self.transport.send(key, MemberGone(node, sender, 0, 0, ended=True))
         else:

@@ -73,6 +73,7 @@ class GroupSegments:
         self._directory = directory
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
+        self._open_max = OPEN_FILES_MAX
         self.spans: tuple[Span, ...] = ()
         self.last_number = 0
         """The highest that was given out, also if nothing counts of that segment any more."""
@@ -193,7 +194,7 @@ class GroupSegments:
             replaced = self._open.pop(ref.name, None)
             self._open[ref.name] = ref, segment
             oldest = None
-            if len(self._open) > OPEN_FILES_MAX:
+            if len(self._open) > self._open_max:
                 oldest = self._open.popitem(last=False)[1]
         for each in (replaced, oldest):
             if each is not None:
@@ -207,5 +208,6 @@ class GroupSegments:
                 found[1].close()
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files; whoever is reading closes its own when it is done."""
+        self._open_max = 0
         self._close(list(self._open))

@@ -262,7 +262,8 @@ class Wal:
         except BaseException:
             file.close()
             raise
-        self._number, self._file, self._numbers = number, file, numbers
+        # In this order: see `closed_number`.
+        self._file, self._number, self._numbers = file, number, numbers
         self._size, self._sequence = len(data), 1 if round_.records else 0
 
     def _roll(self) -> list[WalEvent]:
@@ -281,8 +282,13 @@ class Wal:
 
     @property
     def closed_number(self) -> int:
-        """Nothing is written any more to files up to this number."""
-        return self._number if self._file is None else self._number - 1
+        """Nothing is written any more to files up to this number.
+
+        Another thread may begin a file meanwhile. It changes the number last, so that one that was
+        read before is of a file that is closed, or one too low.
+        """
+        number = self._number
+        return number if self._file is None else number - 1
 
     def remove(self, number: int) -> None:
         """Files up to this number are not needed any more: all they held is in segments."""

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.fs import LocalFileSystem
+from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.raft import membership
+from lithify.raft.core import Heartbeat
 from lithify.raft.identity import Identity
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
+from lithify.raft.membership import MemberQuery
+from lithify.raft.names import key_of
 from lithify.raft.operations import Operation, Refused
 from tests.unit.raft.test_node import client_of, running, settings
 from tests.unit.raft.test_watching import until
@@ -22,11 +25,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lithify.raft.client import RaftClient
-    from lithify.raft.node import RaftNode
+    from lithify.raft.node import NodeSettings, RaftNode
 
 
 def directories(tmp_path: Path, node: str) -> list[str]:
     return sorted(each.name.partition("@")[0] for each in (tmp_path / node / "groups").iterdir())
+
+
+def awaited(*nodes: RaftNode) -> list[list[str]]:
+    """Of each group that is no more, who has not said that it knows."""
+    return [names for node in nodes for names in node.identity.dropped.values() if names]
 
 
 async def three(stack: AsyncExitStack, tmp_path: Path) -> tuple[dict[str, RaftNode], RaftClient]:
@@ -54,8 +62,7 @@ def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Pat
             with pytest.raises(Refused, match="there is no group 'orders'"):
                 await kv.get(b"k")
             await until(lambda: not any("orders" in directories(tmp_path, name) for name in nodes))
-            # All know of it, so that none has to remember.
-            await until(lambda: not any(node.identity.dropped for node in nodes.values()))
+            await until(lambda: not awaited(*nodes.values()))
             async with client_of(nodes["n1"]) as first:
                 await first.ask_json("orders", Operation.CREATE, members=list(nodes))
             assert (await kv.get(b"k")).outcome is Outcome.ABSENT
@@ -84,20 +91,17 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
             client = await stack.enter_async_context(client_of(*given.values()))
             await client.ask_json("orders", Operation.DROP)
             await until(lambda: all("orders" not in node.groups for node in given.values()))
-            waiting = [["n3"], ["n3"]]
-            await until(
-                lambda: [w for n in given.values() for w in n.identity.dropped.values()] == waiting
-            )
+            await until(lambda: awaited(*given.values()) == [["n3"], ["n3"]])
             peers = {name: str(node.transport.address) for name, node in given.items()}
             book: dict[str, Any] = {"peers": peers}
             third = await stack.enter_async_context(running(settings(tmp_path, "n3", **book)))
             await until(lambda: "orders" not in third.groups)
             await until(lambda: "orders" not in directories(tmp_path, "n3"))
             assert address != given["n1"].transport.address
-            everyone = [*given.values(), third]
-            await until(lambda: not any(node.identity.dropped for node in everyone))
+            await until(lambda: not awaited(*given.values(), third))
         for name in ("n1", "n2", "n3"):
-            assert '"dropped": {}' in (tmp_path / name / "NODE").read_text()
+            identity = Identity(LocalFileSystem(), str(tmp_path / name), name, "raft")
+            assert list(identity.dropped.values()) == [[]]
 
     asyncio.run(story())
 
@@ -121,26 +125,29 @@ def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
     monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
     monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
 
+    async def drop(first: RaftNode, client: RaftClient, given: NodeSettings) -> None:
+        fs = Refusing()
+        async with running(given, fs=fs) as second:
+            await until(lambda: first.transport.connected == ["n2"])
+            await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            await until(lambda: "orders" in second.groups)
+            fs.refuses = True
+            await client.ask_json("orders", Operation.DROP)
+            await until(second._failed.done)
+
     async def story() -> None:
         async with AsyncExitStack() as stack:
             first = await stack.enter_async_context(running(settings(tmp_path, "n1")))
-            peers = {"n1": str(first.transport.address)}
             client = await stack.enter_async_context(client_of(first))
+            peers = {"n1": str(first.transport.address)}
             given = settings(tmp_path, "n2", join=True, peers=peers)
-            fs = Refusing()
             with pytest.raises(OSError, match="no space left"):
-                async with running(given, fs=fs) as second:
-                    await until(lambda: first.transport.connected == ["n2"])
-                    await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
-                    await until(lambda: "orders" in second.groups)
-                    fs.refuses = True
-                    await client.ask_json("orders", Operation.DROP)
-                    await until(second._failed.done)
+                await drop(first, client, given)
             await until(lambda: "orders" not in first.groups)
-            assert list(first.identity.dropped.values()) == [["n2"]]
+            assert awaited(first) == [["n2"]]
             second = await stack.enter_async_context(running(given))
             await until(lambda: "orders" not in second.groups)
-            await until(lambda: not first.identity.dropped and not second.identity.dropped)
+            await until(lambda: not awaited(first, second))
 
     asyncio.run(story())
 
@@ -161,14 +168,53 @@ def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
         async with AsyncExitStack() as stack:
             first = await stack.enter_async_context(running(settings(tmp_path, "n1")))
             peers = {"n1": str(first.transport.address)}
-            for name, left in (("n2", ["n3"]), ("n3", None)):
-                assert key in first.identity.dropped
+            for name, left in (("n2", ["n3"]), ("n3", [])):
                 given = settings(tmp_path, name, join=True, peers=peers)
                 await stack.enter_async_context(running(given))
-                await until(lambda left=left: first.identity.dropped.get(key) == left)
-        assert '"dropped": {}' in (tmp_path / "n1" / "NODE").read_text()
+                await until(lambda left=left: first.identity.dropped[key] == left)
+        identity = Identity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
+        assert identity.dropped == {key: []}
 
     asyncio.run(story())
+
+
+def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path: Path) -> None:
+    """It was cut off before its removal; what it sends comes when all others have forgotten."""
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            nodes, client = await three(stack, tmp_path)
+            first, second, third = nodes.values()
+            key = key_of(first.groups["orders"].name)
+            await client.ask_json("orders", Operation.CHANGE, change="-n3")
+            await client.ask_json("orders", Operation.DROP)
+            await until(lambda: "orders" not in {**first.groups, **second.groups, **third.groups})
+            await until(lambda: not awaited(first, second))
+            heard: list[Any] = []
+            for node in (first, second):
+                third.transport.send(key, Heartbeat("n3", node.identity.node, 7, 0, 0))
+                third.transport.send(key, MemberQuery("n3", node.identity.node, 7))
+            third._heard_of_members = lambda *given: heard.append(given)  # type: ignore[method-assign]
+            await until(lambda: len(heard) == 2)
+            assert "orders" not in {**first.groups, **second.groups}
+
+    asyncio.run(story())
+
+
+def test_the_oldest_groups_of_whose_end_all_know_are_struck_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lithify.raft.identity.KNOWN_MAX", 2)
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    identity = Identity(fs, "d", "n1", "raft")
+    for key, others in (("a", []), ("b", ["n2"]), ("c", []), ("d", [])):
+        identity.begin(key, ["n1"])
+        identity.drop(key, list(others))
+    assert identity.dropped == {"b": ["n2"], "c": [], "d": []}
+    identity.end_known("b", "n3")
+    identity.end_known("b", "n2")
+    assert Identity(fs, "d", "n1", "raft").dropped == {"c": [], "d": []}
 
 
 def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: Path) -> None:

@@ -48,16 +48,26 @@ def test_a_segment_is_read_while_the_next_file_is_appended_to_it(
     storage.settle(rolled, storage.flush(rolled))
 
     def cut_off(file: File, footer: SegmentFooter) -> BlockIndex:
+        monkeypatch.undo()
         appender = SegmentAppender.reopen(fs, own.directory, 1, storage.limits)
         assert appender is not None
         appender.append([Entry(2, 1, b"y" * 100)])
         appender.abandon()
         return read_blocks(file, footer)
 
-    with monkeypatch.context() as patch:
-        calls = [cut_off]
-        patch.setattr(
-            segment, "read_blocks", lambda *given: (calls.pop() if calls else read_blocks)(*given)
-        )
-        (found,) = own.log.read([1])
+    monkeypatch.setattr(segment, "read_blocks", cut_off)
+    (found,) = own.log.read([1])
     assert found.payload == b"x"
+
+
+def test_who_reads_while_a_group_is_forgotten_leaves_no_file_open() -> None:
+    """An open file would keep its bytes on disk for as long as the process runs."""
+    storage = RaftStorage(MemoryFileSystem(), "d")
+    log = storage.create("a").log
+    log.append([Entry(1, 1, b"x")])
+    (rolled,) = (event for event in storage.wal.roll() if isinstance(event, Rolled))
+    storage.settle(rolled, storage.flush(rolled))
+    with log.segments._use(log.segments.spans[0].ref) as file:
+        storage.forget("a")
+        assert file.read([1])[1].payload == b"x"
+    assert not log.segments._open

@@ -262,3 +262,26 @@ def test_what_a_refused_write_has_left_is_cut_off() -> None:
     assert inner.stat(f"wal/{wal_name(1)}").size == size
     assert wal.flush() == [Written("a", 1, 2, 2, 1, 2)]
     assert len(reopened(inner.crash_clone(Random(1)))["a"]) == 2
+
+
+class Watched(Wal):
+    """Has somebody look which files are closed whenever something changes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in {"_file", "_number"} and hasattr(self, "_number"):
+            self.seen.append(self.closed_number)
+
+    def __init__(self, fs: FaultyFileSystem) -> None:
+        self.seen: list[int] = []
+        super().__init__(fs, "wal", LiveStates())
+
+
+def test_a_file_that_is_begun_after_a_refusal_is_never_taken_for_closed() -> None:
+    """A snapshot that is installed just then would say that nothing in it counts."""
+    wal = Watched(FaultyFileSystem(MemoryFileSystem(), [Fault("fdatasync", "*", kind="ENOSPC")]))
+    wal.append("a", entries(1), 0)
+    assert isinstance(wal.flush()[0], WriteRefused)
+    assert wal.closed_number == 1
+    assert wal.flush() == [Written("a", 1, 1, 1, 0, 2)]
+    assert max(wal.seen) == 1
