@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from lithify.compaction.copying import measure_live
 from lithify.compaction.plan import human_bytes
 from lithify.compaction.policies import Limits
 from lithify.compaction.report import Cause
-from lithify.compaction.rewrite import measure_live
 from lithify.compaction.rule import Judgement, Question
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.fs import LocalFileSystem

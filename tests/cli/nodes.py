@@ -64,11 +64,9 @@ class Served:
 
 
 @contextmanager
-def served(
-    data: Path, *options: str, stderr: int | None = None, **environ: str
-) -> Iterator[Served]:
-    """A node that is gone when the block ends; its log goes to a file unless told."""
-    with closing(Served(data, *options, stderr=stderr, **environ)) as node:
+def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
+    """A node that is gone when the block ends."""
+    with closing(Served(data, *options, **environ)) as node:
         yield node
 
 

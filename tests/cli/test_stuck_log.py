@@ -6,13 +6,14 @@ import fcntl
 import os
 import signal
 import socket
+from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
 import pulsar
 
-from tests.cli.nodes import served
+from tests.cli.nodes import Served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def test_a_node_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     try:
-        with served(tmp_path, stderr=writing) as node:
+        with closing(Served(tmp_path, stderr=writing)) as node:
             for _ in range(STRANGERS):
                 be_strange(node.pulsar)
             with httpx.Client(base_url=node.http, timeout=20) as http:
@@ -51,7 +52,7 @@ def test_a_node_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
 
 def test_no_line_is_lost_where_there_is_room_nor_at_the_end(tmp_path: Path) -> None:
     reading, writing = os.pipe()
-    with served(tmp_path, stderr=writing) as node, open(reading, "rb") as log:
+    with closing(Served(tmp_path, stderr=writing)) as node, open(reading, "rb") as log:
         os.close(writing)
         for _ in range(STRANGERS):
             be_strange(node.pulsar)
