@@ -66,7 +66,7 @@ class Served:
 @contextmanager
 def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
     """A node that is gone when the block ends."""
-    with closing(Served(data, *options, **environ)) as node:
+    with closing(Served(data, *options, stderr=None, **environ)) as node:
         yield node
 
 
