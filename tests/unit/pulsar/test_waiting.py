@@ -70,9 +70,10 @@ class WatchedFileSystem(FaultyFileSystem):
             assert self.go.wait(PATIENCE_S)
 
     def hold(self, part: str) -> None:
-        self.held = part
         self.holding.clear()
         self.go.clear()
+        # Last: another thread may be held from here on.
+        self.held = part
 
     def let_go(self) -> None:
         self.held = ""
