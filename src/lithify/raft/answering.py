@@ -170,8 +170,8 @@ class Answering:
         change = ConfChange.parse("joint:" + ",".join(f"+{member}" for member in others))
 
         def changed(result: requests.Result) -> None:
-            if isinstance(result, Dropped):
-                # It does not lead yet: its own vote has to be durable first.
+            if isinstance(result, Dropped) and node.groups.get(name) is group:
+                # It does not lead yet, or the others have not heard of the group.
                 asyncio.get_running_loop().call_later(AGAIN_S, propose)
             elif isinstance(result, requests.Answer):
                 done(_reply({"group": name, "members": members}))

@@ -148,7 +148,7 @@ class Proposals:
             start = stop
         for change, done in changes:
             try:
-                index = core.propose_end() if change is None else core.propose_change(change)
+                index = core.propose_end() if change is None else _propose_change(core, change)
             except LithifyError as error:
                 done(error)
             else:
@@ -218,6 +218,15 @@ class Proposals:
                 run.tell(min(run.stop, stop), OutcomeUnknown(self._group, run.told))
         self._waiting = deque(run for run in self._waiting if run.told < run.stop)
         self._cut = [run for run in self._cut if run.told < run.stop]
+
+
+def _propose_change(core: RaftCore, change: ConfChange) -> int:
+    """Append a change; if another has to come before it, that one, and ask to be asked again."""
+    first = core.prepared(change)
+    index = core.propose_change(first)
+    if first is not change:
+        raise ProposalDropped(DropReason.NOT_HEARD, core.status().leader)
+    return index
 
 
 def _decide(run: _Run, index: int, term: int, replies: list[bytes], leader: str) -> None:

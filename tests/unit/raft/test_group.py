@@ -428,8 +428,12 @@ def test_members_come_and_go() -> None:
     members = Members("n1", joining=["n2", "n3"])
     members.elect("n1")
     members.put("n1", b"k", b"v")
-    assert isinstance(members.change("n1", "+n2,+n3"), Answer)
+    result = members.change("n1", "+n2,+n3")
+    assert isinstance(result, ProposalDropped)
+    assert result.reason is DropReason.NOT_HEARD
     members.tick(3)
+    assert members["n1"].group.overview()["members"] == "voters n1, learners n2 n3"
+    assert isinstance(members.change("n1", "+n2,+n3"), Answer)
     assert isinstance(members.change("n1", "-n2"), Answer)
     members.put("n1", b"k", b"w")
     assert members.get("n3", b"k") == b"w"

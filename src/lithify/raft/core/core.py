@@ -104,6 +104,10 @@ class RaftCore:
         """Append a change of members; its index."""
         return self._leader(ProposalDropped).propose_change(change)
 
+    def prepared(self, change: ConfChange) -> ConfChange:
+        """What to propose first, so that nobody has to be elected by those who know nothing."""
+        return self._leader(ProposalDropped).prepared(change)
+
     def propose_end(self) -> int:
         """Append the end of the group; its index. Nothing behind it is to be applied."""
         return self._leader(ProposalDropped).propose_end()

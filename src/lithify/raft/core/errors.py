@@ -43,6 +43,7 @@ class DropReason(StrEnum):
     TRANSFERRING = "leadership is being handed over"
     CHANGE_IN_FLIGHT = "a change of members is not finished"
     TERM_NOT_COMMITTED = "the leader has not committed an entry of its term yet"
+    NOT_HEARD = "too few of those who would be voters have heard of the group yet"
     NOT_A_VOTER = "only a voter can lead"
 
 

@@ -10,7 +10,7 @@
    the others may have elected somebody else by then.
 5. A change of members is in force at once. When it is committed, a joint configuration is left,
    and a leader that is no voter any more steps down. Who was removed is sent entries until then, so
-   that it learns of it.
+   that it learns of it. Who joins may have to listen first (`prepared`).
 6. While it hands over, it takes no proposals. When the target has its whole log, it is told to
    campaign. If nothing happens within an election timeout, the leader goes on.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
 from lithify.raft.core.confchange import changed
-from lithify.raft.core.config import ConfChange
+from lithify.raft.core.config import Change, ConfChange, Op
 from lithify.raft.core.errors import (
     Compacted,
     DropReason,
@@ -142,6 +142,25 @@ class Leader(RoleState):
             # A change that a predecessor has begun may still turn up as committed.
             raise ProposalDropped(DropReason.TERM_NOT_COMMITTED, engine.node)
         return self._append([changed(config, change).encode()], EntryKind.CONFIG).start
+
+    def prepared(self, change: ConfChange) -> ConfChange:
+        """The change, or one that has to come before it.
+
+        A change is in force at once, and a node begins a group when a leader speaks to it, never
+        for a vote. If this one stopped before enough of the new voters had heard of the group,
+        nobody could be elected any more. So they are learners until they have.
+        """
+        engine, config = self.engine, self.engine.members.config
+        if config.joint:
+            return change
+        after = changed(config, change)
+        knows = {peer for peer, progress in self.progress.items() if progress.match}
+        if after.voters <= config.voters or has_quorum(after, knows | {engine.node}):
+            return change
+        new = sorted(after.voters - config.members)
+        if not new:
+            raise ProposalDropped(DropReason.NOT_HEARD, engine.node)
+        return ConfChange(tuple(Change(Op.LEARNER, name) for name in new))
 
     def propose_end(self) -> int:
         """Append the end of the group; its index."""
