@@ -27,7 +27,7 @@ test: setup  ## run the tests
 	$(BIN)/python -m pytest
 
 test-slow: setup  ## run also the tests that take minutes
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "slow or not slow" -o faulthandler_timeout=1800
 
 SECONDS ?= 60
 fuzz: setup  ## change conversations of the corpus and play them to sessions, for SECONDS=60

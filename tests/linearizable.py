@@ -7,14 +7,23 @@ effect at any time after their call, or not at all.
 The search takes operations one after the other. Only those can come next that were called before
 the first return among those that are left. (operations taken, value) is remembered, so no situation
 is looked at twice. Fast if few operations overlap, as in histories of a few hundred.
+
+Operations without an answer, each of which may come anywhere or nowhere, would make that endless if
+there are dozens. So less is looked at, none of which could explain more:
+
+- Values that no answer and no comparison is about are as good as one.
+- Of operations without an answer that do the same, the one that was called first is taken first.
+- Of situations that differ only in that one has taken more of them, the other is enough.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 __all__ = ["Op", "explain", "is_linearizable"]
+
+UNTOLD = b"a value that nobody tells of"
 
 
 @dataclass
@@ -47,25 +56,35 @@ class Op:
 
 def is_linearizable(ops: list[Op]) -> bool:
     """Can all answers be explained?"""
-    ops = sorted((op for op in ops if op.kind != "get" or op.returned != inf), key=_by_call)
+    told = {op.answer for op in ops if op.kind == "get"} | {op.expected for op in ops}
+    ops = [
+        op if op.value in told else replace(op, value=UNTOLD)
+        for op in sorted(ops, key=_by_call)
+        if op.kind != "get" or op.returned != inf
+    ]
     answered = sum(1 << place for place, op in enumerate(ops) if op.returned != inf)
     stack: list[tuple[int, bytes | None]] = [(0, None)]
-    seen = set(stack)
+    seen: dict[tuple[int, bytes | None], list[int]] = {(0, None): [0]}
     while stack:
         taken, value = stack.pop()
         if taken & answered == answered:
             return True
-        left = [place for place in range(len(ops)) if not taken >> place & 1]
-        first_return = min(ops[place].returned for place in left)
-        for place in left:
-            op = ops[place]
+        left = [op_place for op_place in enumerate(ops) if not taken >> op_place[0] & 1]
+        first_return = min(op.returned for _, op in left)
+        tried: set[tuple[str, bytes | None, bytes | None]] = set()
+        for place, op in left:
             if op.called > first_return:
                 break
             fits, then = op.run(value)
-            situation = (taken | 1 << place, then)
-            if fits and situation not in seen:
-                seen.add(situation)
-                stack.append(situation)
+            if op.returned == inf:
+                does = op.kind, op.expected, op.value
+                fits = then != value and does not in tried
+                tried.add(does)
+            after = taken | 1 << place
+            others = seen.setdefault((after & answered, then), [])
+            if fits and not any(other & after == other for other in others):
+                others.append(after)
+                stack.append((after, then))
     return False
 
 

@@ -17,6 +17,7 @@ import uvicorn
 import lithify
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     import signal
@@ -42,8 +43,9 @@ class Served:
             env=os.environ | environ,
         )
         assert self.process.stdout is not None
-        self.pulsar = self.process.stdout.readline().removeprefix("pulsar").strip()
-        self.http = self.process.stdout.readline().removeprefix("http").strip()
+        with at_most(PROCESS_S_MAX, self.process.kill):
+            self.pulsar = self.process.stdout.readline().removeprefix("pulsar").strip()
+            self.http = self.process.stdout.readline().removeprefix("http").strip()
         assert self.http, (self.process.communicate(), self.logged())
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:

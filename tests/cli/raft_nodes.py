@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.client import RaftClient
 from lithify.raft.operations import Address, Operation
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     import signal
@@ -63,7 +64,8 @@ class RaftProcess:
     def await_ready(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        with at_most(PROCESS_S_MAX, self.process.kill):
+            line = self.process.stdout.readline()
         assert line == f"raft  {self.address}\n", self.errors.read_text()
 
     def signal(self, number: signal.Signals) -> None:

@@ -24,6 +24,7 @@ from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
 from tests.cli.nodes import COMMAND
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.linearizable import Op, explain, is_linearizable
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,9 @@ def served(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield process, process.stdout.readline().removeprefix("raft").strip()
+            with at_most(PROCESS_S_MAX, process.kill):
+                line = process.stdout.readline()
+            yield process, line.removeprefix("raft").strip()
         finally:
             process.kill()
 

@@ -16,6 +16,7 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import MayHaveHappened
 from tests.cli.nodes import COMMAND
 from tests.cli.raft_nodes import Cluster, leader_of, raft_cluster
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,10 +91,12 @@ def test_changes_are_printed_as_they_happen(tmp_path: Path) -> None:
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            found = [json.loads(process.stdout.readline()) for _ in range(2)]
+            with at_most(PROCESS_S_MAX, process.kill):
+                found = [json.loads(process.stdout.readline()) for _ in range(2)]
             assert [each["change"] for each in found] == ["reset", "put"]
             asyncio.run(put(cluster))
-            found = [json.loads(process.stdout.readline()) for _ in range(3)]
+            with at_most(PROCESS_S_MAX, process.kill):
+                found = [json.loads(process.stdout.readline()) for _ in range(3)]
             shown = [(each["change"], each["key"], each.get("value")) for each in found]
             assert shown == [
                 ("put", "a/1", "red"),

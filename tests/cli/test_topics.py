@@ -15,6 +15,7 @@ import lithify
 from lithify.cli.main import app
 from lithify.topics.subscription import SubscriptionType
 from tests.cli.nodes import COMMAND, served
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +182,8 @@ def follow(url: str) -> Iterator[subprocess.Popen[str]]:
 
 def next_value(following: subprocess.Popen[str]) -> Any:
     assert following.stdout is not None
-    return json.loads(following.stdout.readline())["value"]
+    with at_most(PROCESS_S_MAX, following.kill):
+        return json.loads(following.stdout.readline())["value"]
 
 
 def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """A serving node is killed with SIGKILL while a run that was asked for over HTTP is going on.
 
-It is killed while groups are copied, and when all are copied and the manifest is about to be
-replaced. Each time the next node takes the run up where it stopped: what the journal has is used,
-nothing is in the result twice, and every blob answers as it did before, also while this goes on.
+It is killed while groups are copied, and when all are copied and the manifest is being replaced.
+Each time the next node takes the run up where it stopped: what the journal has is used, nothing is
+in the result twice, and every blob answers as it did before, also while this goes on.
+
+From the last copy to the end of a run it is a few milliseconds, and whoever looks for them from
+another process may come too late on a busy machine. Then the story is told from its beginning.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import random
 import signal
 import time
+from contextlib import suppress
+from functools import wraps
 from typing import TYPE_CHECKING
 
 import httpx
@@ -18,11 +23,12 @@ import pytest
 import lithify
 from lithify.blobs.verify import verify_store
 from lithify.clock import SystemClock
-from lithify.compaction.journal import Journal, Phase, RunRecord
+from lithify.compaction.journal import Journal, RunRecord
 from lithify.fs import LocalFileSystem
 from lithify.log.manifest import read_manifest
 from lithify.pipeline.jobs import SMALL_WEIGHT
 from tests.cli.nodes import served
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +37,12 @@ if TYPE_CHECKING:
     from tests.cli.nodes import Served
 
 FS = LocalFileSystem()
+RUN_S_MAX = 120
+TELLINGS_MAX = 10
+
+
+class TooLate(Exception):
+    """A run was over before its node was killed."""
 
 
 class Photos:
@@ -67,17 +79,25 @@ class Photos:
         return {each: (answer.status_code, answer.content) for each, answer in found.items()}
 
     def journal(self) -> RunRecord | None:
-        return Journal(FS, self.directory).read()
+        try:
+            return Journal(FS, self.directory).read()
+        except FileNotFoundError:
+            return None  # The run has ended since it was looked whether there is one.
 
-    def kill_when(self, node: Served, what: Callable[[RunRecord], bool]) -> RunRecord:
+    def kill_when(
+        self, node: Served, http: httpx.Client, what: Callable[[RunRecord], bool]
+    ) -> RunRecord:
         """Kill the node as soon as its journal says this; what it says then."""
         while (record := self.journal()) is None or not what(record):
             assert node.process.poll() is None
+            if record is None and is_over(http):
+                raise TooLate
             # Often enough to be there before the next step, and the node needs the processor.
             time.sleep(0.0005)
         node.end(signal.SIGKILL)
         left = self.journal()
-        assert left is not None, "the run was over before the node was killed"
+        if left is None:
+            raise TooLate
         return left
 
     def check_end(self, run_id: str, expected: dict[str, tuple[int, bytes]]) -> None:
@@ -104,14 +124,32 @@ class Photos:
         return {name for name in FS.list(self.directory) if name.endswith(".seg")}
 
 
+def is_over(http: httpx.Client) -> bool:
+    """Has the run ended well? While nobody has taken it up it has not."""
+    found = http.get("/blobs/photos/compaction").json()
+    if found["status"] == "RUNNING" or "interrupted" in found["lastError"]:
+        return False
+    assert found["status"] == "SUCCESS", found
+    return True
+
+
 def finished(http: httpx.Client) -> None:
-    """When the run is over, which nobody may have taken up yet."""
-    while True:
-        found = http.get("/blobs/photos/compaction").json()
-        if found["status"] != "RUNNING" and "interrupted" not in found["lastError"]:
-            assert found["status"] == "SUCCESS", found
-            return
-        time.sleep(0.05)  # Nobody tells about the end of a run.
+    """When the run is over."""
+    wait_until(lambda: is_over(http), seconds=RUN_S_MAX, every_s=0.05)
+
+
+def in_time(story: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Have a story told again while it is too late for its point, each time in another place."""
+
+    @wraps(story)
+    def told(tmp_path: Path) -> None:
+        for number in range(TELLINGS_MAX):
+            with suppress(TooLate):
+                story(tmp_path / str(number))
+                return
+        raise AssertionError(f"{TELLINGS_MAX} runs were over before their nodes were killed")
+
+    return told
 
 
 def names(record: RunRecord) -> set[str]:
@@ -119,30 +157,32 @@ def names(record: RunRecord) -> set[str]:
 
 
 def is_copied(record: RunRecord) -> bool:
-    return record.phase is Phase.COMMIT
+    return len(record.targets) == len(record.groups)
 
 
+@in_time
 def test_a_node_that_is_killed_when_it_publishes_goes_on(tmp_path: Path) -> None:
     photos = Photos(tmp_path, segment_bytes=2**17, segments=24)
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         expected = photos.answers(http)
         assert http.post("/blobs/photos/compaction?policy=all").status_code == 202
-        copied = photos.kill_when(node, is_copied)
+        copied = photos.kill_when(node, http, is_copied)
     assert len(copied.targets) == len(copied.groups) > 1
     photos.check_end(copied.run_id, expected)
     assert names(copied) <= photos.segments(), "nothing was copied again"
 
 
 @pytest.mark.slow
+@in_time
 def test_a_node_that_is_killed_while_it_copies_uses_what_is_copied(tmp_path: Path) -> None:
     photos = Photos(tmp_path, segment_bytes=2**17, segments=24, write_bytes_per_s=500_000)
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         expected = photos.answers(http)
         assert http.post("/blobs/photos/compaction?policy=all").status_code == 202
-        copying = photos.kill_when(node, lambda run: 0 < len(run.targets) < len(run.groups))
+        copying = photos.kill_when(node, http, lambda run: 0 < len(run.targets) < len(run.groups))
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         assert photos.answers(http) == expected
-        copied = photos.kill_when(node, is_copied)
+        copied = photos.kill_when(node, http, is_copied)
     assert copied.run_id == copying.run_id
     assert copying.targets.items() <= copied.targets.items()
     photos.check_end(copied.run_id, expected)
@@ -150,6 +190,7 @@ def test_a_node_that_is_killed_while_it_copies_uses_what_is_copied(tmp_path: Pat
 
 
 @pytest.mark.slow
+@in_time
 def test_a_node_that_is_killed_in_a_job_of_spark_does_the_job_again(tmp_path: Path) -> None:
     # More than a node's worker does by itself, with targets of which some are there early.
     photos = Photos(tmp_path, segment_bytes=2**22, segments=48, write_bytes_per_s=30_000_000)
@@ -170,7 +211,7 @@ def test_a_node_that_is_killed_in_a_job_of_spark_does_the_job_again(tmp_path: Pa
     assert sum(s.live_bytes for s in killed.judged) > SMALL_WEIGHT
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         assert photos.answers(http) == expected
-        copied = photos.kill_when(node, is_copied)
+        copied = photos.kill_when(node, http, is_copied)
     photos.check_end(killed.run_id, expected)
     assert names(copied) <= photos.segments(), "nothing was copied again"
     # Whatever the old worker still wrote when the next node was there already is gone by now.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pty
 import random
+import select
 import signal
 import subprocess
 from collections import Counter
@@ -25,6 +26,7 @@ from lithify.topics.definitions import NamespaceDefinition
 from lithify.topics.names import Namespace
 from tests.cli.nodes import COMMAND
 from tests.crash.test_compaction_kill import ORDERS, fill, view
+from tests.patience import PROCESS_S_MAX
 from tests.topic_life import strays
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Command:
 
     def _read(self) -> bytes:
         """What is shown next; nothing once all that could show something have ended."""
+        changed, _, _ = select.select([self._terminal], [], [], PROCESS_S_MAX)
+        assert changed, "nothing is shown any more, and somebody is left who could"
         try:
             return os.read(self._terminal, 65536)
         except OSError:

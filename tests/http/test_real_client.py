@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import at_most
+
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 60
 
@@ -21,7 +23,8 @@ def test_a_client_with_an_http_address(tmp_path: Path) -> None:
     )
     with server:
         assert server.stdout is not None
-        _, port = server.stdout.readline().split()
+        with at_most(SECONDS_MAX, server.kill):
+            _, port = server.stdout.readline().split()
         client = subprocess.run(
             [sys.executable, "-m", "tests.http.client", f"http://127.0.0.1:{port}"],
             cwd=ROOT,
@@ -30,6 +33,7 @@ def test_a_client_with_an_http_address(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
         )
-        server.communicate(timeout=SECONDS_MAX)
+        with at_most(SECONDS_MAX, server.kill):
+            server.communicate()
     assert client.returncode == 0, client.stdout + client.stderr
     assert server.returncode == 0

@@ -29,11 +29,12 @@ import httpx
 import pulsar
 import pytest
 
+from tests.patience import PROCESS_S_MAX, at_most, wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-CASE_SECONDS_MAX = 100
 RECEIVE_MS = 10_000
 
 PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "schemas")}
@@ -47,16 +48,6 @@ STEPS = 300
 def say(word: str, rest: str = "") -> None:
     """Tell the test."""
     print(f"{SAID}{word} {rest}", flush=True)
-
-
-def wait_until(
-    condition: Callable[[], bool], *, seconds: float = 10, every_s: float = 0.01
-) -> None:
-    """Look until something is so that nobody tells us about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(every_s)
 
 
 def moment_ms() -> int:
@@ -125,7 +116,8 @@ class Server:
                 cwd=ROOT,
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        with at_most(PROCESS_S_MAX, self._process.kill):
+            line = self._process.stdout.readline()
         assert line.strip(), f"the broker did not start:\n{self.log}"
         self.port, self._http_port = map(int, line.split())
 
@@ -187,11 +179,12 @@ class Server:
         """The rest of the line in which a case says a word; the client prints others before."""
         assert process.stdout is not None
         printed = []
-        for line in process.stdout:
-            _, found, rest = line.strip().partition(f"{SAID}{word}")
-            if found:
-                return rest
-            printed.append(line)
+        with at_most(PROCESS_S_MAX, process.kill):
+            for line in process.stdout:
+                _, found, rest = line.strip().partition(f"{SAID}{word}")
+                if found:
+                    return rest
+                printed.append(line)
         pytest.fail(f"the client ended before it said {word!r}:\n{''.join(printed)}", pytrace=False)
 
     def tell(self, process: subprocess.Popen[str], word: str) -> None:
@@ -209,7 +202,7 @@ class Server:
         """Run a case to its end; what it printed."""
         return self.finish(self.start_case(function, **values))
 
-    def finish(self, process: subprocess.Popen[str], seconds: float = CASE_SECONDS_MAX) -> str:
+    def finish(self, process: subprocess.Popen[str], seconds: float = PROCESS_S_MAX) -> str:
         """Wait for a case; fails with its output if it failed."""
         try:
             output, _ = process.communicate(timeout=seconds)

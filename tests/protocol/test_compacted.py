@@ -10,13 +10,13 @@ import pytest
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
+from tests.patience import wait_until
 from tests.protocol.harness import (
     RECEIVE_MS,
     Case,
     in_client,
     moment_ms,
     nothing_comes,
-    wait_until,
 )
 from tests.protocol.raw import RawClient, Type
 

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.cli.nodes import Served, served
+from tests.patience import PROCESS_S_MAX, at_most
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "public/default/crowd"
@@ -47,7 +48,8 @@ class Crowd:
 
     def wait_until_ready(self) -> None:
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
+        with at_most(PROCESS_S_MAX, self.process.kill):
+            assert self.process.stdout.readline() == "ready\n"
 
     def end(self) -> Any:
         """What it has to say at the end."""

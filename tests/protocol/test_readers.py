@@ -6,6 +6,7 @@ from typing import Any
 
 import pulsar
 
+from tests.patience import wait_until
 from tests.protocol.harness import (
     Case,
     in_client,
@@ -13,7 +14,6 @@ from tests.protocol.harness import (
     numbers,
     receive_all,
     send_all,
-    wait_until,
 )
 
 

@@ -96,7 +96,8 @@ def produce_and_consume(case: Case, batched: bool) -> None:
             consumer.acknowledge(message)
             steps.add()
 
-    consuming = threading.Thread(target=consume)
+    # If something fails here, the process must not stay because of it.
+    consuming = threading.Thread(target=consume, daemon=True)
     consuming.start()
     while not steps.stop.is_set():
         producer.send_async(b"%d" % sent, taken_note(sent))

@@ -38,6 +38,7 @@ from lithify.topics.access import with_grant
 from lithify.topics.definitions import Definitions, NamespaceDefinition
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -311,7 +312,8 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
     clients = []
     try:
         assert node.stdout is not None
-        urls = [node.stdout.readline().split()[1] for _ in range(2)]
+        with at_most(PROCESS_S_MAX, node.kill):
+            urls = [node.stdout.readline().split()[1] for _ in range(2)]
         assert [url.partition(":")[0] for url in urls] == ["pulsar+ssl", "https"]
         for url in urls:
             # The second one looks topics up over HTTP.
@@ -331,7 +333,8 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
         for client in clients:
             client.end()
         node.terminate()
-        node.communicate()
+        with at_most(PROCESS_S_MAX, node.kill):
+            node.communicate()
     assert node.returncode == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.protocol.harness import wait_until
+from tests.patience import wait_until
 from tests.protocol.raw import RawClient, Type, send_frame
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from lithify.clock import SystemClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.topics.store import Topics, TopicSettings
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -275,8 +276,11 @@ def node(data: str) -> Iterator[str]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().split()[1]}"
-        process.communicate()
+        with at_most(PROCESS_S_MAX, process.kill):
+            _, port = process.stdout.readline().split()
+        yield f"http://127.0.0.1:{port}"
+        with at_most(PROCESS_S_MAX, process.kill):
+            process.communicate()
 
 
 def test_a_topic_is_written_and_read_while_its_node_serves_it(

@@ -45,6 +45,17 @@ def test_what_nobody_knows_may_have_happened_or_not() -> None:
     assert not is_linearizable([get(b"b", 0, 1), put(b"b", 2)])
 
 
+def test_dozens_of_which_nobody_knows_are_no_work_for_hours() -> None:
+    """Clients whose leader dies again and again, on a machine that is busy, leave that many."""
+    values = [b"%d" % number for number in range(40)]
+    unknown = [put(value, 0) for value in values]
+    gone = [Op("delete", 0) for _ in values]
+    assert not is_linearizable([*unknown, *gone, get(b"never written", 1, 2)])
+    seen = [get(value, 10 * place, 10 * place + 1) for place, value in enumerate(values, 1)]
+    assert is_linearizable([*unknown, *gone, *seen])
+    assert not is_linearizable([*unknown, *gone, *seen, get(values[0], 1000, 1001)])
+
+
 def test_a_comparison_that_was_done_excludes_another() -> None:
     assert is_linearizable([cas(None, b"a", 0, 5, True), cas(None, b"b", 0, 5, False)])
     assert not is_linearizable([cas(None, b"a", 0, 5, True), cas(None, b"b", 0, 5, True)])

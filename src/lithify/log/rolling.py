@@ -33,7 +33,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lithify.errors import LogClosed, PositionOutOfRange, WriteFailed
+from lithify.errors import LithifyError, LogClosed, PositionOutOfRange, WriteFailed
 from lithify.events import SegmentSealed, WriteRefused
 from lithify.log.commit import Tick
 from lithify.log.manifest import Manifest, SegmentRef
@@ -173,7 +173,9 @@ class Rolling:
         with self._write_lock:
             try:
                 self._check_usable()
-            except WriteFailed as refused:
+            except LogClosed:
+                raise  # Whoever closed it has told those who wait.
+            except LithifyError as refused:
                 # Nobody else would tell those who wait.
                 self._drop_unacknowledged(self._state.active, refused)
                 raise
@@ -219,7 +221,7 @@ class Rolling:
         if mark.entries and mark.end > active.visible[0]:
             active.visible = (mark.end, mark.last_position)
 
-    def _drop_unacknowledged(self, active: Active, failure: WriteFailed) -> None:
+    def _drop_unacknowledged(self, active: Active, failure: LithifyError) -> None:
         """After a failed fsync: back to what is durable, if that is what was promised."""
         if self.settings.durability is not Durability.ALWAYS:
             return
@@ -227,7 +229,7 @@ class Rolling:
         self._torn = True
         tick, self._tick = self._tick, Tick()
         tick.complete(failure)
-        with suppress(WriteFailed):
+        with suppress(LithifyError):
             self._check_usable()
 
     # --- rolling ----------------------------------------------------------------------------

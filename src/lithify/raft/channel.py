@@ -124,7 +124,9 @@ class Channel(asyncio.BufferedProtocol):
         """Hang up once everything that was sent has gone out."""
         self.reason = reason or self.reason
         self._flush()
-        if self._transport is not None:
+        # A second time would have the transport of TLS forget its connection: then nobody could
+        # abort it, and its end would not be told.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self, reason: str) -> None:

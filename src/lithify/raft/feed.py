@@ -40,6 +40,8 @@ class Inbox:
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
+        self.takes_all = False
+        """Is something waited for that stands behind what comes?"""
         self.over = False
         """Nothing more will come."""
 
@@ -56,7 +58,7 @@ class Inbox:
         self._waiting.append(data)
         self._bytes += len(data)
         self._changed.set()
-        if self.full:
+        if self.full and not self.takes_all:
             self._read_on(False)  # noqa: FBT003  (what it is called with is its name)
 
     def take(self) -> bytes:
@@ -122,7 +124,8 @@ class Feed:
 
         What is sent later than it was answered comes later.
         """
-        # Whatever stands before the answer has to be taken in.
+        # Whatever stands before the answer has to be taken in; the node bounds how much that is.
+        self._inbox.takes_all = True
         self._connection.channel.read_on(wanted=True)
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -130,6 +133,7 @@ class Feed:
         except TimeoutError:
             return None
         finally:
+            self._inbox.takes_all = False
             self._connection.channel.read_on(wanted=not self._inbox.full)
         if answer is None or answer.outcome != Outcome.DONE:
             return None

@@ -166,9 +166,8 @@ class Transport:
         for channel in channels:
             channel.close("the node stops")
         for channel in channels:
+            # Not the server's `wait_closed`: from Python 3.12 on it waits for whoever comes now.
             await channel.wait_closed(GOODBYE_S)
-        if self._server is not None:
-            await self._server.wait_closed()
 
     @property
     def connected(self) -> list[str]:
@@ -333,7 +332,10 @@ class _Link:
                 wait_s = WAIT_S_MIN
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together
+                # with the event, and `close` would wait for ever.
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             wait_s = min(2 * wait_s, WAIT_S_MAX)
 
     async def _stay_connected(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import LogClosed, WriteFailed
+from lithify.errors import DamagedFile, LogClosed, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.settings import LogSettings
 from tests.unit.log.helpers import LAZY, PATIENCE_S, Gate, Hook, contents, open_log
@@ -235,3 +235,23 @@ def test_a_task_is_told_when_even_the_repair_is_refused() -> None:
     fs.clear()
     position = log.append(b"next").result()
     assert contents(log) == {position: b"next"}
+
+
+def test_a_task_is_told_when_nobody_can_say_which_manifest_rules() -> None:
+    """A publish of unknown outcome, and then the manifest is damaged."""
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk)
+    log = open_log(fs, LARGE)
+
+    async def wait() -> int:
+        pending = log.append(b"waits")
+        fs.add(Fault("rename", "*MANIFEST*"))
+        fs.add(Fault("open_read", "*MANIFEST"))
+        with pytest.raises(WriteFailed, match="errno 5"):
+            log.publish(lambda manifest: manifest, "test")
+        with disk.open_append("/log/MANIFEST") as file:
+            file.overwrite(b"?", 0)
+        return await pending
+
+    with pytest.raises(DamagedFile, match="MANIFEST"):
+        asyncio.run(asyncio.wait_for(wait(), PATIENCE_S))

@@ -151,8 +151,7 @@ def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> No
             with pytest.raises(Refused, match="nobody here knows where node n2 is reached"):
                 await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
             two.transport.learn({"n1": str(one.transport.address)})
-            while "n2" not in one.transport.connected:
-                await asyncio.sleep(0.01)
+            await until(lambda: "n2" in one.transport.connected)
             await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
             orders = KvClient(client, "orders")
             await orders.put(b"a", b"1")
@@ -162,14 +161,15 @@ def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> No
             await client.ask_json("orders", Operation.CHANGE, change="+n3", book=book)
             await client.ask_json("orders", Operation.TRANSFER, to="n2")
             await client.ask_json("orders", Operation.CHANGE, change="-n1")
-            found = await client.ask_json("orders", Operation.MEMBERS)
-            while found["members"] != "voters n2 n3":
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(20):
                 found = await client.ask_json("orders", Operation.MEMBERS)
+                while found["members"] != "voters n2 n3":
+                    await asyncio.sleep(0.02)
+                    found = await client.ask_json("orders", Operation.MEMBERS)
             assert sorted(found["book"]) == ["n1", "n2", "n3"]
             async with client_of(three) as other:
                 assert (await KvClient(other, "orders").get(b"a")).value == b"1"
-            async with client_of(one) as first:
+            async with asyncio.timeout(20), client_of(one) as first:
                 seen = await first.ask_json("", Operation.OVERVIEW)
                 while len(seen["groups"]) > 1:
                     await asyncio.sleep(0.02)
@@ -189,8 +189,7 @@ def test_a_client_is_sent_to_the_leader_by_any_member(tmp_path: Path) -> None:
         ):
             book = {"n2": str(two.transport.address)}
             await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
-            while "default" not in two.groups or not two.groups["default"].leader:
-                await asyncio.sleep(0.01)
+            await until(lambda: "default" in two.groups and two.groups["default"].leader)
             async with client_of(two) as other:
                 index, _ = await other.ask("default", Operation.PROPOSE, b"")
                 assert index > 0

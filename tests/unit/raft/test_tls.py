@@ -31,7 +31,8 @@ async def running(directory: Path, tls: Tls, name: str = "n1") -> AsyncIterator[
     stop = asyncio.Event()
     ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(node.run(stop, ready.set_result))
-    await ready
+    ends: list[asyncio.Future[Any]] = [task, ready]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     try:
         yield node
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,30 @@ def test_a_peer_that_is_away_is_unreachable_until_it_comes() -> None:
                 await until(lambda: a.transport.connected == ["b"])
                 a.transport.send("orders", beat("a", "b"))
                 await until(lambda: again.heard)
+
+    asyncio.run(story())
+
+
+async def has_closed(node: Node) -> bool:
+    """Is it closed within a time that is long for it?"""
+    closing = asyncio.create_task(node.transport.close())
+    done, _ = await asyncio.wait({closing}, timeout=10)
+    return bool(done)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_node_stops_also_when_a_peer_comes_just_then(turns: int) -> None:
+    """Whoever waits to connect again is told by both, in the same turns of the loop."""
+
+    async def story() -> None:
+        a = Node("a")
+        await a.transport.start(HERE)
+        a.transport.learn({"b": "127.0.0.1:1"})
+        await until(partial(has_failed, a, "b"))
+        a.transport._links["b"].hurry()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await has_closed(a)
 
     asyncio.run(story())
 
@@ -255,7 +280,9 @@ def test_heartbeats_of_many_groups_are_one_frame() -> None:
             await asyncio.sleep(0)
             data = b""
             while b"g499" not in data:
-                data += await reader.read(2**20)
+                more = await reader.read(2**20)
+                assert more, "the connection has ended"
+                data += more
             start = data.index(b"g0") - 10
             size = frame_bytes(memoryview(data)[start:], 2**20)
             messages = decode_frame(memoryview(data)[start : start + size], "a", "b")
@@ -325,5 +352,28 @@ def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:
                 await until(partial(has_failed, node, "a"))
                 assert node.transport.connected == []
             assert sorted(a.identity.book) == ["b"], "nobody is known who was not let in"
+
+    asyncio.run(story())
+
+
+def test_a_node_stops_also_when_one_that_it_has_refused_is_reset_just_then(tmp_path: Path) -> None:
+    """The connection is closed twice then: by the refusal, and by the stop."""
+    authority = Authority(tmp_path, "ours")
+
+    async def story() -> None:
+        a = Node("a", tls=authority.tls("a"))
+        await a.transport.start(HERE)
+        context = authority.tls("b").context(server=False)
+        address = a.transport.address
+        _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+        # It does not hear the goodbye, so the connection is there until it is reset.
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        hello = Hello(WIRE_VERSION + 1, "raft", "", "", "{}")
+        writer.write(encode_frame([("", hello)]))
+        await until(lambda: any(channel.closed for channel in a.transport._channels))
+        at_once = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        asyncio.get_running_loop().call_soon(writer.transport.abort)
+        assert await has_closed(a)
 
     asyncio.run(story())

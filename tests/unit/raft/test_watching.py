@@ -184,6 +184,28 @@ def test_a_client_that_takes_nothing_costs_no_more_than_a_limit(
     asyncio.run(story())
 
 
+def test_rows_are_read_past_more_events_than_may_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand before the answer; who did not take them in would wait for it in vain."""
+    monkeypatch.setattr(feed, "INBOX_BYTES_MAX", 1000)
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            kv = KvClient(client, "default")
+            known = (await kv.put(b"k1", b"v1")).revision
+            await kv.put(b"k2", b"v2")
+            await kv.delete(b"k1")
+            async with aclosing(kv.watch(b"k", known)) as changes:
+                assert await some(changes, 1) == [known + 3]
+                large = [(b"k3", bytes(100_000) + b"%d" % number) for number in range(9)]
+                for key, value in large:
+                    await kv.put(key, value)
+                assert await some(changes, 10) == [(b"k2", b"v2"), *large]
+
+    asyncio.run(story())
+
+
 def test_a_leader_that_is_silent_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "QUIET_S", 0.05)
     monkeypatch.setattr(feed, "ANSWER_S", 0.2)
