@@ -149,7 +149,8 @@ def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWrite
     while True:
         try:
             path = f"{task.directory}/{name}"
-            return name, SegmentWriter.create(task.fs, path, header, exclusive=True)
+            writer = SegmentWriter.create(task.fs, path, header, exclusive=True, uncached=True)
+            return name, writer
         except FileExistsError:
             parsed = parse_name(task.target)
             name = segment_name(parsed.segment_id, parsed.attempt + secrets.token_hex(3))

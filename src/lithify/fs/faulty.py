@@ -320,10 +320,12 @@ class FaultyFileSystem:
         """Drop all rules. The dead stay dead."""
         self._injector.clear()
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> File:
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
         """Open to read and to append, creating it; `exclusive` refuses one that exists."""
         file = self._run(
-            "open_append", (path,), lambda: self.inner.open_append(path, exclusive=exclusive)
+            "open_append",
+            (path,),
+            lambda: self.inner.open_append(path, exclusive=exclusive, uncached=uncached),
         )
         return _FaultyFile(file, self._injector)
 

@@ -221,7 +221,7 @@ class MemoryFileSystem:
             if offset < len(inode.durable):
                 inode.durable[offset] ^= mask
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> File:
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:  # noqa: ARG002  there is no cache
         """Open to read and to append, creating it; `exclusive` refuses one that exists."""
         with self._disk.guard:
             slot = self._tree.find(path, follow=not exclusive)

@@ -235,11 +235,17 @@ class SegmentWriter:
 
     @classmethod
     def create(
-        cls, fs: FileSystem, path: str, header: SegmentHeader, *, exclusive: bool = False
+        cls,
+        fs: FileSystem,
+        path: str,
+        header: SegmentHeader,
+        *,
+        exclusive: bool = False,
+        uncached: bool = False,
     ) -> SegmentWriter:
         """Start a new file. A leftover of the same name is overwritten, or refused."""
         data = header.to_bytes()
-        file = fs.open_append(path, exclusive=exclusive)
+        file = fs.open_append(path, exclusive=exclusive, uncached=uncached)
         try:
             file.truncate(0)
             file.write(data)

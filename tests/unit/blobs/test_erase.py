@@ -272,8 +272,8 @@ class Spying(MemoryFileSystem):
 
     act: Callable[[], None] = staticmethod(lambda: None)
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> File:
-        file = super().open_append(path, exclusive=exclusive)
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
+        file = super().open_append(path, exclusive=exclusive, uncached=uncached)
         overwrite = file.overwrite
 
         def spied(data: Buffer, offset: int) -> None:

@@ -77,14 +77,14 @@ class Slow(MemoryFileSystem):
         self.erasing, self.deleting, self.removed = (threading.Event() for _ in range(3))
         self.order: list[str] = []
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> Any:
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> Any:
         if path.endswith(".seg") and threading.current_thread().name == "erase":
             self.erasing.set()
             assert self.deleting.wait(10)
             # A file that is removed under it would be removed now.
             self.removed.wait(0.2)
             self.order.append("erased")
-        return super().open_append(path, exclusive=exclusive)
+        return super().open_append(path, exclusive=exclusive, uncached=uncached)
 
     def remove(self, path: str) -> None:
         if path.endswith(".seg"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import random
 import resource
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +21,6 @@ from lithify.fs.local import COPY_CHUNK_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from lithify.checksum import Buffer
 
@@ -55,6 +57,84 @@ def test_a_write_that_does_not_fit_leaves_a_prefix_and_the_true_end(
         file.truncate(12)
         file.write(b"!")
     assert (tmp_path / "log").read_bytes() == b"acknowledged!"
+
+
+PAGE = 4096
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lithify.fs.uncached.STAGE_BYTES", PAGE)
+
+
+def is_direct(path: Path) -> bool:
+    """Does somebody here have the file open for writes past the page cache?"""
+    found = [
+        fcntl.fcntl(int(fd.name), fcntl.F_GETFL)
+        for fd in Path("/proc/self/fd").iterdir()
+        if os.path.realpath(fd) == str(path)
+    ]
+    return any(flags & os.O_DIRECT for flags in found)
+
+
+@pytest.mark.usefixtures("staged")
+def test_what_goes_past_the_cache_is_there_when_it_is_asked_for(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    data = random.Random(7).randbytes(3 * PAGE + 17)
+    path = tmp_path / "segment"
+    with fs.open_append(str(path), exclusive=True, uncached=True) as file:
+        file.truncate(0)
+        for first in range(0, len(data), 1000):
+            file.write(data[first : first + 1000])
+        assert file.size() == len(data)
+        assert path.stat().st_size >= 2 * PAGE
+        assert is_direct(path)
+        file.begin_sync()
+        assert is_direct(path)
+        file.fsync()
+        assert not is_direct(path)
+        assert path.read_bytes() == data
+        file.writev([b"and", b"more"])
+        assert file.pread(7, len(data)) == b"andmore"
+
+
+@pytest.mark.usefixtures("staged")
+def test_a_disk_that_is_full_is_told_of_once_also_past_the_cache(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    with fs.open_append(str(tmp_path / "segment"), uncached=True) as file:
+        file.write(b"x" * PAGE)
+        with largest_file(PAGE + 100), refused(errno.EFBIG):
+            file.write(b"y" * 3 * PAGE)
+        assert file.size() == os.stat(tmp_path / "segment").st_size
+
+
+@pytest.mark.usefixtures("staged")
+def test_a_file_system_or_disk_that_cannot_bypass_the_cache_does_not_have_to(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, control = os.pwrite, fcntl.fcntl
+    unfit = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def with_large_sectors(fd: int, data: Buffer, offset: int) -> int:
+        if control(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise unfit
+        return pwrite(fd, data, offset)
+
+    def without(fd: int, command: int, flags: int = 0) -> int:
+        if flags & os.O_DIRECT:
+            raise unfit
+        return control(fd, command, flags)
+
+    data = b"abc" * PAGE
+    monkeypatch.setattr(os, "pwrite", with_large_sectors)
+    with fs.open_append(str(tmp_path / "disk"), uncached=True) as file:
+        file.write(data)
+    monkeypatch.setattr(fcntl, "fcntl", without)
+    with fs.open_append(str(tmp_path / "system"), uncached=True) as file:
+        file.write(data)
+    assert (tmp_path / "disk").read_bytes() == (tmp_path / "system").read_bytes() == data
 
 
 def test_short_writes_and_reads_go_on_until_all_is_done(

@@ -51,8 +51,8 @@ class Meeting(MemoryFileSystem):
         self._created = count(1)
         self.threads: set[str] = set()
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> File:
-        file = super().open_append(path, exclusive=exclusive)
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
+        file = super().open_append(path, exclusive=exclusive, uncached=uncached)
         if path.endswith(".compacting") and next(self._created) <= 2:
             self.threads.add(threading.current_thread().name)
             self._meeting.wait(10)

@@ -41,8 +41,8 @@ class Metered(MemoryFileSystem):
     def open_read(self, path: str) -> Any:
         return MeteredFile(self, super().open_read(path))
 
-    def open_append(self, path: str, *, exclusive: bool = False) -> Any:
-        return MeteredFile(self, super().open_append(path, exclusive=exclusive))
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> Any:
+        return MeteredFile(self, super().open_append(path, exclusive=exclusive, uncached=uncached))
 
 
 class MeteredFile:
