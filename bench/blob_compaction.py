@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.compaction import session
-from bench.copying import Pair
+from bench.copying import Workers
 from bench.harness import Case
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
@@ -70,7 +70,7 @@ def compaction(directory: str, objects: int, segment_bytes: int) -> Iterator[Cas
     for path in halves:
         with open(path, "wb") as file:
             file.writelines(itertools.repeat(content, live_bytes // 2 // OBJECT_BYTES))
-    with Pair([["copy", f"{path}-copied", "1", path] for path in halves]) as copies:
+    with Workers([["copy", f"{path}-copied", "1", path] for path in halves]) as copies:
 
         def raw() -> float:
             os.sync()

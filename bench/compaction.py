@@ -6,13 +6,13 @@ warm: the round that does not count starts its workers. Data are those of `keyed
 view and all key indexes.
 
 The raw side of most rows is two processes, one for each core, that read every byte once, write as
-many bytes as are live once, and make them durable (`copying.py`). Other ways read Parquet files
-that have the same keys and values, whose making does not count, and write Parquet without fsync.
+many bytes as are live once, and make them durable (`copying.py`). Other ways (`queries.py`) read
+Parquet files that have the same keys and values, whose making does not count, and write Parquet
+without fsync.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import operator
@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.copying import Pair
+from bench.copying import Workers
 from bench.harness import Case
 from bench.keyed import KEY_BYTES, Load, fill, parquet_batches
 from bench.memory import Peak, watched
@@ -88,7 +88,7 @@ QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18)
 @cache
 def session() -> SparkSession:
     """The one of this process."""
-    return open_session("local[2,4]", preload=(*TOPIC_TASKS, *BLOB_TASKS), queries=True)
+    return open_session("local[2,4]", preload=(*TOPIC_TASKS, *BLOB_TASKS))
 
 
 class _Topic:
@@ -168,13 +168,13 @@ def _keyed(messages: int, batch: int = 1, codec: int = 0) -> Load:
 # --- the rows -----------------------------------------------------------------------------------
 
 
-def _two_copies(topic: _Topic) -> Pair:
+def _two_copies(topic: _Topic) -> Workers:
     """Two processes that copy as much as the last run of the topic kept."""
     paths, fraction = topic.paths(), str(topic.live_fraction)
     commands = [
         ["copy", f"{topic.directory}/raw{half}", fraction, *paths[half::2]] for half in (0, 1)
     ]
-    return Pair(commands)
+    return Workers(commands)
 
 
 def _against_copies(
@@ -211,46 +211,36 @@ def compact(directory: str, sizes: Sizes) -> Iterator[Case]:
 
 def compact_sql(directory: str, sizes: Sizes) -> Iterator[Case]:
     """What a user would otherwise write: a query over Parquet files."""
+    against = "Spark SQL, window over Parquet"
+    yield from _against_query("compact-sql", against, 10, "window", directory, sizes)
+
+
+def compact_duckdb(directory: str, sizes: Sizes) -> Iterator[Case]:
+    """The same with another engine, if it is installed."""
+    if importlib.util.find_spec("duckdb"):
+        against = "DuckDB, semi-join over Parquet"
+        yield from _against_query("compact-duckdb", against, 1.5, "semi-join", directory, sizes)
+
+
+def _against_query(
+    name: str, against: str, at_least: float, query: str, directory: str, sizes: Sizes
+) -> Iterator[Case]:
     source, target = f"{directory}/parquet", f"{directory}/result"
     load = _keyed(sizes.messages)
     parquet_batches(load, source)
+    command = [query, source, target]
+    with (
+        _topic(directory, load, sizes) as topic,
+        Workers([command], module="bench.queries") as workers,
+    ):
 
-    def fresh() -> str:
-        shutil.rmtree(target, ignore_errors=True)
-        os.mkdir(target)
-        os.sync()
-        return target
+        def raw() -> float:
+            os.sync()
+            return workers.run()
 
-    def window() -> float:
-        spark, out = session(), f"{fresh()}/window"
-        spark.conf.set("spark.sql.shuffle.partitions", "8")
-        began_s = time.perf_counter()
-        query = "row_number() OVER (PARTITION BY key ORDER BY seq DESC) AS place"
-        rows = spark.read.parquet(source).selectExpr("*", query)
-        rows.where("place = 1").drop("place").write.parquet(out)
-        return time.perf_counter() - began_s
-
-    def semi_join() -> float:
-        duckdb: Any = importlib.import_module("duckdb")
-        out = f"{fresh()}/duckdb.parquet"
-        with duckdb.connect(config={"threads": 2}) as connection:
-            began_s = time.perf_counter()
-            rows = f"read_parquet('{source}/*.parquet')"
-            newest = f"SELECT max(seq) FROM {rows} GROUP BY key"
-            query = f"SELECT * FROM {rows} WHERE seq IN ({newest})"
-            connection.execute(f"COPY ({query}) TO '{out}' (COMPRESSION uncompressed)")
-            return time.perf_counter() - began_s
-
-    with _topic(directory, load, sizes) as topic:
         what = f"first run over {topic.gigabytes:.1f} GB of messages of 1 KiB"
-        amount = topic.gigabytes
         ours = topic.compact_anew
-        against = "Spark SQL, window over Parquet"
-        yield Case("compact-sql", what, against, 10, amount, "GB", ours, window)
-        if importlib.util.find_spec("duckdb"):
-            against = "DuckDB, semi-join over Parquet"
-            name = "compact-sql (duckdb)"
-            yield Case(name, what, against, 1.5, amount, "GB", ours, semi_join)
+        yield Case(name, what, against, at_least, topic.gigabytes, "GB", ours, raw)
 
 
 def compact_next(directory: str, sizes: Sizes) -> Iterator[Case]:
@@ -344,7 +334,7 @@ def compact_packed(directory: str, sizes: Sizes) -> Iterator[Case]:
         with _topic(directory, load, sizes) as topic:
             ids = topic.ids()
             halves = [["recompress", topic.directory, *ids[half::2]] for half in (0, 1)]
-            with Pair(halves) as pair:
+            with Workers(halves) as pair:
                 yield Case(
                     name,
                     f"first run over {sizes.messages:,} messages of 1 KiB in batches of {BATCH}, "
@@ -413,4 +403,5 @@ CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {
     "compact-small": compact_small,
     "compact-keys": compact_keys,
     "compact-sql": compact_sql,
+    "compact-duckdb": compact_duckdb,
 }

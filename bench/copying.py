@@ -4,7 +4,7 @@
     recompress DIRECTORY ID…       open and compress again every batch of these segments of a log
 
 Each prepares itself, prints `ready`, and for each line it then reads does its work once and prints
-the seconds. `Pair` is two of them, side by side: one for each core.
+the seconds. `Workers` are some of them side by side, two for instance: one for each core.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lithify.topics.message import compress, decompress_as, parse_entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Pair"]
+__all__ = ["Workers", "serve"]
 
 PIECE_BYTES = 2**20
 
 
-class Pair:
-    """Two processes that share a job."""
+class Workers:
+    """Processes that share a job."""
 
-    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+    def __init__(self, commands: Sequence[Sequence[str]], module: str = "bench.copying") -> None:
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "bench.copying", *words],
+                [sys.executable, "-m", module, *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -56,7 +56,7 @@ class Pair:
                 process.kill()
 
     def run(self) -> float:
-        """Once; the seconds until both are done."""
+        """Once; the seconds until all are done."""
         began_s = time.perf_counter()
         for process in self._processes:
             assert process.stdin is not None
@@ -107,6 +107,7 @@ def recompress(found: Sequence[tuple[int, bytes, int]]) -> None:
 
 
 def serve(work: Callable[[], None], clean: Callable[[], None]) -> None:
+    """Work for each line that is read, and clean up after that."""
     print("ready", flush=True)
     for _ in sys.stdin:
         began_s = time.perf_counter()
