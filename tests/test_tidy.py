@@ -101,8 +101,6 @@ IMPURE_BUT = {
 
 TOUCHES_FILES = {
     "src/lithify/fs/local.py": "it is the local file system",
-    "src/lithify/fs/local_file.py": "it is a file of it",
-    "src/lithify/fs/uncached.py": "it is another one",
     "src/lithify/pipeline/java.py": "it makes a program for Spark to start, not data of a log",
 }
 FILE_MODULES = frozenset(("fcntl", "fileinput", "glob", "mmap", "pathlib", "shutil"))

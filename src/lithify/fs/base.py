@@ -2,7 +2,7 @@
 
 | class | module | for |
 |---|---|---|
-| `LocalFileSystem` | `local.py` | production: POSIX calls |
+| `LocalFileSystem` | `local.py` | production: POSIX calls, nothing buffered in Python |
 | `MemoryFileSystem` | `memory.py` | tests: knows what a power cut would leave, see `crash_clone` |
 | `FaultyFileSystem` | `faulty.py` | tests: wraps another one and fails where its rules say |
 
@@ -115,9 +115,8 @@ class FileSystem(Protocol):
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
         """Open to read and to append, creating it; `exclusive` refuses one that exists.
 
-        `uncached` is for a large file that is written from its beginning to its end, and thrown
-        away if that fails: an error may be about bytes of an earlier write, and others see all of
-        it only when it is synced.
+        Of an `uncached` one nothing that is written is to stay in memory: it is large, nobody is
+        known to read it soon, and what others read is worth more.
         """
 
     def open_read(self, path: str) -> File:

@@ -1,4 +1,21 @@
-"""The real file system: names and locks here, files in `local_file.py` and `uncached.py`.
+"""The real file system: POSIX calls, nothing buffered in Python.
+
+How an append works:
+
+1. The file is opened without O_APPEND and its end is asked for once. From then on the `File`
+   keeps the end itself, so that one append is one system call and `truncate` can move the end.
+2. `write` is one `pwrite` at the end, `writev` one `pwritev` for each 1024 buffers; of more than
+   `WRITE_BYTES_MAX` they make several. The end moves by what the kernel took. Where it took less
+   than asked, the rest follows in further calls.
+3. An error leaves the end behind the bytes that landed; the caller truncates.
+
+An `uncached` file is written with the same calls, and Linux is asked (RWF_DONTCACHE, from 6.14 on)
+to begin at once and to let go of the memory when the bytes are on disk. Where that is not known,
+such a file is one like others.
+
+Invariants: a closed `File` never uses its descriptor number again, which by then may belong to
+another file. Two append handles on one file overwrite each other; the layers above hold a `lock`.
+A `memoryview` handed to `write` is one of bytes: its length counts bytes.
 
 Called through the protocol in `base.py` by everything above `fs/`.
 """
@@ -6,23 +23,218 @@ Called through the protocol in `base.py` by everything above `fs/`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lithify.fs.base import FileStat
-from lithify.fs.local_file import CLOSED_FD, LocalFile
-from lithify.fs.uncached import UncachedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lithify.checksum import Buffer
     from lithify.fs.base import File, FileLock
 
 __all__ = ["LocalFileSystem"]
 
+IOV_MAX = 1024
+"""Buffers one `pwritev` may take; Linux's limit."""
+
+WRITE_BYTES_MAX = 2 << 20
+"""Of one call. For a larger one Linux takes pages of several megabytes at once, which are seldom at
+hand: in a virtual machine a write of 4 MiB took up to four times as long as two of 2 MiB."""
+
+RWF_DONTCACHE = 0x80
+
 COPY_CHUNK_BYTES = 1 << 20
 """Bytes held in memory at once where the kernel cannot copy by itself."""
+
+CLOSED_FD = (1 << 31) - 1
+"""A descriptor no process can have, so that every call with it gets EBADF; -1 makes Python raise
+`ValueError` for some calls."""
+
+_SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+"""Linux's; where there is none, `begin_sync` does nothing, and an error in it means nothing."""
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+_COPY_UNSUPPORTED = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+def _parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The buffers in parts that one call takes; one that is larger is a part of its own."""
+    part: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        if part and size + len(buffer) > WRITE_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(buffer)
+        size += len(buffer)
+    yield part
+
+
+class _LocalFile:
+    """One descriptor and, if it is for appending, the end of its file."""
+
+    __slots__ = ("_appends", "_end", "_fd", "_path")
+
+    def __init__(self, path: str, fd: int, *, appends: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._appends = appends
+        self._end = os.fstat(fd).st_size if appends else 0
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._end if self._appends else os.fstat(self._fd).st_size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        while len(data) < length:
+            more = os.pread(self._fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            count = os.preadv(self._fd, [view[filled:]], offset + filled)
+            if not count:
+                break
+            filled += count
+        return filled
+
+    def write(self, data: Buffer) -> None:
+        if len(data) > WRITE_BYTES_MAX:
+            self._write_on(data, 0)
+            return
+        written = os.pwrite(self._fd, data, self._end)
+        self._end += written
+        if written != len(data):
+            self._write_on(data, written)
+
+    def writev(self, buffers: Sequence[Buffer]) -> None:
+        for first in range(0, len(buffers), IOV_MAX):
+            batch = buffers if len(buffers) <= IOV_MAX else buffers[first : first + IOV_MAX]
+            size = sum(map(len, batch))
+            if size <= WRITE_BYTES_MAX:
+                self._writev(batch, size)
+                continue
+            for part in _parts(batch):
+                if len(part) == 1:
+                    self.write(part[0])
+                else:
+                    self._writev(part, sum(map(len, part)))
+
+    def _writev(self, buffers: Sequence[Buffer], size: int) -> None:
+        written = os.pwritev(self._fd, buffers, self._end)
+        self._end += written
+        if written != size:
+            # Rare (a signal, a disk about to be full), so joining costs nothing that matters.
+            self._write_on(b"".join(buffers), written)
+
+    def _write_on(self, data: Buffer, written: int) -> None:
+        rest = memoryview(data).cast("B")[written:]
+        while rest:
+            count = os.pwrite(self._fd, rest[:WRITE_BYTES_MAX], self._end)
+            self._end += count
+            rest = rest[count:]
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        rest = memoryview(data).cast("B")
+        if offset + len(rest) > self._end:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+        while rest:
+            count = os.pwrite(self._fd, rest, offset)
+            offset += count
+            rest = rest[count:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._end = size
+
+    def fsync(self) -> None:
+        os.fsync(self._fd)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def begin_sync(self) -> None:
+        if _sync_file_range is not None:
+            # All of the file: what is on disk already, or on its way, costs next to nothing.
+            _sync_file_range(self._fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, CLOSED_FD
+        if fd != CLOSED_FD:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def copy_from(self, source: _LocalFile, offset: int, length: int) -> int:
+        """Append in the kernel; the bytes it did, which is less where it cannot or will not."""
+        copied = 0
+        while copied < length:
+            try:
+                count = os.copy_file_range(
+                    source._fd,
+                    self._fd,
+                    length - copied,
+                    offset + copied,
+                    self._end,
+                )
+            except OSError as error:
+                if error.errno not in _COPY_UNSUPPORTED:
+                    raise
+                break
+            if not count:
+                break
+            copied += count
+            self._end += count
+        return copied
+
+
+class _UncachedFile(_LocalFile):
+    """A file of which nothing that is written is to stay in memory."""
+
+    __slots__ = ()
+
+    def write(self, data: Buffer) -> None:
+        self._write_on(data, 0)
+
+    def writev(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            self.write(buffer)
+
+    def _write_on(self, data: Buffer, written: int) -> None:
+        rest = memoryview(data).cast("B")[written:]
+        while rest:
+            count = self._put(rest[:WRITE_BYTES_MAX])
+            self._end += count
+            rest = rest[count:]
+
+    def _put(self, data: memoryview) -> int:
+        try:
+            return os.pwritev(self._fd, [data], self._end, RWF_DONTCACHE)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return os.pwrite(self._fd, data, self._end)
 
 
 class _LocalLock:
@@ -45,19 +257,12 @@ class LocalFileSystem:
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
         """Open to read and to append, creating it; `exclusive` refuses one that exists."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
-        fd = os.open(path, flags, 0o644)
-        if uncached:
-            try:
-                fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_DIRECT)
-            except OSError:
-                pass  # Not every file system can.
-            else:
-                return UncachedFile(path, fd)
-        return LocalFile(path, fd, appends=True)
+        kind = _UncachedFile if uncached else _LocalFile
+        return kind(path, os.open(path, flags, 0o644), appends=True)
 
     def open_read(self, path: str) -> File:
         """Open to read only."""
-        return LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), appends=False)
+        return _LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), appends=False)
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents, each durable in its own parent.
@@ -136,7 +341,7 @@ class LocalFileSystem:
 
     def copy_range(self, source: File, offset: int, target: File, length: int) -> None:
         """Append `length` bytes of `source` at `offset` to `target`; EINVAL if it has fewer."""
-        if isinstance(source, LocalFile) and isinstance(target, LocalFile):
+        if isinstance(source, _LocalFile) and isinstance(target, _LocalFile):
             copied = target.copy_from(source, offset, length)
         else:
             copied = 0

@@ -24,6 +24,8 @@ from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.raft.channel import Channel
     from lithify.raft.dialogue import Asks
     from lithify.raft.group import Group
@@ -60,6 +62,8 @@ class Answering:
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         self._clients: dict[Channel, _Asked] = {}
+        self._creating: set[Group[Any]] = set()
+        """They take no commands yet: somebody may be creating another one of the same name."""
         self.watching = Watching(self._refuse)
 
     def forget(self, channel: Channel) -> None:
@@ -87,7 +91,8 @@ class Answering:
                 channel.read_on(wanted=True)
 
         group = self._node.groups.get(name)
-        if asks.operation == Operation.PROPOSE and group is not None and _fits(asks):
+        is_usable = group not in self._creating and _fits(asks)
+        if asks.operation == Operation.PROPOSE and group is not None and is_usable:
             group.propose_many(asks.bodies, done)
             self._node.mark(group)
         else:
@@ -115,6 +120,8 @@ class Answering:
             done(_reply(self._node_overview()))
         elif group is None:
             raise GroupAbsent(name, self._node.identity.node)
+        elif group in self._creating and operation in (Operation.PROPOSE, Operation.READ):
+            raise Dropped(DropReason.CHANGE_IN_FLIGHT)
         else:
             if operation == Operation.PROPOSE:
                 group.propose(body, done)
@@ -167,22 +174,13 @@ class Answering:
         if not others:
             done(_reply({"group": name, "members": members}))
             return
-        change = ConfChange.parse("joint:" + ",".join(f"+{member}" for member in others))
 
-        def changed(result: requests.Result) -> None:
-            if isinstance(result, Dropped) and node.groups.get(name) is group:
-                # It does not lead yet, or the others have not heard of the group.
-                asyncio.get_running_loop().call_later(AGAIN_S, propose)
-            elif isinstance(result, requests.Answer):
-                done(_reply({"group": name, "members": members}))
-            else:
-                done(result)
+        def created(failure: LithifyError | None) -> None:
+            self._creating.discard(group)
+            done(failure or _reply({"group": name, "members": members}))
 
-        def propose() -> None:
-            group.propose_change(change, changed)
-            node.mark(group)
-
-        propose()
+        self._creating.add(group)
+        _Creating(node, name, group, others, created).propose()
 
     def _change(self, group: Group[Any], given: dict[str, Any], done: requests.Done) -> None:
         change = ConfChange.parse(_given(given, "change", str))
@@ -222,6 +220,57 @@ class Answering:
             **node.wal_overview(),
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
         }
+
+
+class _Creating:
+    """Has the first member of a new group add the others, however long that takes.
+
+    Unless somebody decides otherwise meanwhile, who then must not be worked against: by dropping
+    the group, by removing one of them, or by letting another member lead. The client is refused
+    then, because what can be tried again it would, and create the group once more.
+    """
+
+    def __init__(
+        self,
+        node: RaftNode,
+        name: str,
+        group: Group[Any],
+        others: list[str],
+        done: Callable[[LithifyError | None], None],
+    ) -> None:
+        self._node = node
+        self._name = name
+        self._group = group
+        self._others = others
+        self._change = ConfChange.parse("joint:" + ",".join(f"+{other}" for other in others))
+        self._done = done
+        self._joined = False
+        """Are the others members, though no voters?"""
+
+    def propose(self) -> None:
+        """Try it, if it is still wanted."""
+        group, name = self._group, self._name
+        if self._node.groups.get(name) is not group:
+            self._done(InvalidInput(f"group {name} was dropped while it was created"))
+        elif self._joined and not group.status().config.members.issuperset(self._others):
+            self._done(InvalidInput(f"members of group {name} were removed while it was created"))
+        elif self._joined and not group.leading_term:
+            self._done(InvalidInput(f"group {name} got another leader while it was created"))
+        else:
+            group.propose_change(self._change, self._changed)
+            self._node.mark(group)
+
+    def _changed(self, result: requests.Result) -> None:
+        if isinstance(result, requests.Answer):
+            self._done(None)
+        elif isinstance(result, Dropped | GroupAbsent):
+            # It does not lead yet, or the others have not heard of the group; or it is no more.
+            self._joined = self._joined or (
+                isinstance(result, Dropped) and result.reason is DropReason.NOT_HEARD
+            )
+            asyncio.get_running_loop().call_later(AGAIN_S, self.propose)
+        else:
+            self._done(result)
 
 
 def _send_replies(

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import fcntl
+import mmap
 import os
 import random
 import resource
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.fs import LocalFileSystem, MemoryFileSystem, read_file
-from lithify.fs.local import COPY_CHUNK_BYTES
+from lithify.fs.local import COPY_CHUNK_BYTES, RWF_DONTCACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from lithify.checksum import Buffer
 
@@ -45,11 +46,12 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.parametrize("uncached", [False, True])
 @pytest.mark.parametrize("buffers", [[b"x" * 150], [b"x" * 60] * 3])
 def test_a_write_that_does_not_fit_leaves_a_prefix_and_the_true_end(
-    fs: LocalFileSystem, tmp_path: Path, buffers: list[bytes]
+    fs: LocalFileSystem, tmp_path: Path, buffers: list[bytes], *, uncached: bool
 ) -> None:
-    with fs.open_append(str(tmp_path / "log")) as file:
+    with fs.open_append(str(tmp_path / "log"), uncached=uncached) as file:
         file.write(b"acknowledged")
         with largest_file(100), refused(errno.EFBIG):
             file.write(buffers[0]) if len(buffers) == 1 else file.writev(buffers)
@@ -59,82 +61,53 @@ def test_a_write_that_does_not_fit_leaves_a_prefix_and_the_true_end(
     assert (tmp_path / "log").read_bytes() == b"acknowledged!"
 
 
-PAGE = 4096
+def knows_uncached_writes(path: Path) -> bool:
+    """Does the kernel here, on this file system?"""
+    with path.open("wb") as file:
+        try:
+            return os.pwritev(file.fileno(), [b"x"], 0, RWF_DONTCACHE) == 1
+        except OSError:
+            return False
 
 
-@pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.fs.uncached.STAGE_BYTES", PAGE)
+def cached_bytes(path: Path) -> int:
+    """Of a file's pages, those in memory."""
+    size = path.stat().st_size
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        pages = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+        found = (ctypes.c_ubyte * pages)()
+        place = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mincore(ctypes.c_void_p(place), ctypes.c_size_t(size), found) == 0
+        return sum(each & 1 for each in found) * mmap.PAGESIZE
 
 
-def is_direct(path: Path) -> bool:
-    """Does somebody here have the file open for writes past the page cache?"""
-    found = [
-        fcntl.fcntl(int(fd.name), fcntl.F_GETFL)
-        for fd in Path("/proc/self/fd").iterdir()
-        if os.path.realpath(fd) == str(path)
-    ]
-    return any(flags & os.O_DIRECT for flags in found)
+def test_of_an_uncached_file_nothing_stays_in_memory(fs: LocalFileSystem, tmp_path: Path) -> None:
+    if not knows_uncached_writes(tmp_path / "try"):
+        pytest.skip("this kernel keeps what is written")
+    data = random.Random(7).randbytes(5 * 2**20 + 17)
+    for uncached in (False, True):
+        path = tmp_path / f"{uncached}"
+        with fs.open_append(str(path), uncached=uncached) as file:
+            file.write(data[:-7])
+            file.writev([data[-7:], b"!"])
+            file.fsync()
+            assert file.size() == len(data) + 1
+        kept = cached_bytes(path)
+        assert kept < 2**20 if uncached else kept > 5 * 2**20
+        assert path.read_bytes() == data + b"!"
 
 
-@pytest.mark.usefixtures("staged")
-def test_what_goes_past_the_cache_is_there_when_it_is_asked_for(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    data = random.Random(7).randbytes(3 * PAGE + 17)
-    path = tmp_path / "segment"
-    with fs.open_append(str(path), exclusive=True, uncached=True) as file:
-        file.truncate(0)
-        for first in range(0, len(data), 1000):
-            file.write(data[first : first + 1000])
-        assert file.size() == len(data)
-        assert path.stat().st_size >= 2 * PAGE
-        assert is_direct(path)
-        file.begin_sync()
-        assert is_direct(path)
-        file.fsync()
-        assert not is_direct(path)
-        assert path.read_bytes() == data
-        file.writev([b"and", b"more"])
-        assert file.pread(7, len(data)) == b"andmore"
-
-
-@pytest.mark.usefixtures("staged")
-def test_a_disk_that_is_full_is_told_of_once_also_past_the_cache(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    with fs.open_append(str(tmp_path / "segment"), uncached=True) as file:
-        file.write(b"x" * PAGE)
-        with largest_file(PAGE + 100), refused(errno.EFBIG):
-            file.write(b"y" * 3 * PAGE)
-        assert file.size() == os.stat(tmp_path / "segment").st_size
-
-
-@pytest.mark.usefixtures("staged")
-def test_a_file_system_or_disk_that_cannot_bypass_the_cache_does_not_have_to(
+def test_where_nothing_is_known_of_uncached_files_they_are_like_others(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pwrite, control = os.pwrite, fcntl.fcntl
-    unfit = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    def unknown(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    def with_large_sectors(fd: int, data: Buffer, offset: int) -> int:
-        if control(fd, fcntl.F_GETFL) & os.O_DIRECT:
-            raise unfit
-        return pwrite(fd, data, offset)
-
-    def without(fd: int, command: int, flags: int = 0) -> int:
-        if flags & os.O_DIRECT:
-            raise unfit
-        return control(fd, command, flags)
-
-    data = b"abc" * PAGE
-    monkeypatch.setattr(os, "pwrite", with_large_sectors)
-    with fs.open_append(str(tmp_path / "disk"), uncached=True) as file:
-        file.write(data)
-    monkeypatch.setattr(fcntl, "fcntl", without)
-    with fs.open_append(str(tmp_path / "system"), uncached=True) as file:
-        file.write(data)
-    assert (tmp_path / "disk").read_bytes() == (tmp_path / "system").read_bytes() == data
+    monkeypatch.setattr(os, "pwritev", unknown)
+    with fs.open_append(str(tmp_path / "segment"), uncached=True) as file:
+        file.write(b"abc" * 2**20)
+    assert (tmp_path / "segment").read_bytes() == b"abc" * 2**20
 
 
 def test_short_writes_and_reads_go_on_until_all_is_done(

@@ -17,8 +17,8 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.membership import MemberQuery
 from lithify.raft.names import key_of
-from lithify.raft.operations import Operation, Refused
-from tests.unit.raft.test_node import client_of, running, settings
+from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
+from tests.unit.raft.test_node import client_of, members_of, running, settings
 from tests.unit.raft.test_watching import until
 
 if TYPE_CHECKING:
@@ -264,5 +264,70 @@ def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
             third = await stack.enter_async_context(running(settings(tmp_path, "n3", **book)))
             await until(lambda: "orders" not in third.groups)
             assert (await KvClient(client, "orders").get(b"k")).value == b"1"
+
+    asyncio.run(story())
+
+
+def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
+            one.transport.learn({"n2": "127.0.0.1:1"})
+            asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            creating = asyncio.create_task(asked)
+            await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
+            await client.ask_json("orders", Operation.DROP)
+            await client.ask_json("orders", Operation.CREATE, members=["n1"])
+            with pytest.raises(Refused, match="group orders was dropped while it was created"):
+                await creating
+            await KvClient(client, "orders").put(b"k", b"v")
+            assert members_of(one)[-1] == "voters n1"
+
+    asyncio.run(story())
+
+
+def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
+            one.transport.learn({"n2": "127.0.0.1:1"})
+            asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            creating = asyncio.create_task(asked)
+            await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
+            await client.ask_json("orders", Operation.CHANGE, change="-n2")
+            with pytest.raises(Refused, match="were removed while it was created"):
+                await creating
+            assert members_of(one)[-1] == "voters n1"
+
+    asyncio.run(story())
+
+
+def test_of_two_groups_of_one_name_that_wait_for_each_other_none_takes_commands(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            nodes = [
+                await stack.enter_async_context(running(settings(tmp_path, name, join=True)))
+                for name in ("n1", "n2")
+            ]
+            nodes[1].transport.learn({"n1": str(nodes[0].transport.address)})
+            await until(lambda: all(node.transport.connected for node in nodes))
+            clients = [await stack.enter_async_context(client_of(node)) for node in nodes]
+            creating = [
+                asyncio.create_task(
+                    client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+                )
+                for client in clients
+            ]
+            await until(lambda: members_of(nodes[0]) == ["voters n1, learners n2"])
+            await until(lambda: members_of(nodes[1]) == ["voters n2, learners n1"])
+            for node in nodes:
+                async with client_of(node, timeout_s=0.5) as client:
+                    with pytest.raises((NoAnswer, MayHaveHappened), match="is not finished"):
+                        await KvClient(client, "orders").put(b"k", b"v")
+            await clients[1].ask_json("orders", Operation.DROP)
+            with pytest.raises(Refused, match="was dropped while it was created"):
+                await creating[1]
+            await creating[0]
+            await KvClient(clients[1], "orders").put(b"k", b"v")
 
     asyncio.run(story())

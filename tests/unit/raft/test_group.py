@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format as kv
-from lithify.raft.core import Config, DropReason, ProposalDropped, ReadDropped, Role, Status
+from lithify.raft.core import (
+    ConfChange,
+    Config,
+    DropReason,
+    ProposalDropped,
+    ReadDropped,
+    Role,
+    Status,
+)
 from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.kv_format import Outcome, WatchEvent
@@ -441,6 +449,24 @@ def test_members_come_and_go() -> None:
     members.tick(3)
     assert members.get("n3", b"k") == b"w"
     assert members["n3"].group.overview()["members"] == "voters n1 n3"
+
+
+def test_a_change_is_not_judged_by_members_that_may_never_be_in_force() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.lose = lambda message: "n1" in (message.sender, message.to)
+    results: list[Result] = []
+    for _ in range(2):
+        members["n1"].group.propose_change(ConfChange.parse("-n3"), results.append)
+        members.settle()
+    # Not that it would change nothing: the first one is about to be overwritten.
+    (second,) = results
+    assert isinstance(second, ProposalDropped)
+    assert second.reason is DropReason.CHANGE_IN_FLIGHT
+    leader = another_leader(members)
+    members.lose = lambda _: False
+    members.tick(30)
+    assert members[leader].group.overview()["members"] == "voters n1 n2 n3"
 
 
 def test_heartbeats_and_appends_need_no_transfer() -> None:

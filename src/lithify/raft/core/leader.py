@@ -132,16 +132,20 @@ class Leader(RoleState):
 
     def propose_change(self, change: ConfChange) -> int:
         """Append a change of members; its index."""
+        self._check_may_change()
+        config = changed(self.engine.members.config, change)
+        return self._append([config.encode()], EntryKind.CONFIG).start
+
+    def _check_may_change(self) -> None:
+        """Are the members that are in force also final? A change is judged by no others."""
         engine = self.engine
-        config = engine.members.config
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, engine.node)
-        if engine.members.index > engine.log.committed or config.auto_leave:
+        if engine.members.index > engine.log.committed or engine.members.config.auto_leave:
             raise ProposalDropped(DropReason.CHANGE_IN_FLIGHT, engine.node)
         if not self._term_committed:
             # A change that a predecessor has begun may still turn up as committed.
             raise ProposalDropped(DropReason.TERM_NOT_COMMITTED, engine.node)
-        return self._append([changed(config, change).encode()], EntryKind.CONFIG).start
 
     def prepared(self, change: ConfChange) -> ConfChange:
         """The change, or one that has to come before it.
@@ -150,6 +154,7 @@ class Leader(RoleState):
         for a vote. If this one stopped before enough of the new voters had heard of the group,
         nobody could be elected any more. So they are learners until they have.
         """
+        self._check_may_change()
         engine, config = self.engine, self.engine.members.config
         if config.joint:
             return change
