@@ -268,13 +268,19 @@ def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
     asyncio.run(story())
 
 
+async def begin_to_create(one: RaftNode, client: RaftClient) -> asyncio.Task[Any]:
+    """A creation that waits for a member which is not there."""
+    one.transport.learn({"n2": "127.0.0.1:1"})
+    asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+    creating = asyncio.create_task(asked)
+    await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
+    return creating
+
+
 def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
-            one.transport.learn({"n2": "127.0.0.1:1"})
-            asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
-            creating = asyncio.create_task(asked)
-            await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
+            creating = await begin_to_create(one, client)
             await client.ask_json("orders", Operation.DROP)
             await client.ask_json("orders", Operation.CREATE, members=["n1"])
             with pytest.raises(Refused, match="group orders was dropped while it was created"):
@@ -288,10 +294,7 @@ def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Pat
 def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
-            one.transport.learn({"n2": "127.0.0.1:1"})
-            asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
-            creating = asyncio.create_task(asked)
-            await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
+            creating = await begin_to_create(one, client)
             await client.ask_json("orders", Operation.CHANGE, change="-n2")
             with pytest.raises(Refused, match="were removed while it was created"):
                 await creating
