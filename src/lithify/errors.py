@@ -1,7 +1,8 @@
 """Every error Lithify raises on purpose.
 
 Each names the thing (a file, a position, a setting), the value found and the limit or the value
-expected, and leaves everything as it was. Callers catch the class, people read the text.
+expected, and leaves everything as it was. Callers catch the class, people read the text, and a
+command that fails with it ends with its `exit_code`.
 
     LithifyError
     ├── InvalidInput            the caller asked for something that cannot be
@@ -29,9 +30,15 @@ expected, and leaves everything as it was. Callers catch the class, people read 
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 __all__ = [
+    "CONFLICT",
+    "FAILED",
+    "NOT_FOUND",
+    "OUTCOME_UNKNOWN",
+    "UNREACHABLE",
+    "USAGE",
     "Corrupt",
     "DamagedFile",
     "DamagedFrame",
@@ -57,8 +64,24 @@ __all__ = [
 ]
 
 
+FAILED = 1
+"""Exit code: the request failed, or damage was found."""
+USAGE = 2
+"""Exit code: the command line is wrong; nothing was tried."""
+NOT_FOUND = 3
+"""Exit code: the thing named does not exist."""
+CONFLICT = 4
+"""Exit code: refused, or in conflict with the present state; nothing changed."""
+UNREACHABLE = 5
+"""Exit code: no node answered; nothing was sent, or nothing needs to be known of it."""
+OUTCOME_UNKNOWN = 6
+"""Exit code: a write was sent and not answered; it may have taken effect."""
+
+
 class LithifyError(Exception):
     """The root: catches everything Lithify raises on purpose. Can be pickled and copied."""
+
+    exit_code: ClassVar[int] = FAILED
 
     def __new__(cls, *given: object) -> Self:
         """Keep what it is made from."""

@@ -2,7 +2,8 @@
 
 Each noun is a module of this package with a typer application of its own.
 
-Exit codes: 0 done; 1 what was asked for failed, or damage was found; 2 wrong usage. A failure that
+Exit codes: 0 done; 1 failed, or damage found; 2 usage; 3 not found; 4 refused or conflict; 5
+unreachable; 6 outcome unknown. An error's class has its code (`lithify.errors`). A failure that
 Lithify or the operating system reports is one line on stderr, `lithify: error: …`; a traceback is
 a mistake in Lithify.
 
@@ -29,7 +30,7 @@ from lithify.cli import (
     topic_compaction,
     topics,
 )
-from lithify.errors import LithifyError
+from lithify.errors import FAILED, LithifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,20 +39,21 @@ __all__ = ["app", "main"]
 
 
 class _OneLineErrors(TyperGroup):
-    """Turns errors that were foreseen into one line and exit code 1."""
+    """Turns errors that were foreseen into one line and the error's exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
         try:
             return super().invoke(ctx)
         except LithifyError as error:
-            text = str(error)
+            text, code = str(error), error.exit_code
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # The reader of our output has seen enough; typer ends quietly.
             text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            code = FAILED
         typer.echo(f"lithify: error: {text}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(code)
 
 
 app = typer.Typer(
