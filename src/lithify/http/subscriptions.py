@@ -60,7 +60,7 @@ def _skip_below(broker: Broker, found: _Found, position_in: Callable[[Topic], in
     """Acknowledge what is below a position of each topic."""
     for topic, subscription in found:
         last = min(position_in(topic) - 1, topic.last_position)
-        if last > subscription.cursor.mark_delete:
+        if last > subscription.acked.mark_delete:
             topic.acknowledge(subscription, AckedUpTo(last))
             broker.dispatch(topic, subscription)
 

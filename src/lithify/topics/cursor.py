@@ -140,6 +140,16 @@ class _Ranges:
         first = self._first
         return zip(self._starts[first:], self._stops[first:], self._counts[first:], strict=True)
 
+    def copy(self) -> _Ranges:
+        """The same ranges, in lists of their own."""
+        copied = _Ranges()
+        first = self._first
+        copied._starts = self._starts[first:]
+        copied._stops = self._stops[first:]
+        copied._counts = self._counts[first:]
+        copied.entries = self.entries
+        return copied
+
     def end_of(self, position: int) -> int:
         """The stop of the range that has this position, or the position if none has."""
         at = bisect_right(self._starts, position, self._first) - 1
@@ -204,6 +214,14 @@ class Cursor:
     def acked_entries(self) -> int:
         """Entries above mark-delete that are acknowledged whole; what `fill` covers is none."""
         return self._ranges.entries
+
+    def copy(self) -> Cursor:
+        """A cursor with the same acknowledgements that changes by itself."""
+        copied = Cursor(self._mark_delete)
+        copied._ranges = self._ranges.copy()
+        copied._batches = dict(self._batches)
+        copied._order = list(self._order)
+        return copied
 
     # --- acknowledging ----------------------------------------------------------------------
 

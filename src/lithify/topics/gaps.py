@@ -1,10 +1,14 @@
-"""Moves cursors over what nobody will ever get.
+"""Moves cursors over positions that no consumer of the subscription will get.
 
-In the log that is what does not exist: ends of ledgers, places of failed writes. A compacted
-subscription gets what is retained only, so its cursor also moves over all that is not, and over
-batches of which nothing retained remains. Then the position next to mark-delete is always that of
-an entry which is still to be acknowledged, or of none yet: when everything retained was
+In the log these are positions that do not exist: ends of ledgers, places of failed writes. A
+compacted subscription gets only what is retained, so its cursor also moves over everything else,
+and over batches of which nothing retained remains. Then the position next to mark-delete is always
+that of an entry which is still to be acknowledged, or of none yet: when everything retained was
 acknowledged, mark-delete is at the end.
+
+What is not retained may still be in the log, and nobody has acknowledged it. So a compacted
+subscription moves a copy of its cursor (`Subscription.cursor`) and leaves the acknowledgements
+themselves alone (`Subscription.acked`): a later consumer that reads the log starts from those.
 
 1. Ask what comes behind mark-delete (`Reading.following`, `following_retained`).
 2. Move there; if that is acknowledged, mark-delete has moved on, and it is asked again.
@@ -61,7 +65,7 @@ class Gaps:
         subscription.gaps_taken = *view, cursor.mark_delete
 
     def _take(self, subscription: Subscription, following: Callable[[int], int]) -> None:
-        if subscription.durable:
+        if subscription.durable and not subscription.compacted:
             self._cursors.take_gaps(subscription.name, following)
         else:
             subscription.cursor.take_gaps(following)

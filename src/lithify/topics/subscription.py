@@ -118,7 +118,10 @@ class Subscription:
     ) -> None:
         self.name = name
         self.kind = kind
-        self.cursor = cursor
+        self.acked = cursor
+        """What was acknowledged."""
+        self.cursor = cursor.copy() if compacted else cursor
+        """What need not be delivered: for a compacted subscription also what is not retained."""
         self.durable = durable
         self.compacted = compacted
         self.consumers: list[Consumer] = []
@@ -163,9 +166,16 @@ class Subscription:
             except InvalidInput as error:
                 raise ConsumerRefused(f"subscription {self.name}: {error}") from error
         self.kind = kind
-        self.compacted = consumer.through is not None
+        if not self.consumers:
+            self._read(compacted=consumer.through is not None)
         self.consumers.append(consumer)
         self._consumers_changed()
+
+    def _read(self, *, compacted: bool) -> None:
+        """The first consumer decides how the subscription is read, and from which cursor."""
+        self.compacted = compacted
+        self.cursor = self.acked.copy() if compacted else self.acked
+        self.gaps_taken = ()
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer left; what it held is delivered again."""

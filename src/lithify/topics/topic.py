@@ -274,6 +274,8 @@ class Topic(TopicLog):
         if subscription.durable:
             self.cursors.ack(subscription.name, change)
         else:
+            change.apply(subscription.acked)
+        if subscription.cursor is not subscription.acked:
             change.apply(subscription.cursor)
         self._gaps.take(subscription)
         if isinstance(change, AckedUpTo):
@@ -362,14 +364,14 @@ class Topic(TopicLog):
         """Take what was published before a time as acknowledged by every subscription."""
         position = self.find_time(before_ms) - 1
         for each in list(self.subscriptions.values()):
-            if each.cursor.mark_delete < position:
+            if each.acked.mark_delete < position:
                 self.acknowledge(each, AckedUpTo(position))
 
     def skip_below(self, position: int) -> None:
         """Take what is below a position as acknowledged by every subscription: it may go."""
         last = min(position - 1, self.last_position)
         for each in list(self.subscriptions.values()):
-            if each.cursor.mark_delete < last:
+            if each.acked.mark_delete < last:
                 self.acknowledge(each, AckedUpTo(last))
         if self.deduplication is not None:
             self.deduplication.save()

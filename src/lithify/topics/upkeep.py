@@ -74,7 +74,7 @@ class Upkeep:
             if not each.compacted:
                 self._gaps.take(each)
         limit, topic.refusal = policies.backlog_bytes_max, ""
-        size = max((backlog(topic, each.cursor)[1] for each in durable), default=0)
+        size = max((backlog(topic, each.acked)[1] for each in durable), default=0)
         if 0 <= limit < size:
             topic.refusal = (
                 f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
@@ -110,7 +110,7 @@ def log_holds(topic: Topic) -> list[LogHold]:
         holds.append(LogHold("compaction", judged))
     for each in topic.subscriptions.values():
         if each.durable:
-            holds.append(LogHold(f"subscription {each.name}", each.cursor.mark_delete))
+            holds.append(LogHold(f"subscription {each.name}", each.acked.mark_delete))
         for consumer in each.consumers:
             if consumer.through is not None:
                 position = max(each.cursor.mark_delete, consumer.through)
