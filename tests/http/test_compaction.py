@@ -11,8 +11,10 @@ import pytest
 from lithify.compaction.jobs import LocalJobs
 from lithify.errors import RunRefused
 from lithify.fs import write_atomic
+from lithify.positions import pack
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.subscription import Consumer, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
@@ -451,3 +453,51 @@ def test_a_damaged_history_is_said_and_does_not_stop_anything_else(node: HttpNod
     assert found["status"] == "ERROR"
     assert "HISTORY" in found["lastError"]
     assert node.get(f"{AT}/stats")["compaction"]["lastCompactionSucceedTimestamp"] == 0
+
+
+def trimmed(node: HttpNode) -> tuple[Topic, list[int]]:
+    """A topic whose first messages are in the view only; all publish times."""
+    topic = node.topics.get(ORDERS, create=True)
+    times = []
+    for number in range(40):
+        times.append(node.clock.now_ms())
+        topic.append(key=f"k{number}" if number < 4 else "last", value=b"v")
+        node.clock.advance(1)
+    topic.service.compact("test")
+    node.clock.advance(2)
+    node.do("POST", f"{NAMESPACE}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    topic.maintain()
+    topic.maintain()
+    assert topic.log.manifest.segments[0].first_position > pack(1, 3), "the head was not trimmed"
+    return topic, times
+
+
+def test_a_time_is_found_in_the_view_where_the_log_is_trimmed(node: HttpNode) -> None:
+    topic, times = trimmed(node)
+
+    def found(time_ms: int) -> int:
+        answer = node.get(f"{AT}/messageid/{time_ms}")
+        return pack(answer["ledgerId"], answer["entryId"])
+
+    retained = [m.id.ledger << 32 | m.id.entry for m in topic.read(compacted=True)]
+    assert len(retained) == 5
+    for number in range(4):
+        assert found(times[number]) == retained[number]
+        assert found(times[number] - 1) == retained[number]
+    assert found(times[4]) == retained[4], "what was between them is gone"
+    assert found(times[-1] + 1) == topic.log.next_position
+    assert found(-1) == found(0) == retained[0]
+    assert found(10**30) == topic.log.next_position
+
+
+def test_a_compacted_subscription_is_moved_to_a_time_in_the_view(node: HttpNode) -> None:
+    topic, times = trimmed(node)
+    kind = SubscriptionType.EXCLUSIVE
+    each = topic.subscription("s", kind, durable=True, start=topic.log.next_position)
+    consumer = Consumer("c", permits=100)
+    topic.join(each, consumer, kind, compacted=True)
+    topic.leave(each, consumer)
+    node.do("POST", f"{AT}/subscription/s/resetcursor/{times[2]}")
+    topic.join(each, consumer, kind, compacted=True)
+    found = [delivery.entry.time_ms for delivery in topic.dispatch(each)]
+    assert found == [times[2], times[3], times[-1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command, encode_payload, next_frame
@@ -29,7 +29,8 @@ class RawClient:
             command.connect.client_version = "raw"
             command.connect.protocol_version = 20
             self.send(encode_command(command))
-            assert self.expect(Type.CONNECTED).connected.protocol_version == 20
+            self.connected = self.expect(Type.CONNECTED).connected
+            assert self.connected.protocol_version == 20
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +101,18 @@ class RawClient:
         consumer_id: int = 1,
     ) -> None:
         """Join a subscription from the first message."""
+        self.ask_to_subscribe(topic, subscription, kind, consumer_id)
+        self.expect(Type.SUCCESS)
+
+    def ask_to_subscribe(
+        self,
+        topic: str,
+        subscription: str = "s",
+        kind: wire.CommandSubscribe.SubType = wire.CommandSubscribe.Exclusive,
+        consumer_id: int = 1,
+        **fields: Any,
+    ) -> None:
+        """Send SUBSCRIBE, with these fields too; the answer is still to be read."""
         command = wire.BaseCommand(type=Type.SUBSCRIBE)
         request = command.subscribe
         request.topic = topic
@@ -109,8 +122,9 @@ class RawClient:
         request.consumer_name = f"consumer-{consumer_id}"
         request.request_id = self._request()
         request.initialPosition = wire.CommandSubscribe.Earliest
+        for name, value in fields.items():
+            setattr(request, name, value)
         self.send(encode_command(command))
-        self.expect(Type.SUCCESS)
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         """Ask for messages."""
@@ -135,10 +149,21 @@ class RawClient:
         self.expect(Type.PONG)
 
 
-def send_frame(sequence_id: int, value: bytes, producer_id: int = 1) -> bytes:
-    """A SEND of one message."""
+def send_frame(
+    sequence_id: int,
+    value: bytes,
+    producer_id: int = 1,
+    *,
+    num_messages: int | None = None,
+    **fields: Any,
+) -> bytes:
+    """A SEND of one message; `fields` are those of its metadata."""
     command = wire.BaseCommand(type=Type.SEND)
     command.send.producer_id = producer_id
     command.send.sequence_id = sequence_id
-    metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1)
+    if num_messages is not None:
+        command.send.num_messages = num_messages
+    metadata = MessageMetadata(
+        **{"producer_name": "raw", "sequence_id": sequence_id, "publish_time": 1, **fields}
+    )
     return b"".join(encode_payload(command, encode_entry(metadata, value)))

@@ -409,3 +409,20 @@ def test_a_killed_broker_goes_on_where_it_was(own_broker: Callable[..., Server])
         server.run_case(part)
         server.kill()
         server.start()
+
+
+@in_client
+def test_a_plain_consumer_gets_the_whole_log_after_a_compacted_one(case: Case) -> None:
+    """As the last step of Pulsar's own test of compaction has it."""
+    case.client.subscribe(case.topic, "s", is_read_compacted=True).close()
+    sent = rounds(0, 1, 2)
+    send(case, sent)
+    compact(case)
+    consumer = case.client.subscribe(case.topic, "s", is_read_compacted=True)
+    found = [consumer.receive(RECEIVE_MS) for _ in newest(sent)]
+    assert {m.partition_key(): bytes(m.data()) for m in found} == newest(sent)
+    consumer.close()
+    consumer = case.client.subscribe(case.topic, "s")
+    every = [consumer.receive(RECEIVE_MS) for _ in sent]
+    assert [(m.partition_key(), bytes(m.data())) for m in every] == sent
+    assert nothing_comes(consumer)

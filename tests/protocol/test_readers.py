@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pulsar
 
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command
 from tests.patience import wait_until
 from tests.protocol.harness import (
     Case,
+    Server,
     in_client,
     moment_ms,
     numbers,
     receive_all,
     send_all,
 )
+from tests.protocol.raw import RawClient, Type, send_frame
 
 
 def read_all(reader: Any) -> list[bytes]:
@@ -142,3 +147,51 @@ def test_partitions_of_every_subscription_type(case: Case) -> None:
         )
         assert sorted(receive_all(consumer, 60), key=int) == numbers(60)
         consumer.unsubscribe()
+
+
+def test_a_reader_begins_so_many_seconds_ago(broker: Server) -> None:
+    topic = "rolled-back"
+    now_ms = time.time_ns() // 10**6
+    with RawClient(broker.port) as client:
+        client.producer(topic)
+        for number, ago_s in enumerate((3600, 1800, 60, 1)):
+            sent_ms = now_ms - 1000 * ago_s
+            client.send(send_frame(number, b"%d" % number, publish_time=sent_ms))
+            client.expect(Type.SEND_RECEIPT)
+        for consumer_id, (seconds, first) in enumerate(
+            ((7200, 0), (2400, 1), (600, 2), (20, 3), (2**64 - 1, 0)), 1
+        ):
+            client.ask_to_subscribe(
+                topic,
+                f"reader-{consumer_id}",
+                consumer_id=consumer_id,
+                durable=False,
+                start_message_rollback_duration_sec=seconds,
+                initialPosition=wire.CommandSubscribe.Latest,
+            )
+            client.expect(Type.SUCCESS)
+            client.flow(1, consumer_id)
+            assert client.expect(Type.MESSAGE).message.message_id.entryId == first, seconds
+
+
+def test_rolling_back_moves_no_subscription_that_exists(broker: Server) -> None:
+    topic = "rolled-back-durable"
+    with RawClient(broker.port) as client:
+        client.producer(topic)
+        for number in range(2):
+            client.send(send_frame(number, b"x", publish_time=time.time_ns() // 10**6))
+            client.expect(Type.SEND_RECEIPT)
+        client.subscribe(topic)
+        client.flow(2)
+        ack = wire.BaseCommand(type=Type.ACK)
+        ack.ack.consumer_id = 1
+        ack.ack.ack_type = wire.CommandAck.Individual
+        ack.ack.message_id.add().CopyFrom(client.expect(Type.MESSAGE).message.message_id)
+        client.expect(Type.MESSAGE)
+        client.send(encode_command(ack))
+        client.ping()
+    with RawClient(broker.port) as client:
+        client.ask_to_subscribe(topic, start_message_rollback_duration_sec=3600)
+        client.expect(Type.SUCCESS)
+        client.flow(2)
+        assert client.expect(Type.MESSAGE).message.message_id.entryId == 1

@@ -9,15 +9,19 @@ from typing import Any
 import pulsar
 import pytest
 
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command
 from tests.protocol.harness import (
     RECEIVE_MS,
     Case,
+    Server,
     in_client,
     nothing_comes,
     numbers,
     receive_all,
     send_all,
 )
+from tests.protocol.raw import RawClient, Type
 
 
 @in_client
@@ -295,3 +299,56 @@ def test_failover_takes_turns_when_the_active_one_dies(case: Case) -> None:
     second.close()
     case.fill(2)
     assert receive_all(third, 2) == numbers(2)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_readers_and_durable_consumers_do_not_share_a_subscription(
+    broker: Server, durable: bool
+) -> None:
+    topic = f"one-kind-{durable}"
+    with RawClient(broker.port) as first, RawClient(broker.port) as second:
+        kind = wire.CommandSubscribe.Shared
+        first.ask_to_subscribe(topic, kind=kind, durable=durable)
+        first.expect(Type.SUCCESS)
+        second.ask_to_subscribe(topic, kind=kind, consumer_id=2, durable=not durable)
+        error = second.expect(Type.ERROR).error
+        assert error.error == wire.ServerError.NotAllowedError
+        assert "a non-durable consumer" if durable else "a durable consumer" in error.message
+        second.ask_to_subscribe(topic, kind=kind, consumer_id=2, durable=durable)
+        second.expect(Type.SUCCESS)
+
+
+def test_a_question_about_partitions_creates_nothing(broker: Server) -> None:
+    topic = "persistent://public/default/only-asked-for"
+    with RawClient(broker.port) as client:
+        flags = client.connected.feature_flags
+        assert flags.supports_get_partitioned_metadata_without_auto_creation
+        assert flags.supports_auth_refresh
+        assert not flags.supports_topic_watchers
+        assert partitions_of(client, topic, create=False).error == wire.ServerError.TopicNotFound
+        assert topic not in topics_of(client)
+        client.producer(topic)
+        assert topic in topics_of(client)
+        found = partitions_of(client, topic, create=False)
+        assert found.response == wire.CommandPartitionedTopicMetadataResponse.Success
+        assert found.partitions == 0
+        found = partitions_of(client, "parted-keys", create=False)
+        assert found.partitions == 3
+
+
+def partitions_of(client: RawClient, topic: str, *, create: bool) -> Any:
+    command = wire.BaseCommand(type=Type.PARTITIONED_METADATA)
+    command.partitionMetadata.topic = topic
+    command.partitionMetadata.request_id = 1
+    command.partitionMetadata.metadata_auto_creation_enabled = create
+    client.send(encode_command(command))
+    return client.expect(Type.PARTITIONED_METADATA_RESPONSE).partitionMetadataResponse
+
+
+def topics_of(client: RawClient) -> list[str]:
+    command = wire.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE)
+    command.getTopicsOfNamespace.namespace = "public/default"
+    command.getTopicsOfNamespace.request_id = 1
+    client.send(encode_command(command))
+    answer = client.expect(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    return list(answer.getTopicsOfNamespaceResponse.topics)

@@ -48,10 +48,12 @@ def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
     return rows
 
 
-def _move(broker: Broker, found: _Found, position_in: Callable[[Topic], int]) -> None:
+def _move(
+    broker: Broker, found: _Found, position_in: Callable[[Topic, Subscription], int]
+) -> None:
     """Let the subscription begin again at a position of each topic."""
     for topic, subscription in found:
-        position = position_in(topic)
+        position = position_in(topic, subscription)
         put_out_consumers(broker, subscription)
         topic.seek(subscription, position)
 
@@ -132,7 +134,7 @@ async def reset_to_id(
     if len(found) > 1 and target.ledger_id not in {-1, LATEST}:
         reason = f"topic {name} is partitioned: name a partition of it"
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, reason)
-    _move(broker, found, target.position)
+    _move(broker, found, lambda topic, _: target.position(topic))
     return _done()
 
 
@@ -140,8 +142,12 @@ async def reset_to_id(
 async def reset_to_time(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, timestamp: int
 ) -> Response:
-    """Begin again at the first message published at or after a time in milliseconds."""
-    _move(broker, _found(broker, name, subscription), lambda topic: topic.find_time(timestamp))
+    """Begin again at the first message published at or after a time in milliseconds.
+
+    A subscription that is read compacted begins at the first retained one.
+    """
+    found = _found(broker, name, subscription)
+    _move(broker, found, lambda topic, each: topic.find_time(timestamp, compacted=each.compacted))
     return _done()
 
 

@@ -214,7 +214,7 @@ async def last_message_id(name: TopicPath, broker: BrokerHere) -> dict[str, Any]
 async def message_id_at(name: TopicPath, broker: BrokerHere, timestamp: int) -> dict[str, Any]:
     """The first message published at or after a time in milliseconds, or the next one to come."""
     topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    return from_position(topic.find_time(timestamp), name.partition)
+    return from_position(topic.find_message_time(timestamp), name.partition)
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}")

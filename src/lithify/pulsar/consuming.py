@@ -109,7 +109,7 @@ class Consuming:
                 request.subscription,
                 SubscriptionType(request.subType),
                 durable=request.durable,
-                start=_start_of(request, topic),
+                start=_start_of(request, topic, host.topics.now_ms()),
                 compacted=request.read_compacted,
             )
             consumer = Consumer(
@@ -149,7 +149,7 @@ class Consuming:
             topic,
             request.subscription,
             SubscriptionType(request.subType),
-            start=_start_of(request, topic),
+            start=_start_of(request, topic, self._session.host.topics.now_ms()),
             durable=request.durable,
             compacted=request.read_compacted,
         )
@@ -420,8 +420,14 @@ def _messages_at(topic: Topic, position: int) -> int:
     return max(1, found.tag) if found is not None and found.position == position else 1
 
 
-def _start_of(request: wire.CommandSubscribe, topic: Topic) -> int:
-    """Where a new subscription begins."""
+def _start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> int:
+    """Where a new subscription begins.
+
+    A time to roll back by comes first: clients send it together with an id that means nothing.
+    """
+    seconds = request.start_message_rollback_duration_sec
+    if seconds > 0 and request.subscription not in topic.subscriptions:
+        return topic.find_time(max(0, now_ms - 1000 * seconds), compacted=request.read_compacted)
     if request.HasField("start_message_id"):
         position = _resolved(position_of(request.start_message_id), topic)
         if position < topic.log.next_position:

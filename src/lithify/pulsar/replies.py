@@ -41,12 +41,19 @@ _Type = wire.BaseCommand
 
 
 def connected(server_version: str, max_message_bytes: int, protocol_version: int) -> bytes:
-    """The session may begin."""
+    """The session may begin.
+
+    The feature flags are those that this broker honours. Without the second one the Java client
+    takes every answer to PARTITIONED_METADATA for a topic that exists, and so lets different topics
+    share the retry and dead-letter topics of a subscription.
+    """
     command = wire.BaseCommand(type=_Type.CONNECTED)
     command.connected.server_version = server_version
     command.connected.protocol_version = protocol_version
     command.connected.max_message_size = max_message_bytes
-    command.connected.feature_flags.SetInParent()
+    flags = command.connected.feature_flags
+    flags.supports_auth_refresh = True
+    flags.supports_get_partitioned_metadata_without_auto_creation = True
     return encode_command(command)
 
 

@@ -19,7 +19,14 @@ from lithify.topics.client import NOBODY, Client
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["UNACKED_MESSAGES_MAX", "Consumer", "ConsumerRefused", "Held", "SubscriptionType"]
+__all__ = [
+    "UNACKED_MESSAGES_MAX",
+    "Consumer",
+    "ConsumerRefused",
+    "DurabilityDiffers",
+    "Held",
+    "SubscriptionType",
+]
 
 UNACKED_MESSAGES_MAX = 50_000
 """That a consumer of a shared or key_shared subscription may hold."""
@@ -41,6 +48,13 @@ class SubscriptionType(IntEnum):
 
 class ConsumerRefused(InvalidInput):
     """A consumer cannot join; the text says why."""
+
+
+class DurabilityDiffers(InvalidInput):
+    """A reader asks for a durable subscription, or a durable consumer for a reader's."""
+
+    def __init__(self, name: str, there: str, wanted: str) -> None:
+        super().__init__(f"subscription {name} is {there}: a {wanted} consumer cannot join it")
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction import TopicCompaction
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.consumer import DurabilityDiffers
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
 READ_BYTES_MAX = 2**20
+_WORDS = {True: "durable", False: "non-durable"}
 
 
 class Topic(TopicLog):
@@ -177,14 +179,18 @@ class Topic(TopicLog):
     ) -> Callable[[], None] | None:
         """What waits for the disk before there is such a subscription: to be called, in any thread.
 
-        None if nothing does. Afterwards `is_created` is to be called.
+        None if nothing does. Afterwards `is_created` is to be called. Raises `DurabilityDiffers` if
+        there is one of that name that ends when it should not, or the other way round.
         """
         if compacted and not kind.single:
             raise InvalidInput(
                 f"subscription {name} is {kind.name.lower()}: only exclusive and "
                 "failover ones can be read compacted"
             )
-        if not durable or name in self.subscriptions:
+        found = self.subscriptions.get(name)
+        if found is not None and found.durable is not durable:
+            raise DurabilityDiffers(name, _WORDS[found.durable], _WORDS[durable])
+        if not durable or found is not None:
             return None
         cursor = Cursor(max(start, 0) - 1)
         return partial(self.cursors.create, name, cursor, {}, compacted=compacted)

@@ -264,6 +264,15 @@ class TopicLog:
         """The first position at or above one that an entry has or a future one may get."""
         return self._reading.following(position)
 
+    def find_message_time(self, time_ms: int) -> int:
+        """The first position of the log or the view published at or after a time.
+
+        The view has messages that the log has lost to retention. The next position if there is
+        none.
+        """
+        in_log, in_view = self.find_time(time_ms), self.service.find_by_publish_time(time_ms)
+        return in_log if in_view is None else min(in_log, in_view)
+
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
         """The first position published at or after a time; the next one if there is none."""
         horizon = NO_POSITION
