@@ -38,6 +38,10 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def send(self, data: bytes) -> None:
         """Send bytes, whatever they are."""
         self._socket.sendall(data)
@@ -84,11 +88,11 @@ class RawClient:
         self._requests += 1
         return self._requests
 
-    def producer(self, topic: str) -> None:
-        """Join as producer 1."""
+    def producer(self, topic: str, producer_id: int = 1) -> None:
+        """Join as a producer."""
         command = wire.BaseCommand(type=Type.PRODUCER)
         command.producer.topic = topic
-        command.producer.producer_id = 1
+        command.producer.producer_id = producer_id
         command.producer.request_id = self._request()
         self.send(encode_command(command))
         self.expect(Type.PRODUCER_SUCCESS)

@@ -48,9 +48,7 @@ def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
     return rows
 
 
-def _move(
-    broker: Broker, found: _Found, position_in: Callable[[Topic, Subscription], int]
-) -> None:
+def _move(broker: Broker, found: _Found, position_in: Callable[[Topic, Subscription], int]) -> None:
     """Let the subscription begin again at a position of each topic."""
     for topic, subscription in found:
         position = position_in(topic, subscription)

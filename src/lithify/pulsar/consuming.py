@@ -6,15 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LithifyError
-from lithify.positions import PACKED_ENTRY_BITS, pack, unpack
+from lithify.positions import unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import encode_command
+from lithify.pulsar.places import LATEST, position_of, resolved, slots_of, start_of
 from lithify.pulsar.schemas import consumer_schema, consumer_schema_work
 from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.cursor import bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
+from lithify.topics.entries import message_count
 from lithify.topics.message import MessageId
 from lithify.topics.names import check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
-_LATEST = 2**63 - 1
 _SIZES_MAX = 1000
 _SENT_MAX = 10_000
 """Batches to a consumer of which is known how many messages they have, or how they went out."""
@@ -52,7 +53,7 @@ class _Joined:
         """Note a batch; the one that was noted first is forgotten if there are too many."""
         batches, entry = self.batches, delivery.entry
         batches.pop(entry.position, None)
-        batches[entry.position] = entry.tag, delivery.wire
+        batches[entry.position] = message_count(entry), delivery.wire
         # How many messages it has can be read again, but not in which form it went out.
         if len(batches) > (_SENT_MAX if self.subscription.compacted else _SIZES_MAX):
             del batches[next(iter(batches))]
@@ -109,13 +110,13 @@ class Consuming:
                 request.subscription,
                 SubscriptionType(request.subType),
                 durable=request.durable,
-                start=_start_of(request, topic, host.topics.now_ms()),
+                start=start_of(request, topic, host.topics.now_ms()),
                 compacted=request.read_compacted,
             )
             consumer = Consumer(
                 name=name,
                 priority=request.priority_level,
-                slots=_slots_of(request),
+                slots=slots_of(request),
                 client=self._session.client(),
             )
             was_active = subscription.active
@@ -149,7 +150,7 @@ class Consuming:
             topic,
             request.subscription,
             SubscriptionType(request.subType),
-            start=_start_of(request, topic, self._session.host.topics.now_ms()),
+            start=start_of(request, topic, self._session.host.topics.now_ms()),
             durable=request.durable,
             compacted=request.read_compacted,
         )
@@ -239,7 +240,7 @@ class Consuming:
     def _flow(self, command: wire.BaseCommand) -> None:
         joined = self._joined.get(command.flow.consumer_id)
         if joined is not None:
-            joined.consumer.permits += command.flow.messagePermits
+            joined.consumer.grant(command.flow.messagePermits)
             self._session.host.dispatch(joined.topic, joined.subscription)
 
     def deliver(self, consumer_id: int, delivery: Delivery) -> None:
@@ -247,10 +248,10 @@ class Consuming:
         entry, sent = delivery.entry, delivery.wire
         ledger, number = unpack(entry.position)
         joined = self._joined[consumer_id]
-        if entry.tag > 1:
+        bits, size = delivery.remaining, message_count(entry)
+        if size > 1:
             joined.remember(delivery)
         body: Buffer = entry.body
-        bits, size = delivery.remaining, max(1, entry.tag)
         if sent is not None:
             body, bits, size = sent.body, sent.ack_set, sent.messages
         words = [] if bits is None else words_from_bits(bits, size)
@@ -278,6 +279,8 @@ class Consuming:
             return
         problem = ""
         try:
+            if request.HasField("validation_error"):
+                _give_permits_back(joined, request)
             for message_id in request.message_id:
                 self._ack_one(joined, message_id, request.ack_type)
         except LithifyError as error:
@@ -346,11 +349,11 @@ class Consuming:
         try:
             if request.HasField("message_publish_time"):
                 position = topic.find_time(
-                    min(request.message_publish_time, _LATEST),
+                    min(request.message_publish_time, LATEST),
                     compacted=joined.subscription.compacted,
                 )
             else:
-                position = _resolved(position_of(request.message_id), topic)
+                position = resolved(position_of(request.message_id), topic)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
@@ -397,47 +400,21 @@ class Consuming:
         self._session.send(encode_command(reply))
 
 
-def position_of(message_id: wire.MessageIdData) -> int:
-    """The position of an entry; -1 for "earliest" and for "before the first entry"."""
-    ledger, entry = message_id.ledgerId, message_id.entryId
-    if ledger >= _LATEST:
-        return -1 if ledger == replies.UNSIGNED - 1 else _LATEST
-    if entry >= _LATEST:
-        return pack(ledger, 0) - 1
-    # No ledger has so many entries, and a larger number would be one of the next ledger.
-    return pack(ledger, min(entry, 2**PACKED_ENTRY_BITS - 1))
+def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:
+    """The client could not open these: of the permits that a batch has cost it returns only one.
 
-
-def _resolved(position: int, topic: Topic) -> int:
-    """A place to begin at: what is yet to be written is not skipped."""
-    return min(max(position, 0), topic.log.next_position)
+    Only the Java client returns all, and only of a batch that it cannot decrypt.
+    """
+    undecrypted = ack.validation_error == wire.CommandAck.DecryptionError
+    if undecrypted and joined.consumer.client.is_java:
+        return
+    for message_id in ack.message_id:
+        size, sent = joined.batches.pop(position_of(message_id), (1, None))
+        joined.consumer.grant((size if sent is None else sent.messages) - 1)
 
 
 def _messages_at(topic: Topic, position: int) -> int:
     """How many messages the entry there has; 1 if there is none."""
     with topic.log.snapshot("batch size") as snapshot:
         found = next(snapshot.read(max(position, 0), limit=1), None)
-    return max(1, found.tag) if found is not None and found.position == position else 1
-
-
-def _start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> int:
-    """Where a new subscription begins.
-
-    A time to roll back by comes first: clients send it together with an id that means nothing.
-    """
-    seconds = request.start_message_rollback_duration_sec
-    if seconds > 0 and request.subscription not in topic.subscriptions:
-        return topic.find_time(max(0, now_ms - 1000 * seconds), compacted=request.read_compacted)
-    if request.HasField("start_message_id"):
-        position = _resolved(position_of(request.start_message_id), topic)
-        if position < topic.log.next_position:
-            return position
-    if request.initialPosition == wire.CommandSubscribe.Earliest:
-        return 0
-    return topic.log.next_position
-
-
-def _slots_of(request: wire.CommandSubscribe) -> list[tuple[int, int]]:
-    if request.keySharedMeta.keySharedMode != wire.KeySharedMeta.STICKY:
-        return []
-    return [(each.start, each.end) for each in request.keySharedMeta.hashRanges]
+    return message_count(found) if found is not None and found.position == position else 1

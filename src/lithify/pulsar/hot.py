@@ -89,6 +89,7 @@ __all__ = [
     "check_batch",
     "message_header",
     "scan_sends",
+    "signed",
     "write_messages",
     "write_receipts",
 ]
@@ -101,6 +102,7 @@ _SEND_FRAME_BYTES_MIN = 17
 """8 of sizes, 4 for type and length, 2 ids of 2 bytes, an entry of 1."""
 
 _NO_WORDS = np.empty(0, dtype=np.int64)
+_SIGNED_MAX = 2**63 - 1
 
 
 class _Column:
@@ -148,7 +150,7 @@ class Sends:
     highest_sequence_ids = _Column(hot_kernels.HIGHEST_SEQUENCE_ID)
     """0 if absent."""
     num_messages = _Column(hot_kernels.NUM_MESSAGES)
-    """As the command has it; 1 if absent."""
+    """As the command has it, 1 if absent: nothing checks it, so nothing may rely on it."""
     crcs = _Column(hot_kernels.CRC)
     """`NO_CRC`, `GOOD_CRC` or `BAD_CRC`."""
     entry_crcs = _Column(hot_kernels.ENTRY_CRC)
@@ -158,8 +160,9 @@ class Sends:
     """`CHUNK` is the command's is_chunk and `NULL_VALUE` the metadata's null_value. Presence in the
     metadata: `BATCH` num_messages_in_batch, `KEYED` partition_key, `MARKER` marker_type, `DELAYED`
     deliver_at_time, `ENCRYPTED` encryption_keys, `CHUNK_ID` chunk_id. Then `UNUSUAL`,
-    `BAD_METADATA`, and `BAD_BATCH`: no message in it or, as far as it can be read, not as many as
-    it says."""
+    `BAD_METADATA`, and `BAD_BATCH`: no message in it, more than `BATCH_MESSAGES_MAX`, or not as
+    many as it says. A compressed or encrypted batch is not opened: it may not say more messages
+    than its size when opened can hold, nor a size that its bytes cannot be opened to."""
     publish_times_ms = _Column(hot_kernels.PUBLISH_TIME)
     metadata_sequence_ids = _Column(hot_kernels.METADATA_SEQUENCE_ID)
     nums_in_batch = _Column(hot_kernels.NUM_IN_BATCH)
@@ -173,6 +176,11 @@ class Sends:
 
     def __len__(self) -> int:
         return int(self.rows.shape[1])
+
+
+def signed(number: int) -> int:
+    """An id of the protocol, which is a uint64, as the int64 with the same bits."""
+    return number if number <= _SIGNED_MAX else number - 2**64
 
 
 def scan_sends(data: NDArray[np.uint8], start: int, stop: int, limit_bytes: int) -> Sends:
@@ -237,7 +245,16 @@ def message_header(
     epoch = -1 if consumer_epoch is None else consumer_epoch
     out = np.empty(MESSAGE_HEADER_BYTES_MAX + 11 * len(words), dtype=np.uint8)
     end = hot_writers.write_header(
-        out, 0, consumer_id, ledger, entry, partition, redelivery_count, words, epoch, entry_bytes
+        out,
+        0,
+        signed(consumer_id),
+        ledger,
+        entry,
+        partition,
+        redelivery_count,
+        words,
+        epoch,
+        entry_bytes,
     )
     return out[:end].tobytes()
 

@@ -12,7 +12,9 @@ from numba import njit
 
 from lithify.log.batch import LARGE_BYTES
 from lithify.log.kernels import crc32c_join, crc32c_of
+from lithify.topics.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.fields import BYTES, KEYS, NUMBER, PAIR, table_of, u32_of, varint, walk
+from lithify.topics.message import PLAIN_BYTES_MAX
 
 __all__ = [
     "BAD_BATCH",
@@ -132,6 +134,14 @@ _METADATA = table_of(
 _SINGLE = table_of((1, BYTES, 0, -1, PAIR), (3, NUMBER, _FIRST, 0, 0))
 
 _COMPRESSION_MAX = 4
+_MESSAGE_BYTES_MIN = 6
+"""Of a message in a batch: its size (4) and a payload_size (2)."""
+_RATIOS_MAX = np.array([1, 256, 1040, 2**16, 32], dtype=np.int64)
+"""How many bytes one compressed byte can stand for, by the numbers of CompressionType: an LZ4 match
+has 255 per byte of its length, a DEFLATE block 1032, a Zstandard block is 128 KiB of one byte in 4,
+a Snappy copy is 64 in 3. Rounded up."""
+_HEADER_BYTES = 64
+"""For what a compressed payload has around its blocks."""
 
 
 @njit(cache=True, nogil=True)
@@ -153,6 +163,20 @@ def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
             return False
         at += payload
     return at == stop and messages > 0
+
+
+@njit(cache=True, nogil=True)
+def _may_hold(payload_bytes, compression, plain_bytes, messages):  # type: ignore[no-untyped-def]
+    """Whether a payload that cannot be read here is large enough for so many messages.
+
+    `plain_bytes` is what the metadata says of its size when opened; a payload that is not
+    compressed has its own.
+    """
+    if compression == 0:
+        plain_bytes = payload_bytes
+    elif plain_bytes > (payload_bytes + _HEADER_BYTES) * _RATIOS_MAX[compression]:
+        return False
+    return plain_bytes <= PLAIN_BYTES_MAX and messages <= plain_bytes // _MESSAGE_BYTES_MIN
 
 
 @njit(cache=True, nogil=True)
@@ -220,10 +244,14 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     compression = rows[COMPRESSION, row]
     if compression < 0 or compression > _COMPRESSION_MAX:
         flags |= UNUSUAL
-    if flags & BATCH:
+    if flags & BATCH and not flags & UNUSUAL:
         messages = rows[NUM_IN_BATCH, row]
-        readable = compression == 0 and not flags & ENCRYPTED
-        if messages < 1 or (readable and not check_batch(data, payload, stop, messages)):
+        if messages < 1 or messages > BATCH_MESSAGES_MAX:
+            flags |= BAD_BATCH
+        elif compression == 0 and not flags & ENCRYPTED:
+            if not check_batch(data, payload, stop, messages):
+                flags |= BAD_BATCH
+        elif not _may_hold(stop - payload, compression, rows[UNCOMPRESSED_SIZE, row], messages):
             flags |= BAD_BATCH
     return flags
 

@@ -17,6 +17,7 @@ from lithify.pulsar.errors import error_code
 from lithify.pulsar.repeats import repeat_receipts, split_run
 from lithify.pulsar.schemas import producer_schema, producer_schema_work
 from lithify.topics.admission import check_producer
+from lithify.topics.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.names import check_client_name
 from lithify.topics.producers import AccessMode, Producer
 from lithify.topics.subscription import SubscriptionType
@@ -211,7 +212,7 @@ class Producing:
         return len(sends)
 
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
-        producer_id = int(sends.producer_ids[start])
+        producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED
         joined = self._joined.get(producer_id)
         if joined is None and producer_id in self._gone:
             # It was put out while these were on their way; its client has been told.
@@ -246,9 +247,15 @@ class Producing:
             return
         if flags & hot.UNUSUAL:
             raise ProtocolError("SEND with a transaction, a marker or an id of its own")
-        what = "message metadata or batch is malformed"
+        what = "message metadata is malformed"
         if int(sends.crcs[place]) == hot.BAD_CRC:
             what = "CRC-32C of the message does not match"
+        elif flags & hot.BAD_BATCH:
+            size_bytes = int(sends.entry_stops[place] - sends.payload_starts[place])
+            what = (
+                f"batch of {int(sends.nums_in_batch[place])} messages in {size_bytes} bytes: must"
+                f" have as many as it says, 1 to {BATCH_MESSAGES_MAX}"
+            )
         session = self._session
         frame = replies.send_error(
             joined.id,
@@ -338,7 +345,10 @@ class Producing:
         topic = joined.topic
         producer = joined.producer
         known = topic.deduplication if progress is not None else None
-        counts = np.maximum(sends.nums_in_batch[start:stop], sends.num_messages[start:stop])
+        # Not the command's count: the metadata's was checked against the payload.
+        counts = np.where(
+            sends.flags[start:stop] & hot.BATCH != 0, sends.nums_in_batch[start:stop], 1
+        )
         flags = _LOG_FLAGS[sends.flags[start:stop] & (hot.DELAYED | hot.BATCH)]
         sequences = sends.sequence_ids[start:stop].copy()
         highest = sends.highest_sequence_ids[start:stop].copy()
@@ -398,7 +408,7 @@ class Producing:
         for first, last in runs:
             ledger, entry = unpack(first)
             stop = at + last - first + 1
-            ids = np.full(stop - at, producer_id, dtype=np.int64)
+            ids = np.full(stop - at, hot.signed(producer_id), dtype=np.int64)
             out = np.empty((stop - at) * hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
             size = hot.write_receipts(out, ids, sequences[at:stop], highest[at:stop], ledger, entry)
             self._session.send(out.data[:size])

@@ -42,7 +42,7 @@ def repeat_receipts(
 ) -> bytes:
     """Receipts with the ids (-1, -1): it is in the log already, but not said where."""
     out = np.empty(hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
-    producer_ids = np.array([producer_id], dtype=np.int64)
+    producer_ids = np.array([hot.signed(producer_id)], dtype=np.int64)
     frames = []
     for row in range(len(sequence_ids)):
         ids, tops = sequence_ids[row : row + 1], highest[row : row + 1]

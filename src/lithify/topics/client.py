@@ -21,6 +21,11 @@ class Client:
 
         Java's client does not; the others take one and give it back.
         """
+        return self.is_java
+
+    @property
+    def is_java(self) -> bool:
+        """Is it the Java client, by what it says of itself?"""
         return "java" in self.version.lower()
 
 

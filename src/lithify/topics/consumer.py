@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "PERMITS_MAX",
     "UNACKED_MESSAGES_MAX",
     "Consumer",
     "ConsumerRefused",
@@ -30,6 +31,10 @@ __all__ = [
 
 UNACKED_MESSAGES_MAX = 50_000
 """That a consumer of a shared or key_shared subscription may hold."""
+
+
+PERMITS_MAX = 2**31 - 1
+"""Of one consumer, however many it asks for; no client has a queue of this size."""
 
 
 class SubscriptionType(IntEnum):
@@ -83,6 +88,10 @@ class Consumer:
     client: Client = NOBODY
     through: int | None = None
     """The horizon it found when it joined to read compacted; None if it reads the log."""
+
+    def grant(self, permits: int) -> None:
+        """Let it get so many messages more."""
+        self.permits = min(self.permits + permits, PERMITS_MAX)
 
     @property
     def ready(self) -> bool:

@@ -71,7 +71,8 @@ __all__ = [
 ]
 
 BATCH_MESSAGES_MAX = 2**20
-"""An entry of at most 5 MiB holds fewer: a message in a batch takes 6 bytes or more."""
+"""An entry of at most 5 MiB that is not compressed holds fewer: a message in a batch takes 6 bytes
+or more."""
 
 _VERSION = 1
 _MAGIC = b"LCUR"

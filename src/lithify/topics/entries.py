@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.topics.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.hashing import key_slot
 from lithify.topics.message import FLAG_SHRUNK, key_of, metadata_of
 
 if TYPE_CHECKING:
     from lithify.log.frame import Entry
 
-__all__ = ["FLAG_AHEAD", "FLAG_BATCH", "FLAG_DELAYED", "due_ms_of", "is_spent", "slot_of"]
+__all__ = [
+    "FLAG_AHEAD",
+    "FLAG_BATCH",
+    "FLAG_DELAYED",
+    "due_ms_of",
+    "is_spent",
+    "message_count",
+    "slot_of",
+]
 
 FLAG_DELAYED = 0x0100
 """The entry's metadata has a `deliver_at_time`."""
@@ -25,6 +34,17 @@ FLAG_BATCH = 0x0200
 
 FLAG_AHEAD = 0x0800
 """Its producer's clock was too far ahead: it was sent with a later time than the frame has."""
+
+
+def message_count(entry: Entry) -> int:
+    """How many messages an entry has, by its frame.
+
+    A frame that was written before counts were checked may say any number; then the metadata
+    decides, within the limit.
+    """
+    if entry.tag <= BATCH_MESSAGES_MAX:
+        return max(1, entry.tag)
+    return min(max(1, metadata_of(entry.body).num_messages_in_batch), BATCH_MESSAGES_MAX)
 
 
 def slot_of(entry: Entry) -> int:

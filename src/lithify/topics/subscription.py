@@ -45,7 +45,7 @@ from lithify.topics.consumer import (
     Held,
     SubscriptionType,
 )
-from lithify.topics.entries import is_spent
+from lithify.topics.entries import is_spent, message_count
 from lithify.topics.masked import MaskedBatches
 from lithify.topics.message import FLAG_SHRUNK
 from lithify.topics.slots import Slots
@@ -340,7 +340,7 @@ class Subscription:
     def _deliver(self, consumer: Consumer, entry: Entry, slot: int) -> Delivery:
         position = entry.position
         remaining = self.cursor.remaining_of(position)
-        messages = max(1, entry.tag) if remaining is None else remaining.bit_count()
+        messages = message_count(entry) if remaining is None else remaining.bit_count()
         permits, wire = messages, None
         if entry.live is not None or entry.flags & FLAG_SHRUNK:
             wire = to_wire(entry, remaining, self._form(position, remaining))

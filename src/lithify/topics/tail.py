@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
+from lithify.topics.entries import message_count
 from lithify.topics.message import Message, read_entry
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def place_of_last(topic: Topic, count: int) -> Place:
     with topic.log.snapshot("tail") as snapshot:
         for entry in snapshot.read_backward():
             first = entry.position
-            count -= max(1, entry.tag)
+            count -= message_count(entry)
             if count <= 0:
                 return Place(first, -count)
     return Place(first)

@@ -31,6 +31,7 @@ import numpy as np
 
 from lithify.errors import InvalidInput
 from lithify.topics import rebatch_kernels as kernels
+from lithify.topics.entries import message_count
 from lithify.topics.message import (
     FLAG_SHRUNK,
     broker_metadata_bytes,
@@ -90,7 +91,7 @@ def to_wire(entry: Entry, remaining: int | None, form: Form) -> WireBatch:
     shrunk = bool(entry.flags & FLAG_SHRUNK)
     if not shrunk and (entry.live is None or form is Form.STORED):
         wanted = _both(entry.live, remaining)
-        return WireBatch(entry.body, max(1, entry.tag), wanted, None)
+        return WireBatch(entry.body, message_count(entry), wanted, None)
     metadata, payload = parse_entry(entry.body)
     stored = metadata.compacted_batch_indexes if shrunk else range(metadata.num_messages_in_batch)
     found = dict(_messages(metadata, payload, list(stored)))

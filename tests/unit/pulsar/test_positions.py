@@ -6,7 +6,7 @@ import pytest
 
 from lithify.positions import pack
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.consuming import position_of
+from lithify.pulsar.places import position_of
 
 
 @pytest.mark.parametrize(
