@@ -243,8 +243,8 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     # An enumerated number that protobuf does not know counts for it as absent.
     compression = rows[COMPRESSION, row]
     if compression < 0 or compression > _COMPRESSION_MAX:
-        flags |= UNUSUAL
-    if flags & BATCH and not flags & UNUSUAL:
+        return flags | UNUSUAL
+    if flags & BATCH:
         messages = rows[NUM_IN_BATCH, row]
         if messages < 1 or messages > BATCH_MESSAGES_MAX:
             flags |= BAD_BATCH

@@ -355,11 +355,15 @@ def test_a_batch_that_would_crash_its_consumers_is_flagged() -> None:
     assert flags_of(entry(payload, num_messages_in_batch=-1, compression=LZ4)) == bad
 
 
-def test_a_batch_that_cannot_be_read_is_taken_as_it_is() -> None:
+def test_a_batch_that_cannot_be_read_is_taken_if_it_may_have_as_many_as_it_says() -> None:
     key = EncryptionKeys(key="k", value=b"v")
-    data = entry(b"secret", num_messages_in_batch=3, encryption_keys=[key])
-    assert flags_of(data) == hot.BATCH | hot.ENCRYPTED
-    assert flags_of(entry(b"packed", num_messages_in_batch=3, compression=LZ4)) == hot.BATCH
+    secret = {"num_messages_in_batch": 3, "encryption_keys": [key]}
+    assert flags_of(entry(bytes(18), **secret)) == hot.BATCH | hot.ENCRYPTED
+    assert flags_of(entry(bytes(17), **secret)) == hot.BATCH | hot.ENCRYPTED | hot.BAD_BATCH
+    packed = {"num_messages_in_batch": 3, "compression": LZ4}
+    assert flags_of(entry(b"packed", uncompressed_size=18, **packed)) == hot.BATCH
+    assert flags_of(entry(b"packed", uncompressed_size=17, **packed)) == hot.BATCH | hot.BAD_BATCH
+    assert flags_of(entry(b"packed", **packed)) == hot.BATCH | hot.BAD_BATCH
 
 
 def longs(values: Iterable[int]) -> NDArray[np.int64]:
