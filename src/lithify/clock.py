@@ -1,5 +1,10 @@
 """Time as a parameter.
 
+There are two clocks. The wall clock says when something is: it is set by people and by other
+machines, so it may jump in either direction. The monotonic one says how long something took. A time
+that a message, a token or a setting names is compared with the wall clock, whenever it is looked
+at; a duration is measured with the monotonic clock, and never as a difference of two wall times.
+
 Nothing in Lithify reads the wall clock or sleeps by itself: it is handed a `Clock`. `SystemClock`
 is the real one, `ManualClock` moves only when a test moves it, so no test has to wait.
 """
@@ -43,15 +48,16 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until `advance` or `sleep` moves it."""
+    """A clock that stands still until `advance`, `jump` or `sleep` moves it."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_s = start_ms / 1000
+        self._wall_ahead_s = 0.0
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since 1970."""
-        return round(self._now_s * 1000)
+        return round((self._now_s + self._wall_ahead_s) * 1000)
 
     def monotonic_s(self) -> float:
         """Seconds that only grow."""
@@ -66,3 +72,8 @@ class ManualClock:
         assert seconds >= 0
         with self._lock:
             self._now_s += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or, with a negative number, back; no time passes."""
+        with self._lock:
+            self._wall_ahead_s += seconds

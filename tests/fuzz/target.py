@@ -141,7 +141,7 @@ async def _play(
     topics = _topics(fs, deduplication=deduplication)
     clock = ManualClock()
     access = _access(topics, clock) if secured else None
-    broker = Broker(topics, name="fuzz", version="fuzz", clock=ManualClock(), access=access)
+    broker = Broker(topics, name="fuzz", version="fuzz", access=access)
     bystander = Peer(broker)
     bystander.give(say.connect_as("root"))
     bystander.give(say.producer("bystander") + say.subscribe("bystander"))

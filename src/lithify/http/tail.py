@@ -11,7 +11,8 @@ the end. A row with an `error` and no `id` says why there are no more.
 
 Memory: a reader has one piece of about a megabyte, which is read in a thread and sent before the
 next is read; one that waits has none. There are `READERS_MAX` at most. A topic may be unloaded
-meanwhile and is found again; its deletion is the end, and so is the end of the caller's token.
+meanwhile and is found again. Its deletion is the end, and so is that of the caller's token or
+permission, at once.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -27,10 +28,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from lithify.errors import LithifyError, LogClosed
-from lithify.http.auth import expires_ms_of
+from lithify.http.auth import authorize, expires_ms_of
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, TopicPath, topic_at
 from lithify.positions import POSITION_MAX
+from lithify.pulsar.alarms import LOOK_S
 from lithify.pulsar.broker import Broker
 from lithify.topics.names import TopicName
 from lithify.topics.store import TopicNotFound
@@ -83,7 +85,7 @@ async def messages(
         follows=follow,
         through=POSITION_MAX if follow else topic.last_position,
         left=POSITION_MAX if limit is None else limit,
-        expires_ms=expires_ms_of(request),
+        request=request,
     )
     return StreamingResponse(reading.lines(readers), media_type="application/x-ndjson")
 
@@ -98,13 +100,15 @@ class _Reading:
     follows: bool
     through: int
     left: int
-    expires_ms: int | None
+    request: Request
 
     async def lines(self, readers: Readers) -> AsyncIterator[bytes]:
         """The body of the answer, a piece at a time."""
         readers.count += 1
         try:
-            while self._goes_on():
+            while self.left > 0 and not self.broker.ending:
+                # Also after the first piece: its token may have expired, or its permission gone.
+                await authorize(self.request)
                 # Expected before the topic is read: what comes in between is not missed.
                 expected = self.broker.expect_news(self.name)
                 topic = self.broker.topics.get(self.name)
@@ -116,8 +120,7 @@ class _Reading:
                 if found:
                     yield found
                 elif self.follows:
-                    # Several wait for the same one, which must not be cancelled with one of them.
-                    await asyncio.shield(expected)
+                    await self._wait(expected)
                 else:
                     return
         except TopicNotFound:
@@ -128,10 +131,16 @@ class _Reading:
         finally:
             readers.count -= 1
 
-    def _goes_on(self) -> bool:
-        now_ms = self.broker.topics.now_ms()
-        expired = self.expires_ms is not None and now_ms >= self.expires_ms
-        return self.left > 0 and not (self.broker.ending or expired)
+    async def _wait(self, expected: asyncio.Future[None]) -> None:
+        """For news, or until it is time to look whether the token has expired."""
+        seconds = None
+        expires_ms = expires_ms_of(self.request)
+        if expires_ms is not None:
+            left_ms = expires_ms - self.broker.topics.now_ms()
+            # The clock may jump meanwhile.
+            seconds = min(max(left_ms, 0) / 1000, LOOK_S)
+        # Several wait for the same one, which must not be cancelled with one of them.
+        await asyncio.wait({expected}, timeout=seconds)
 
     def _read(self, topic: Topic) -> bytes:
         rows, self.place = read_rows(topic, self.place, through=self.through, limit=self.left)

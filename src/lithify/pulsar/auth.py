@@ -8,14 +8,18 @@ requests, each in the form that the client turns into an exception at once.
 2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). Commands
    about a producer or a consumer of the session need nothing (`FREE`): whoever joined was allowed
    to. A command in neither table is refused: what nobody thought about is not allowed.
-3. When the token has expired, the client is asked for a new one, once. Until it answers, commands
-   of step 2 wait. A good answer carries them out; a bad one, another principal's, or none within
-   `REFRESH_MS`, refuses them, lets the session's producers and consumers go and leaves the session
-   without a principal.
+3. `REFRESH_S` before the token expires, or later if it is short-lived, the client is asked for a
+   new one. A client that answers notices nothing else.
+4. When the token expires, the session's producers and consumers are closed at once, and the client
+   is asked if it was not before. Until it answers, commands of step 2 wait. A good answer carries
+   them out; a bad one, another principal's, or none within `REFRESH_S`, refuses them and leaves the
+   session without a principal. A client that cannot renew its token is not asked.
+5. When permissions change, producers and consumers that may not go on are closed at once.
 
-Permissions are looked up when a producer or consumer joins, not for each message.
+Permissions are looked up when a producer or consumer joins and when they change, not for each
+message. When a token expires is a time of the wall clock, how long an answer takes is not.
 
-Sans-I/O, as the session is, which is the only one to call it.
+Sans-I/O, as the session is, which calls it; the broker calls `look_at_clock` and `review`.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FREE", "NEEDS", "Gate"]
 
-REFRESH_MS = 30_000
+REFRESH_S = 30.0
 HELD_COMMANDS_MAX = 1000
 
 _Type = wire.BaseCommand
@@ -84,7 +88,13 @@ class Gate:
         self._principal: Principal | None = None
         self._why_nobody = NotAuthenticated("the session has not begun")
         self._can_refresh = False
-        self._challenged_ms: int | None = None
+        self._asked = False
+        """Was the client asked for a token that it has not sent yet?"""
+        self._ask_ms = 0
+        """When it is to be asked."""
+        self._expired_s: float | None = None
+        """Since when it is without a valid token, by the monotonic clock."""
+        self._stop_waiting: Callable[[], None] | None = None
         self._held: list[wire.BaseCommand] = []
 
     def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
@@ -96,6 +106,7 @@ class Gate:
         if self._access is not None:
             self._can_refresh = connect.feature_flags.supports_auth_refresh
             self._authenticate(self._access, connect.auth_method_name, connect.auth_data)
+            self._begin()
 
     def _authenticate(self, access: Access, method: str, token: bytes) -> None:
         self._principal = None
@@ -117,7 +128,7 @@ class Gate:
             return True
         if command.type not in NEEDS:
             raise ProtocolError(f"command {command.type} is not one that can be permitted")
-        if self._challenged_ms is not None and len(self._held) < HELD_COMMANDS_MAX:
+        if self._expired_s is not None and len(self._held) < HELD_COMMANDS_MAX:
             self._held.append(command)
             return False
         try:
@@ -128,7 +139,7 @@ class Gate:
         return True
 
     def _check(self, access: Access, command: wire.BaseCommand) -> None:
-        if self._principal is None or self._challenged_ms is not None:
+        if self._principal is None or self._expired_s is not None:
             raise self._why_nobody
         part, actions = NEEDS[command.type]
         request = getattr(command, part)
@@ -138,28 +149,64 @@ class Gate:
             namespace = TopicName.parse(request.topic).namespace
         access.check(self._principal, namespace, *actions)
 
-    # --- expiry -----------------------------------------------------------------------------
+    # --- expiry and revocation --------------------------------------------------------------
+
+    def _begin(self, before: Principal | None = None) -> None:
+        """The client has shown a token, the first one or one that follows that of `before`."""
+        access, principal = self._access, self._principal
+        if access is None or principal is None:
+            return
+        host = self._session.host
+        host.gate_opened(self)
+        if principal.expires_ms is None:
+            host.at_time(self, None)
+            return
+        lead_ms = min(REFRESH_S * 1000, (principal.expires_ms - access.now_ms()) / 2)
+        if before is not None and before.expires_ms == principal.expires_ms:
+            # It has no newer one yet.
+            lead_ms = 0
+        self._ask_ms = principal.expires_ms - int(lead_ms) if self._can_refresh else 0
+        host.at_time(self, self._ask_ms or principal.expires_ms)
 
     def look_at_clock(self) -> None:
-        """Ask for a new token if this one has expired; give up if none has come."""
+        """Ask for a new token in time; let go when this one has expired; give up if none comes."""
         access, principal = self._access, self._principal
         if access is None or principal is None or principal.expires_ms is None:
             return
         now_ms = access.now_ms()
-        if self._challenged_ms is not None:
-            if now_ms >= self._challenged_ms + REFRESH_MS:
+        if self._expired_s is not None:
+            if access.monotonic_s() >= self._expired_s + REFRESH_S:
                 self._give_up()
         elif now_ms >= principal.expires_ms:
-            self._why_nobody = NotAuthenticated(f"token of {principal.name!r} has expired")
-            self._challenged_ms = now_ms
-            if self._can_refresh:
-                self._session.send(_challenge(self._session.host.server_version))
-            else:
-                self._give_up()
+            self._expire(access, principal)
+        elif self._can_refresh and not self._asked and now_ms >= self._ask_ms:
+            self._ask()
+            self._session.host.at_time(self, principal.expires_ms)
+        else:
+            # The clock was set back.
+            waits = self._can_refresh and not self._asked
+            self._session.host.at_time(self, self._ask_ms if waits else principal.expires_ms)
+
+    def _ask(self) -> None:
+        self._asked = True
+        self._session.send(_challenge(self._session.host.server_version))
+
+    def _expire(self, access: Access, principal: Principal) -> None:
+        self._expired_s = access.monotonic_s()
+        self._why_nobody = NotAuthenticated(f"token of {principal.name!r} has expired")
+        if not self._can_refresh:
+            self._give_up()
+            return
+        if not self._asked:
+            self._ask()
+        host = self._session.host
+        host.at_time(self, None)
+        self._stop_waiting = host.after(REFRESH_S, self._give_up)
+        self._session.let_go(_nothing_may)
 
     def _response(self, command: wire.BaseCommand) -> None:
         access, before = self._access, self._principal
-        if access is None or before is None or self._challenged_ms is None:
+        if access is None or before is None or not self._asked:
             raise ProtocolError("AUTH_RESPONSE to no AUTH_CHALLENGE")
         answer = command.authResponse.response
         self._authenticate(access, answer.auth_method_name, answer.auth_data)
@@ -172,18 +219,43 @@ class Gate:
             self._give_up()
         else:
             self._release()
+            self._begin(before)
+
+    def review(self) -> None:
+        """Permissions have changed: close what may not go on."""
+        access, principal = self._access, self._principal
+        if access is not None and principal is not None:
+            self._session.let_go(lambda where, action: access.may(principal, where, action))
 
     def _give_up(self) -> None:
         self._principal = None
+        self._session.host.gate_closed(self)
         # Refusals first: a client whose producer is closed looks the topic up again.
         self._release()
-        self._session.let_go()
+        self._session.let_go(_nothing_may)
 
     def _release(self) -> None:
-        self._challenged_ms = None
+        self._asked = False
+        self._expired_s = None
+        self._wait_no_more()
         held, self._held = self._held, []
         for command in held:
             self._session.handle(command)
+
+    def _wait_no_more(self) -> None:
+        if self._stop_waiting is not None:
+            self._stop_waiting()
+            self._stop_waiting = None
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._wait_no_more()
+        self._held.clear()
+        self._session.host.gate_closed(self)
+
+
+def _nothing_may(_where: Namespace, _action: Action) -> bool:
+    return False
 
 
 def _challenge(server_version: str) -> bytes:

@@ -11,11 +11,12 @@ import asyncio
 import itertools
 from collections import deque
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING
 
-from lithify.clock import SystemClock
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
+from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.checksum import Buffer
-    from lithify.clock import Clock
     from lithify.log.commit import Pending
+    from lithify.pulsar.auth import Gate
     from lithify.pulsar.consuming import Consuming
     from lithify.pulsar.producing import Producing
     from lithify.topics.access import Access
@@ -39,6 +40,9 @@ __all__ = ["MESSAGE_BYTES_MAX", "Broker"]
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
 """How long a reader that was put out, as by a seek, has to come back before it is forgotten."""
+
+REVIEWED_MAX = 100
+"""Sessions whose permissions are looked at before others in the loop have their turn."""
 
 log = get_logger("lithify.pulsar")
 
@@ -55,7 +59,6 @@ class Broker:
         name: str,
         version: str,
         access: Access | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self.topics = topics
         self.access = access
@@ -72,8 +75,12 @@ class Broker:
         self._answering: set[asyncio.Task[None]] = set()
         self._working: dict[Topic | TopicName, list[Callable[[], None]]] = {}
         self._due: dict[Topic, set[Subscription]] = {}
-        self._clock = clock or SystemClock()
-        self._alarms: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
+        self._alarms = Alarms(topics.clock)
+        self._gates: set[Gate] = set()
+        self._to_review: deque[Gate] = deque()
+        self._permissions = _permissions_of(topics)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        topics.definitions.watchers.append(self._definitions_changed)
         self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
         self._news: dict[TopicName, asyncio.Future[None]] = {}
         self.ending = False
@@ -219,28 +226,17 @@ class Broker:
             if deliveries:
                 self.dispatch(topic, subscription)
             elif subscription.due_ms is not None and subscription.consumers:
-                self._wake_at(subscription.due_ms, topic, subscription)
-
-    def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
-        """Dispatch again at a time; the earliest one that was asked for."""
-        known = self._alarms.get(subscription)
-        if known is not None:
-            if known[0] <= due_ms:
-                return
-            known[1].cancel()
-        seconds = max(0, due_ms - self._clock.now_ms()) / 1000
-        alarm = asyncio.get_running_loop().call_later(seconds, self._wake, topic, subscription)
-        self._alarms[subscription] = due_ms, alarm
-
-    def _wake(self, topic: Topic, subscription: Subscription) -> None:
-        del self._alarms[subscription]
-        self.dispatch(topic, subscription)
+                again = partial(self.dispatch, topic, subscription)
+                self._alarms.set(subscription, subscription.due_ms, again)
+            else:
+                self._alarms.cancel(subscription)
 
     def expect_news(self, name: TopicName) -> asyncio.Future[None]:
-        """Over when something was appended to a topic, or it is closed; several may share it."""
+        """Over when a topic was appended to or closed, or permissions changed; several share it."""
         found = self._news.get(name)
         if found is None:
-            found = self._news[name] = asyncio.get_running_loop().create_future()
+            self._loop = asyncio.get_running_loop()
+            found = self._news[name] = self._loop.create_future()
         return found
 
     def tell_followers(self, name: TopicName) -> None:
@@ -248,6 +244,54 @@ class Broker:
         found = self._news.pop(name, None) if self._news else None
         if found is not None:
             found.set_result(None)
+
+    # --- who may go on ----------------------------------------------------------------------
+
+    def gate_opened(self, gate: Gate) -> None:
+        """A client is known: it is to be looked at again when permissions change."""
+        self._gates.add(gate)
+        self._loop = asyncio.get_running_loop()
+
+    def gate_closed(self, gate: Gate) -> None:
+        """It is not known any more, or gone."""
+        self._gates.discard(gate)
+        self._alarms.cancel(gate)
+
+    def at_time(self, gate: Gate, due_ms: int | None) -> None:
+        """Let the gate look at the wall clock then, and not before; None is never."""
+        if due_ms is None:
+            self._alarms.cancel(gate)
+        else:
+            self._alarms.set(gate, due_ms, gate.look_at_clock)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Call after a while; what is returned prevents that."""
+        return asyncio.get_running_loop().call_later(seconds, call).cancel
+
+    def _definitions_changed(self) -> None:
+        """In any thread: if permissions may have changed, look at all who are known."""
+        permissions = _permissions_of(self.topics)
+        if all(map(is_, permissions, self._permissions)):
+            return
+        self._permissions = permissions
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._begin_review)
+
+    def _begin_review(self) -> None:
+        going_on = bool(self._to_review)
+        self._to_review = deque(self._gates)
+        for name in list(self._news):
+            self.tell_followers(name)
+        if not going_on:
+            self._review()
+
+    def _review(self) -> None:
+        for _ in range(min(REVIEWED_MAX, len(self._to_review))):
+            gate = self._to_review.popleft()
+            if gate in self._gates:
+                gate.review()
+        if self._to_review:
+            asyncio.get_running_loop().call_soon(self._review)
 
     def end(self) -> None:
         """The node stops: those who follow a topic have seen all they will."""
@@ -312,6 +356,12 @@ class Broker:
             if changed or consumer is subscription.consumers[-1]:
                 of, consumer_id = self._consumers[consumer]
                 of.is_active(consumer_id, active=consumer is subscription.active)
+
+
+def _permissions_of(topics: Topics) -> tuple[object, object]:
+    """Other objects whenever a permission may be another one."""
+    current = topics.definitions.current
+    return current.tenants, current.namespaces
 
 
 def _nothing() -> None:

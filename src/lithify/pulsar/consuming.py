@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.pulsar.session import Session
+    from lithify.topics.names import Namespace
     from lithify.topics.topic import Topic
     from lithify.topics.wire_batch import WireBatch
 
@@ -219,10 +220,11 @@ class Consuming:
             self._leave(joined)
         self._joined.clear()
 
-    def let_go(self) -> None:
-        """The client may not go on; it is told for each consumer."""
-        for consumer_id in list(self._joined):
-            self.put_out(consumer_id)
+    def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
+        """Close the consumers that may not go on; the client is told for each."""
+        for consumer_id, joined in list(self._joined.items()):
+            if not may_stay(joined.topic.name.namespace):
+                self.put_out(consumer_id)
 
     def pause(self) -> None:
         """Deliver nothing more to this connection."""

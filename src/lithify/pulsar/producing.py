@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.hot import Sends
     from lithify.pulsar.session import Session
     from lithify.topics.dedup import Deduplication, Progress
+    from lithify.topics.names import Namespace
     from lithify.topics.topic import Topic
 
 __all__ = ["Producing"]
@@ -188,11 +189,13 @@ class Producing:
             self._leave(joined)
         self._joined.clear()
 
-    def let_go(self) -> None:
-        """The client may not go on; it is told for each producer."""
-        for producer_id in list(self._joined):
-            self._leave(self._joined.pop(producer_id))
-            self._send_away(producer_id)
+    def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
+        """Close the producers that may not go on; the client is told for each."""
+        for producer_id, joined in list(self._joined.items()):
+            if not may_stay(joined.topic.name.namespace):
+                del self._joined[producer_id]
+                self._leave(joined)
+                self._send_away(producer_id)
 
     # --- messages ---------------------------------------------------------------------------
 

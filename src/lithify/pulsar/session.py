@@ -34,6 +34,7 @@ from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import FRAME_MARGIN_BYTES, check_text, next_frame
 from lithify.pulsar.producing import Producing
 from lithify.pulsar.schemas import SchemaRequests
+from lithify.topics.access import Action
 from lithify.topics.client import Client
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import TopicNotFound
@@ -125,6 +126,18 @@ class Host(Protocol):
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
         """Tell the consumers of a failover subscription which of them is active."""
+
+    def gate_opened(self, gate: Gate) -> None:
+        """A client is known: it is to be looked at again when permissions change."""
+
+    def gate_closed(self, gate: Gate) -> None:
+        """It is not known any more, or gone."""
+
+    def at_time(self, gate: Gate, due_ms: int | None) -> None:
+        """Let the gate look at the wall clock then, and not before; None is never."""
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Call after a while; what is returned prevents that."""
 
 
 def _nothing() -> None:
@@ -263,13 +276,14 @@ class Session:
         """The connection is gone: producers and consumers go with it."""
         if not self.closed:
             self.closed = True
+            self._gate.close()
             self._producing.close()
             self._consuming.close()
 
-    def let_go(self) -> None:
-        """The client may not go on: its producers and consumers are closed, and it is told."""
-        self._producing.let_go()
-        self._consuming.let_go()
+    def let_go(self, may: Callable[[Namespace, Action], bool]) -> None:
+        """Close the producers and consumers that may not go on, and tell the client."""
+        self._producing.let_go(lambda namespace: may(namespace, Action.PRODUCE))
+        self._consuming.let_go(lambda namespace: may(namespace, Action.CONSUME))
 
     # --- what has to be done first ----------------------------------------------------------
 

@@ -197,6 +197,8 @@ class DefinitionsFile:
         self._fs = fs
         self._path = path
         self._changing = threading.Lock()
+        self.watchers: list[Callable[[], None]] = []
+        """Called after each change, in the thread that made it; they must not wait."""
         if not fs.exists(path):
             self.current = Definitions.initial()
             return
@@ -215,7 +217,9 @@ class DefinitionsFile:
                 except OSError as error:
                     raise WriteFailed(self._path, error) from error
                 self.current = new
-            return new
+        for watcher in self.watchers:
+            watcher()
+        return new
 
     # What a keeper of blob stores needs of it: `StoreDefinitions` of `blobs/definition.py`.
 

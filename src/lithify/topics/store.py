@@ -80,7 +80,7 @@ class Topics:
         """Open the topics in `directory`, which no other process may have open."""
         self._fs = fs
         self.directory = directory
-        self._clock = clock
+        self._clock = self.clock = clock
         self._events = events
         self._open: dict[TopicName, Topic] = {}
         self._claims = Claims[TopicName]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 import numpy as np
@@ -14,13 +14,16 @@ from lithify.errors import ProtocolError
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.auth import FREE, HELD_COMMANDS_MAX, NEEDS, REFRESH_MS
+from lithify.pulsar.auth import FREE, HELD_COMMANDS_MAX, NEEDS, REFRESH_S
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.framing import encode_command, split_frames
 from lithify.pulsar.session import Session
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SECRET = b"a secret of more than thirty-two bytes"
 TOPIC = "persistent://public/default/orders"
@@ -29,8 +32,18 @@ HIDDEN = "persistent://secret/plans/next"
 Command = wire.BaseCommand
 
 
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """In which the sessions of a test run, and their alarms go off."""
+    loop = Visit.loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
 class Visit:
     """A session, its answers, and the clock it looks at."""
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, *, secure: bool = True) -> None:
         self.clock = ManualClock()
@@ -61,8 +74,24 @@ class Visit:
     def sends(self, command: Any) -> list[Any]:
         """What is answered."""
         data = np.frombuffer(encode_command(command), dtype=np.uint8)
-        assert self.session.receive(data, 0, len(data)) == len(data)
+
+        async def receive() -> int:
+            return self.session.receive(data, 0, len(data))
+
+        assert self.loop.run_until_complete(receive()) == len(data)
         return self.answers()
+
+    def hears(self, kinds: set[int]) -> list[Any]:
+        """What comes by itself, once it is all of these kinds; the alarms look every second."""
+        found: list[Any] = []
+
+        async def wait() -> None:
+            while not kinds <= {each.type for each in found}:
+                found.extend(self.answers())
+                await asyncio.sleep(0.01)
+
+        self.loop.run_until_complete(asyncio.wait_for(wait(), 10))
+        return found
 
     def answers(self) -> list[Any]:
         frames, _ = split_frames(memoryview(bytes(self._out)), 2**20)
@@ -184,10 +213,13 @@ def test_without_security_nobody_is_asked() -> None:
 def test_an_expired_token_is_asked_for_once_and_requests_wait_for_it() -> None:
     visit = Visit()
     visit.connects(visit.token())
-    visit.clock.advance(59)
+    visit.clock.advance(29)
     assert [each.type for each in visit.sends(ping())] == [Command.PONG]
     visit.clock.advance(1)
-    assert [each.type for each in visit.sends(request(Command.LOOKUP))] == [Command.AUTH_CHALLENGE]
+    answers = visit.sends(request(Command.LOOKUP))
+    assert [each.type for each in answers] == [Command.AUTH_CHALLENGE, Command.LOOKUP_RESPONSE]
+    visit.clock.advance(30)
+    assert visit.sends(request(Command.LOOKUP)) == []
     assert [each.type for each in visit.sends(ping())] == [Command.PONG]
     assert visit.sends(request(Command.PRODUCER)) == []
     answers = visit.answers_challenge(visit.token(valid_s=60))
@@ -198,10 +230,6 @@ def test_an_expired_token_is_asked_for_once_and_requests_wait_for_it() -> None:
 
 @pytest.mark.parametrize("answer", ["expired", "somebody else", "nonsense", "none in time"])
 def test_a_client_that_does_not_renew_its_token_is_let_go(answer: str) -> None:
-    asyncio.run(_let_go(answer))
-
-
-async def _let_go(answer: str) -> None:
     visit = Visit()
     old = visit.token()
     visit.connects(old)
@@ -210,9 +238,12 @@ async def _let_go(answer: str) -> None:
     topic = visit.broker.topics.get(TOPIC)
     assert len(topic.producers.joined) == 1
     visit.clock.advance(60)
-    assert [each.type for each in visit.sends(request(Command.LOOKUP))] == [Command.AUTH_CHALLENGE]
+    asked, *closed = visit.sends(request(Command.LOOKUP))
+    assert asked.type == Command.AUTH_CHALLENGE
+    assert {each.type for each in closed} == {Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER}
+    assert len(topic.producers.joined) == 0
     if answer == "none in time":
-        visit.clock.advance(REFRESH_MS / 1000)
+        visit.clock.advance(REFRESH_S)
         answers = visit.sends(request(Command.LOOKUP))
         (last,) = answers[-1:]
         answers = answers[:-1]
@@ -220,10 +251,8 @@ async def _let_go(answer: str) -> None:
     else:
         tokens = {"expired": old, "somebody else": visit.token("bob"), "nonsense": b"a.b.c"}
         answers = visit.answers_challenge(tokens[answer])
-    refused, *closed = answers
+    (refused,) = answers
     assert refusal(refused) == ("LOOKUP_RESPONSE", "AuthenticationError")
-    assert {each.type for each in closed} == {Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER}
-    assert len(topic.producers.joined) == 0
     assert all(not each.consumers for each in topic.subscriptions.values())
     (again,) = visit.sends(request(Command.PRODUCER))
     assert refusal(again) == ("ERROR", "AuthenticationError")
@@ -235,6 +264,128 @@ def test_a_client_that_cannot_renew_its_token_is_not_asked() -> None:
     visit.clock.advance(60)
     (answer,) = visit.sends(request(Command.LOOKUP))
     assert refusal(answer) == ("LOOKUP_RESPONSE", "AuthenticationError")
+
+
+CLOSED = {Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER}
+
+
+def joined(*, refresh: bool = True, valid_s: int = 60) -> Visit:
+    """A client with a producer and a consumer."""
+    visit = Visit()
+    visit.connects(visit.token(valid_s=valid_s), refresh=refresh)
+    assert {each.type for each in visit.sends(request(Command.PRODUCER))} == {
+        Command.PRODUCER_SUCCESS
+    }
+    assert {each.type for each in visit.sends(request(Command.SUBSCRIBE))} == {Command.SUCCESS}
+    return visit
+
+
+@pytest.mark.parametrize("move", ["advance", "jump"])
+def test_a_client_that_is_silent_is_let_go_when_its_token_expires(move: str) -> None:
+    visit = joined(refresh=False)
+    getattr(visit.clock, move)(60)
+    assert {each.type for each in visit.hears(CLOSED)} == CLOSED
+    (answer,) = visit.sends(request(Command.LOOKUP))
+    assert refusal(answer) == ("LOOKUP_RESPONSE", "AuthenticationError")
+
+
+@pytest.mark.parametrize("move", ["advance", "jump"])
+def test_a_silent_client_is_asked_in_time_and_let_go_at_the_end(move: str) -> None:
+    visit = joined()
+    getattr(visit.clock, move)(30)
+    assert [each.type for each in visit.hears({Command.AUTH_CHALLENGE})] == [Command.AUTH_CHALLENGE]
+    getattr(visit.clock, move)(30)
+    assert {each.type for each in visit.hears(CLOSED)} == CLOSED
+    assert visit.sends(request(Command.PRODUCER)) == [], "it may still answer"
+    answers = visit.answers_challenge(visit.token())
+    assert [each.type for each in answers] == [Command.PRODUCER_SUCCESS]
+
+
+def test_a_client_that_renews_its_token_in_time_goes_on() -> None:
+    visit = joined()
+    visit.clock.advance(30)
+    visit.hears({Command.AUTH_CHALLENGE})
+    assert visit.answers_challenge(visit.token(valid_s=300)) == []
+    visit.clock.advance(60)
+    assert [each.type for each in visit.sends(ping())] == [Command.PONG]
+    visit.clock.advance(300 - 60 - 30)
+    assert [each.type for each in visit.hears({Command.AUTH_CHALLENGE})] == [Command.AUTH_CHALLENGE]
+
+
+def test_a_client_that_has_no_newer_token_yet_is_asked_again_when_it_expires() -> None:
+    visit = joined()
+    same = visit.token()
+    visit.clock.advance(30)
+    visit.hears({Command.AUTH_CHALLENGE})
+    assert visit.answers_challenge(same) == []
+    visit.clock.advance(29)
+    assert [each.type for each in visit.sends(ping())] == [Command.PONG]
+    visit.clock.advance(1)
+    found = visit.hears({Command.AUTH_CHALLENGE, *CLOSED})
+    assert found[0].type == Command.AUTH_CHALLENGE, "before its producers are closed"
+
+
+def test_a_clock_that_is_set_back_gives_time_back() -> None:
+    visit = joined(refresh=False)
+    visit.clock.jump(-100)
+    visit.clock.advance(100)
+    assert [each.type for each in visit.sends(ping())] == [Command.PONG]
+    visit.clock.advance(60)
+    assert {each.type for each in visit.hears(CLOSED)} == CLOSED
+
+
+def test_how_long_an_answer_takes_is_not_measured_by_a_clock_that_jumps() -> None:
+    visit = joined()
+    visit.clock.advance(60)
+    visit.hears(CLOSED)
+    visit.clock.jump(10**6)
+    assert visit.sends(request(Command.LOOKUP)) == [], "it still has time"
+    visit.clock.jump(-(10**7))
+    visit.clock.advance(REFRESH_S)
+    answers = visit.sends(request(Command.LOOKUP))
+    assert {refusal(each) for each in answers} == {("LOOKUP_RESPONSE", "AuthenticationError")}
+
+
+PUBLIC = Namespace("public", "default")
+
+
+@pytest.mark.parametrize(
+    ("left", "closed"),
+    [
+        (["consume"], {Command.CLOSE_PRODUCER}),
+        (["produce"], {Command.CLOSE_CONSUMER}),
+        ([], CLOSED),
+    ],
+)
+def test_what_is_revoked_ends_at_once(left: list[str], closed: set[int]) -> None:
+    visit = joined()
+    change = visit.broker.topics.definitions.change
+
+    async def revoke() -> None:
+        await asyncio.to_thread(change, lambda d: with_grant(d, PUBLIC, "ann", left))
+
+    visit.loop.run_until_complete(revoke())
+    assert {each.type for each in visit.answers()} == closed, "without another frame"
+    kinds = {Command.CLOSE_PRODUCER: Command.PRODUCER, Command.CLOSE_CONSUMER: Command.SUBSCRIBE}
+    for each in closed:
+        (answer,) = visit.sends(request(kinds[each]))
+        assert refusal(answer) == ("ERROR", "AuthorizationError")
+
+
+def test_what_is_granted_to_others_ends_nothing() -> None:
+    visit = joined()
+    change = visit.broker.topics.definitions.change
+
+    async def grant() -> None:
+        await asyncio.to_thread(change, lambda d: with_grant(d, PUBLIC, "bob", ["produce"]))
+        await asyncio.to_thread(change, lambda d: with_grant(d, PUBLIC, "bob", []))
+
+    visit.loop.run_until_complete(grant())
+    assert visit.answers() == []
+    visit.loop.call_soon(visit.session.close)
+    visit.loop.run_until_complete(asyncio.sleep(0))
+    assert visit.broker._gates == set()
+    assert len(visit.broker._alarms) == 0
 
 
 def test_only_so_many_requests_wait() -> None:
