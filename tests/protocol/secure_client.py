@@ -29,11 +29,12 @@ def main(url: str, trusted: str, *tokens: str) -> None:
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     producers: dict[str, pulsar.Producer] = {}
+    listening: dict[str, pulsar.Consumer] = {}
     for line in sys.stdin:
         operation, topic = line.split()
         try:
             if operation == "produce":
-                producers[topic] = client.create_producer(topic, send_timeout_millis=10_000)
+                producers[topic] = client.create_producer(topic, send_timeout_millis=5_000)
                 producers[topic].send(b"hello")
             elif operation == "produce-again":
                 producers[topic].send(b"hello again")
@@ -43,6 +44,12 @@ def main(url: str, trusted: str, *tokens: str) -> None:
                 )
                 consumer.acknowledge(consumer.receive(10_000))
                 consumer.close()
+            elif operation == "listen":
+                listening[topic] = client.subscribe(
+                    topic, "l", initial_position=pulsar.InitialPosition.Earliest
+                )
+            elif operation == "hear":
+                listening[topic].acknowledge(listening[topic].receive(2000))
             elif operation == "read":
                 reader = client.create_reader(topic, pulsar.MessageId.earliest)
                 reader.read_next(10_000)

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from lithify.clock import ManualClock, SystemClock
+from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.node.security import SecuritySettings, make_access, make_tls
@@ -36,9 +36,9 @@ from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import Connection, listen
 from lithify.topics.access import with_grant
 from lithify.topics.definitions import Definitions, NamespaceDefinition
-from lithify.topics.names import Namespace
+from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import Topics, TopicSettings
-from tests.patience import PROCESS_S_MAX, at_most
+from tests.patience import PROCESS_S_MAX, at_most, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +49,9 @@ AT_ONCE_S = 8.0
 
 PATTERN_REFUSED = "LookupError"
 """What the client makes of any error when it asks for the topics of a namespace."""
+
+REFUSED_LATER = {"Timeout", "AuthorizationError", "AlreadyClosed"}
+"""What the client makes of a producer or consumer that it is refused when it connects again."""
 
 ORDERS = "persistent://shop/eu/orders"
 ELSEWHERE = "persistent://public/default/orders"
@@ -100,6 +103,11 @@ class Site:
         expires_s = self.clock.now_ms() // 1000 + valid_s
         return jwt.encode({"sub": name, "exp": expires_s}, secret, algorithm="HS256")
 
+    def grants(self, name: str, *actions: str) -> None:
+        """From now on somebody may do this in the shop, and nothing else."""
+        shop = Namespace.parse("shop/eu")
+        self.topics.definitions.change(lambda d: with_grant(d, shop, name, actions))
+
     def client(self, *tokens: str, trusted: str = "") -> Client:
         client = Client(self.url, *tokens, trusted=trusted)
         self._clients.append(client)
@@ -112,10 +120,11 @@ class Site:
             LocalFileSystem(),
             str(self.directory / "data"),
             settings=TopicSettings(),
-            clock=SystemClock(),
+            clock=self.clock,
             events=ignore_events,
             owner="test",
         )
+        self.topics = topics
         topics.definitions.change(_with_shop)
         access = make_access(
             security,
@@ -248,6 +257,63 @@ def test_a_client_without_a_new_token_is_refused_when_the_old_one_expires(
         assert client.does("produce", ORDERS) == "ok"
         site.clock.advance(61)
         assert client.does("consume", ORDERS) == "AuthenticationError"
+
+
+def test_who_is_refused_from_now_on_hears_nothing_more(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        boss = site.client(site.token("boss"))
+        reader = site.client(site.token("reader"))
+        assert boss.does("produce", ORDERS) == "ok"
+        assert reader.does("listen", ORDERS) == "ok"
+        assert reader.does("hear", ORDERS) == "ok"
+        consumers = site.topics.opened()[TopicName.parse(ORDERS)].subscriptions["l"].consumers
+        assert len(consumers) == 1
+        site.grants("reader")
+        wait_until(lambda: not consumers)
+        assert boss.does("produce-again", ORDERS) == "ok"
+        assert reader.does("hear", ORDERS) in REFUSED_LATER
+        assert reader.does("consume", ORDERS) == "AuthorizationError"
+        site.grants("reader", "consume")
+        again = site.client(site.token("reader"))
+        assert again.does("listen", ORDERS) == "ok"
+        assert again.does("hear", ORDERS) == "ok", "what came meanwhile was not lost"
+
+
+def test_who_is_refused_from_now_on_writes_nothing_more(
+    site: Site, security: SecuritySettings
+) -> None:
+    with site.open(security):
+        writer = site.client(site.token("writer"))
+        assert writer.does("produce", ORDERS) == "ok"
+        topic = site.topics.opened()[TopicName.parse(ORDERS)]
+        site.grants("writer", "consume")
+        wait_until(lambda: not topic.producers.joined)
+        assert writer.does("produce-again", ORDERS) in REFUSED_LATER
+        assert topic.messages_in == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_silent_client_loses_its_consumer_when_its_token_expires(
+    site: Site, security: SecuritySettings, tokens: int
+) -> None:
+    with site.open(security):
+        boss = site.client(site.token("boss"))
+        given = [site.token("reader", valid_s=60 * (n + 1)) for n in range(tokens)]
+        reader = site.client(*given)
+        assert boss.does("produce", ORDERS) == "ok"
+        assert reader.does("listen", ORDERS) == "ok"
+        consumers = site.topics.opened()[TopicName.parse(ORDERS)].subscriptions["l"].consumers
+        first = consumers[0]
+        site.clock.jump(61)
+        wait_until(lambda: first not in consumers)
+        if tokens > 1:
+            wait_until(lambda: bool(consumers))
+            assert reader.does("hear", ORDERS) == "ok", "it showed its new token"
+        else:
+            assert reader.does("consume", ORDERS) == "AuthenticationError"
+            assert not consumers
 
 
 def test_a_refresh_does_not_make_somebody_else(site: Site, security: SecuritySettings) -> None:

@@ -61,6 +61,9 @@ class _Due:
 
     def trigger(self, now_ms: int) -> Trigger | None:
         """Why the store is to be compacted now; None if it is not."""
+        # A clock that was set back must not make it wait for as long as it went back.
+        self.since_ms = min(self.since_ms, now_ms)
+        self.rest_until_ms = min(self.rest_until_ms, now_ms + REST_MS)
         settings, shape = self.store.settings, self.store.shape
         if now_ms < self.rest_until_ms or shape.capacity_bytes == shape.segment_bytes:
             return None

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from lithify.topics.compaction_settings import CompactionSettings
     from lithify.topics.topic import Topic
 
-__all__ = ["Due"]
+__all__ = ["REST_MS", "Due"]
+
+REST_MS = 60_000
+"""How long a topic rests after a run that failed or found nothing to do."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,9 @@ class Due:
 
     def trigger(self, topic: Topic, now_ms: int) -> Trigger | None:
         """Why the topic is to be compacted now; None if it is not."""
+        # A clock that was set back must not make it wait for as long as it went back.
+        self.since_ms = min(self.since_ms, now_ms)
+        self.rest_until_ms = min(self.rest_until_ms, now_ms + REST_MS)
         settings = topic.compaction.settings()
         if not settings.compaction_enabled or now_ms < self.rest_until_ms:
             return None

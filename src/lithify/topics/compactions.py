@@ -24,7 +24,7 @@ from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
 from lithify.errors import LithifyError, LogClosed, RunRefused
 from lithify.logger import get_logger
-from lithify.topics.compaction_due import Due
+from lithify.topics.compaction_due import REST_MS, Due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Compactions"]
 
-REST_MS = 60_000
 DISK = "topics"
 
 log = get_logger("lithify.compaction")

@@ -119,6 +119,12 @@ def test_a_token_for_somebody_else_is_refused() -> None:
         access().authenticate(token({"sub": "ann", "aud": "another service"}))
 
 
+@pytest.mark.parametrize("audience", ["", [], None, ["another service"], 0, False, {}])
+def test_no_audience_means_no_claim_of_one(audience: object) -> None:
+    with pytest.raises(NotAuthenticated):
+        access().authenticate(token({"sub": "ann", "aud": audience}))
+
+
 def test_the_token_does_not_choose_the_algorithm() -> None:
     # Without signature; signed with the public key as if it were a secret; stronger but not ours.
     unsigned = jwt.encode({"sub": "root"}, "", algorithm="none").encode()

@@ -9,6 +9,8 @@ import pytest
 from lithify.compaction.journal import Journal
 from lithify.compaction.schedule import Trigger
 from lithify.fs import MemoryFileSystem
+from lithify.topics.compaction_due import REST_MS, Due
+from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
 from tests.hooked_jobs import HookedJobs
 from tests.unit.topics.test_compacted import Compacted
@@ -87,3 +89,19 @@ def test_a_run_that_can_not_be_taken_up_is_made_again(keys: tuple[str, ...]) -> 
     [report] = bench.topic.compaction.history.newest(9)
     assert report.run_id != record.run_id
     assert (report.result, report.horizon) == ("done", record.horizon)
+
+
+def test_a_clock_that_is_set_back_does_not_stop_compaction() -> None:
+    bench = Compacted()
+    bench.put("a", "a")
+    bench.topic.compaction.settings = lambda: CompactionSettings(compaction_every_ms=60_000)
+    due = Due(bench.clock.now_ms())
+    bench.clock.jump(-(10**6))
+    assert due.trigger(bench.topic, bench.clock.now_ms()) is None
+    bench.clock.advance(60)
+    assert due.trigger(bench.topic, bench.clock.now_ms()) is Trigger.PERIODIC
+    due.rest_until_ms = bench.clock.now_ms() + REST_MS
+    bench.clock.jump(-(10**6))
+    assert due.trigger(bench.topic, bench.clock.now_ms()) is None
+    bench.clock.advance(REST_MS / 1000)
+    assert due.trigger(bench.topic, bench.clock.now_ms()) is Trigger.PERIODIC
