@@ -259,3 +259,26 @@ def test_without_security_nobody_is_asked() -> None:
     site = Site(secure=False)
     assert site.ask("GET", "/admin/v2/tenants").status_code == 200
     assert site.ask("DELETE", TOPIC).status_code == 204
+
+
+@pytest.mark.parametrize("end", ["revoke", "expire"])
+def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
+    path = "/topics/persistent/shop/eu/orders/messages?follow=true"
+    reader, boss = ({"Authorization": f"Bearer {site.token(name)}"} for name in ("reader", "boss"))
+    broker = site.app.state.broker
+
+    async def follow() -> str:
+        transport = httpx.ASGITransport(site.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            answer = asyncio.create_task(client.get(path, headers=reader, timeout=None))
+            while not broker._news:
+                await asyncio.sleep(0)
+            if end == "revoke":
+                grants = "/admin/v2/namespaces/shop/eu/permissions/reader"
+                assert (await client.delete(grants, headers=boss)).status_code == 204
+            else:
+                site.clock.jump(61)
+            return (await asyncio.wait_for(answer, 10)).text
+
+    (last,) = asyncio.run(follow()).splitlines()
+    assert ("may not consume" if end == "revoke" else "has expired") in last

@@ -154,11 +154,16 @@ def test_many_at_once_leave_the_loop_to_others_in_between(
             call = partial(ringing.rang.append, f"{number}")
             ringing.alarms.set(number, ringing.start_ms, call)
 
-    loop.run_until_complete(ringing._in_loop(set_all))
-    loop.run_until_complete(asyncio.sleep(0))
-    assert 0 < len(ringing.rang) < 5
-    ringing.passes(0.5)
-    assert len(ringing.rang) == 5
+    async def set_and_go_on() -> None:
+        set_all()
+        for _ in range(10):
+            ringing.rang.append("other")
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(set_and_go_on())
+    assert [each for each in ringing.rang if each != "other"] == ["0", "1", "2", "3", "4"]
+    between = ringing.rang[ringing.rang.index("0") : ringing.rang.index("4")]
+    assert between.count("other") == 2
 
 
 class Delayed(World):
