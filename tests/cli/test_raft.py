@@ -93,7 +93,7 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert "orders" not in run("overview")[1]
         assert run("drop", "orders")[0] == 1
         assert run("create", "orders", "--member", "n1") == (0, "")
-        assert run("get", "--group", "orders", "colour")[0] == 1
+        assert run("get", "--group", "orders", "colour")[0] == 3
 
         second: list[str | Path] = [
             COMMAND,
