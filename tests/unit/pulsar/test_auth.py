@@ -81,7 +81,7 @@ class Visit:
         assert self.loop.run_until_complete(receive()) == len(data)
         return self.answers()
 
-    def hears(self, kinds: set[int]) -> list[Any]:
+    def hears(self, kinds: set[Command.Type]) -> list[Any]:
         """What comes by itself, once it is all of these kinds; the alarms look every second."""
         found: list[Any] = []
 
@@ -357,7 +357,7 @@ PUBLIC = Namespace("public", "default")
         ([], CLOSED),
     ],
 )
-def test_what_is_revoked_ends_at_once(left: list[str], closed: set[int]) -> None:
+def test_what_is_revoked_ends_at_once(left: list[str], closed: set[Command.Type]) -> None:
     visit = joined()
     change = visit.broker.topics.definitions.change
 

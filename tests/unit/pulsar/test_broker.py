@@ -90,7 +90,7 @@ class Connection:
 
     def let_go(self) -> None:
         async def within() -> None:
-            self.session.let_go()
+            self.session.let_go(lambda _where, _action: False)
 
         self.loop.run_until_complete(within())
 
@@ -136,7 +136,7 @@ def test_a_reader_that_was_sent_away_for_another_reason_is_forgotten_too(
     client: Connection,
 ) -> None:
     client.subscribe()
-    client.let_go()
+    client.let_go(lambda _where, _action: False)
     client.loop.advance(SOON)
     assert client.is_known
     client.loop.advance(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -357,10 +357,10 @@ def test_a_batch_that_would_crash_its_consumers_is_flagged() -> None:
 
 def test_a_batch_that_cannot_be_read_is_taken_if_it_may_have_as_many_as_it_says() -> None:
     key = EncryptionKeys(key="k", value=b"v")
-    secret = {"num_messages_in_batch": 3, "encryption_keys": [key]}
+    secret: dict[str, Any] = {"num_messages_in_batch": 3, "encryption_keys": [key]}
     assert flags_of(entry(bytes(18), **secret)) == hot.BATCH | hot.ENCRYPTED
     assert flags_of(entry(bytes(17), **secret)) == hot.BATCH | hot.ENCRYPTED | hot.BAD_BATCH
-    packed = {"num_messages_in_batch": 3, "compression": LZ4}
+    packed: dict[str, Any] = {"num_messages_in_batch": 3, "compression": LZ4}
     assert flags_of(entry(b"packed", uncompressed_size=18, **packed)) == hot.BATCH
     assert flags_of(entry(b"packed", uncompressed_size=17, **packed)) == hot.BATCH | hot.BAD_BATCH
     assert flags_of(entry(b"packed", **packed)) == hot.BATCH | hot.BAD_BATCH
