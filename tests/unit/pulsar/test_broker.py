@@ -136,7 +136,7 @@ def test_a_reader_that_was_sent_away_for_another_reason_is_forgotten_too(
     client: Connection,
 ) -> None:
     client.subscribe()
-    client.let_go(lambda _where, _action: False)
+    client.let_go()
     client.loop.advance(SOON)
     assert client.is_known
     client.loop.advance(2)
