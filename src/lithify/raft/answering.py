@@ -266,7 +266,7 @@ class _Creating:
         elif isinstance(result, Dropped | GroupAbsent):
             # It does not lead yet, or the others have not heard of the group; or it is no more.
             self._joined = self._joined or (
-                isinstance(result, Dropped) and result.reason is DropReason.NOT_HEARD
+                isinstance(result, Dropped) and result.reason is DropReason.LEARNER_FIRST
             )
             asyncio.get_running_loop().call_later(AGAIN_S, self.propose)
         else:

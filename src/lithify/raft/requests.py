@@ -225,7 +225,7 @@ def _propose_change(core: RaftCore, change: ConfChange) -> int:
     first = core.prepared(change)
     index = core.propose_change(first)
     if first is not change:
-        raise ProposalDropped(DropReason.NOT_HEARD, core.status().leader)
+        raise ProposalDropped(DropReason.LEARNER_FIRST, core.status().leader)
     return index
 
 

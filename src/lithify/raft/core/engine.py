@@ -86,6 +86,9 @@ class Engine:
 
     def receive(self, message: Message) -> None:
         """Take a message of another member, or a vote of the own."""
+        if isinstance(message, VoteRequest) and not self.may_vote:
+            self.settings.events(VoteIgnored(self.node, message.sender, message.term, NOBODY))
+            return
         if message.term > self.term:
             if isinstance(message, VoteRequest):
                 if self.role.hears_leader and not message.forced:
@@ -146,9 +149,15 @@ class Engine:
     # Roles.
 
     @property
+    def may_vote(self) -> bool:
+        """Has this member the promises that it gave in its name?"""
+        return self.settings.may_vote(self.members.config)
+
+    @property
     def may_campaign(self) -> bool:
         """Could this member lead? One that installs a snapshot has no log to lead with."""
-        return self.members.may_campaign(self.node) and not self.log.installing
+        could = self.members.may_campaign(self.node) and not self.log.installing
+        return could and self.may_vote
 
     def follow(self, term: int, leader: str) -> None:
         """Be a follower; a higher term has seen no vote yet."""
