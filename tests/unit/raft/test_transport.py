@@ -14,7 +14,17 @@ import pytest
 from lithify.fs import MemoryFileSystem
 from lithify.raft import transport as transport_module
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
-from lithify.raft.dialogue import WIRE_VERSION, Answer, Answers, Ask, Asks, Hello, Welcome
+from lithify.raft.dialogue import (
+    INTRODUCES,
+    WIRE_VERSION,
+    Answer,
+    Answers,
+    Ask,
+    Asks,
+    Hello,
+    Introduction,
+    Welcome,
+)
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.operations import Address
@@ -195,7 +205,7 @@ def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> N
         a = Node("a")
         async with running(a):
             reader, writer = await greeted(a, **changed)
-            welcome = Welcome(WIRE_VERSION, "a", refusal, "")
+            welcome = Welcome(INTRODUCES, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
 

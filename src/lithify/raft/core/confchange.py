@@ -109,6 +109,11 @@ class Membership:
         """All members of all configurations that may turn out to be the committed one."""
         return frozenset().union(*(config.members for _, config in self._open()))
 
+    @property
+    def open(self) -> list[Config]:
+        """All configurations that may turn out to be the committed one."""
+        return [config for _, config in self._open()]
+
     def may_campaign(self, node: str) -> bool:
         """Has the node a vote in any configuration that may turn out to be the committed one?
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.raft.core.confchange import Membership
+from lithify.raft.core.errors import Diverged
 from lithify.raft.core.events import ConfigChanged, LogCut, RoleChanged, VoteIgnored
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.log import RaftLog
@@ -217,6 +218,16 @@ class Engine:
         """Let a snapshot take the place of log and members."""
         self.log.restore(snapshot)
         self.members.restore(snapshot.index, snapshot.config)
+
+    def check_committed(self, leader: str, index: int, term: int) -> None:
+        """Has the leader of this term the same entry, if this member has a committed one there?
+
+        A leader has everything that was committed, and its log does not change within its term. So
+        a difference is never a late message: one of the two has lost what it acknowledged.
+        """
+        log = self.log
+        if log.first_index - 1 <= index <= log.committed and log.term(index) != term:
+            raise Diverged(self.node, leader, index, (log.term(index), term))
 
     def commit_to(self, index: int) -> bool:
         """Entries up to `index` are committed; is that news?"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
-from lithify.raft.core.errors import Diverged, DropReason, LogTooShort, ReadDropped
+from lithify.raft.core.errors import DropReason, LogTooShort, ReadDropped
 from lithify.raft.core.events import SnapshotRestored
 from lithify.raft.core.messages import (
     AppendReply,
@@ -124,11 +124,11 @@ class Follower(RoleState):
     def _append(self, request: AppendRequest) -> None:
         engine, log = self.engine, self.engine.log
         if request.prev_index <= log.committed:
-            self._check_overlap(request.sender, request.prev_index, request.prev_term)
+            engine.check_committed(request.sender, request.prev_index, request.prev_term)
             for entry in request.entries:
                 if entry.index > log.committed:
                     break
-                self._check_overlap(request.sender, entry.index, entry.term)
+                engine.check_committed(request.sender, entry.index, entry.term)
         if request.prev_index < log.committed:
             # An old message; up to the committed index all logs are the same.
             self._acknowledge(request.sender, log.committed)
@@ -155,16 +155,6 @@ class Follower(RoleState):
         # The request proves nothing about what this log has behind its entries.
         engine.commit_to(min(request.commit, agreed))
         self._acknowledge(request.sender, agreed)
-
-    def _check_overlap(self, leader: str, index: int, term: int) -> None:
-        """Has the leader the same entry, if this member has a committed one there?
-
-        A leader has everything that was committed, and its log does not change within its term. So
-        a difference is never a late message: one of the two has lost what it acknowledged.
-        """
-        engine, log = self.engine, self.engine.log
-        if log.first_index - 1 <= index <= log.committed and log.term(index) != term:
-            raise Diverged(engine.node, leader, index, (log.term(index), term))
 
     def _acknowledge(self, leader: str, index: int) -> None:
         self.engine.hold(AppendReply(self.engine.node, leader, self.engine.term, index))
@@ -199,7 +189,7 @@ class Follower(RoleState):
 
     def _install(self, message: InstallSnapshot) -> None:
         engine, snapshot = self.engine, message.snapshot
-        self._check_overlap(message.sender, snapshot.index, snapshot.term)
+        engine.check_committed(message.sender, snapshot.index, snapshot.term)
         if snapshot.index > engine.log.committed:
             if engine.log.matches(snapshot.index, snapshot.term):
                 # The log has all of it: it only was not known to be committed.
