@@ -260,13 +260,14 @@ def test_a_client_cannot_speak_as_a_node_nor_a_node_as_a_client() -> None:
 class Listener:
     """A peer made by hand, that takes what it is sent, or does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "b") -> None:
+        self._name = name
         self.readers: list[asyncio.StreamReader] = []
         self._writers: list[asyncio.StreamWriter] = []
 
     async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
-        writer.write(encode_frame([("", Welcome(WIRE_VERSION, "b", "", "{}"))]))
+        writer.write(encode_frame([("", Welcome(WIRE_VERSION, self._name, "", "{}"))]))
         self.readers.append(reader)
         self._writers.append(writer)
 
