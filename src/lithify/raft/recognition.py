@@ -108,7 +108,7 @@ class Recognition:
 
     def may_vote(self, config: Config) -> bool:
         """Has the own directory all that was promised in this group under its name?"""
-        if self.standing is Standing.ACCEPTED or config.electorate <= {self.node}:
+        if self.standing is Standing.ACCEPTED or config.electorate == {self.node}:
             return True
         return config.identity_of(self.node) == self.own
 
