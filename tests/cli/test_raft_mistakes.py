@@ -60,10 +60,9 @@ def test_with_a_dead_voter_no_mistake_loses_the_group(tmp_path: Path) -> None:
             ("move", f"{alive.node}={nowhere}"): f"node {alive.node} was not reached",
         }
         for command, why in mistakes.items():
-            for _ in range(2):
-                code, text = run(cluster, *command)
-                assert code != 0
-                assert why in text
+            code, text = run(cluster, *command)
+            assert code != 0
+            assert why in text
             assert run(cluster, "put", "k", "-".join(command))[0] == 0
         assert run(cluster, "members")[1].startswith("voters n1 n2 n3;")
         # The way that is right: a new node runs, and takes the place of the dead one.
@@ -108,9 +107,9 @@ def test_a_directory_that_was_replaced_forks_nothing(tmp_path: Path) -> None:
         lost.wipe()
         lost.start()
         behind.start()
+        asyncio.run(leaderless(lost, behind))
         reason = asyncio.run(refused(lost, behind.node))
         assert f"Remove {lost.node} from its groups and add it again" in reason
-        asyncio.run(leaderless(lost, behind))
         for node in (lost, behind):
             assert "its data directory is another one" in node.errors.read_text()
         leader.start()

@@ -115,7 +115,8 @@ class Operators(World):
 
     def configs(self) -> list[Config]:
         """All members that may turn out to be the committed ones."""
-        return [config for actor in self.stage.actors.values() for config in actor.core.open_configs]
+        cores = (actor.core for actor in self.stage.actors.values())
+        return [config for core in cores for config in core.open_configs]
 
     # What must hold.
 

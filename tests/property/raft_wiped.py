@@ -164,7 +164,8 @@ class Wiped(World):
             return
         name = self.random.choice(sorted(leader.groups[GROUP].config.voters))
         others = set(NAMES) - {name}
-        if not all(has_quorum(config, others) for each in NAMES for config in self.configs_of(each)):
+        configs = (config for each in NAMES for config in self.configs_of(each))
+        if not all(has_quorum(config, others) for config in configs):
             return
         self.counts["wipes"] += 1
         self.lost = name
@@ -211,13 +212,11 @@ class Wiped(World):
 
         Nobody acts before a loss was noticed: until then the leader counts on who answered last.
         """
-        progress = leader.groups[GROUP]._core._engine.role.progress  # type: ignore[attr-defined]
-        if self.lost in progress and progress[self.lost].silent_ticks < ELECTION_TICKS:
-            if self.recognitions[self.lost].own != leader.groups[GROUP].config.identity_of(
-                self.lost
-            ):
-                return
         config, changes = leader.groups[GROUP].config, []
+        progress = leader.groups[GROUP]._core._engine.role.progress  # type: ignore[attr-defined]
+        is_heard = self.lost in progress and progress[self.lost].silent_ticks < ELECTION_TICKS
+        if is_heard and config.identity_of(self.lost) != self.recognitions[self.lost].own:
+            return
         for item in items:
             if item.op is Op.REMOVE or item.node in config.members:
                 changes.append(item)

@@ -54,6 +54,7 @@ COMMAND_BYTES_MAX = 16 * 2**20
 REPLIES_BYTES_MAX = 2**20
 """Of replies to a run that are sent as one."""
 
+
 @dataclass(slots=True)
 class _Asked:
     """What a client has under way."""
@@ -141,17 +142,22 @@ class Answering:
                 group.propose(body, done)
             elif operation == Operation.READ:
                 group.read(body, done)
-            elif operation == Operation.CHANGE:
-                given = _parse(body)
-                change = ConfChange.parse(_given(given, "change", str))
-                self.changes.begin(group, change, _book(given), done)
-            elif operation == Operation.MOVE:
-                self.changes.move(group, _book(_parse(body)), done)
             elif operation == Operation.DROP:
                 group.propose_end(_with_index(done))
+            elif operation in (Operation.CHANGE, Operation.MOVE):
+                self._change(group, operation, _parse(body), done)
             else:
                 done(_reply(self._do(group, operation, _parse(body))))
             self._node.mark(group)
+
+    def _change(
+        self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done
+    ) -> None:
+        if operation == Operation.MOVE:
+            self.changes.move(group, _book(given), done)
+        else:
+            change = ConfChange.parse(_given(given, "change", str))
+            self.changes.begin(group, change, _book(given), done)
 
     def _watch(
         self, channel: Channel, name: str, number: int, body: bytes, done: requests.Done
@@ -201,7 +207,7 @@ class Answering:
             try:
                 if away:
                     at = node.identity.book[away[0]]
-                    raise NodeNotReached(away[0], at, "it is not connected")  # noqa: TRY301
+                    raise NodeNotReached(away[0], at, "it is not connected")
                 group = node.create(name, members)
             except LithifyError as error:
                 done(error)

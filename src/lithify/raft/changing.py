@@ -42,10 +42,10 @@ from lithify.raft.core import (
 )
 from lithify.raft.dialogue import WIRE_VERSION, Hello
 from lithify.raft.errors import LearnerBehind, LearnerSilent, MemberElsewhere, NodeNotReached
+from lithify.raft.greeting import connect
 from lithify.raft.operations import Operation, parse_address
 from lithify.raft.recognition import IdentityRefused
 from lithify.raft.requests import Answer
-from lithify.raft.transport import connect
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

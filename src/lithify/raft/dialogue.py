@@ -2,8 +2,8 @@
 
 Who connects says `Hello` and is told `Welcome`. If it is a client, it sends `Ask` and gets an
 `Answer` to each, and `Event` while it watches. If it is a node, and the other one has the version
-`INTRODUCES`, both send an `Introduction`, who connects first. A node of an earlier version sends and
-gets none.
+`INTRODUCES`, both send an `Introduction`, who connects first. A node of an earlier version sends
+and gets none.
 
 Clients ask for the same thing many times in a row. A node reads such a run in one step, as columns
 (`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more

@@ -1,15 +1,16 @@
 """Who a node is, and which groups it has: the one file of its directory that is not about a log.
 
     NODE    one checked line, replaced as a whole
-            {"version": 4, "node": "n1", "cluster": "raft", "identity": "0b5c…", "standing": "accepted",
-             "known": {"n2": "c41d…"}, "book": {"n2": "127.0.0.1:7002"},
+            {"version": 4, "node": "n1", "cluster": "raft",
+             "identity": "0b5c…", "standing": "accepted", "known": {"n2": "c41d…"},
+             "book": {"n2": "127.0.0.1:7002"},
              "groups": {"default": ["n1", "n2", "n3"]},
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
              "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}, "stopped": {}}
 
-`identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what the
-others think of it, and `known` has theirs (`recognition.py`). `book` says where other nodes were
-last reached. `stopped` has the groups in which this node takes no further part, with the reason.
+`identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what
+the others think of it, and `known` has theirs (`recognition.py`). `book` says where other nodes
+were last reached. `stopped` has the groups in which this node takes no further part, with reasons.
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
 when it was created, which no log entry says; none for a group that this node was added to later.

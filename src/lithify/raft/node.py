@@ -21,8 +21,8 @@ Clients call a group by its name, nodes among themselves by its key, and its fil
 both and more (`names.py`). Of groups with the same name a node has one at most.
 
 An error of the disk's threads, or of a group, ends the node: what it would do next is not known.
-But a member that finds itself to be wrong (`MemberStopped`) only stops, and is remembered as stopped
-until it is removed from its group; the other groups go on.
+But a member that finds itself to be wrong (`MemberStopped`) only stops, and is remembered as
+stopped until it is removed from its group; the other groups go on.
 
 A directory that is new must be accepted by others before it votes (`recognition.py`).
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,8 @@ from lithify.raft.dialogue import (
     Introduction,
     Welcome,
 )
+from lithify.raft.greeting import check_certificate, connect
+from lithify.raft.link import GOODBYE_S, HELLO_S, Link
 from lithify.raft.operations import Address, parse_address
 from lithify.raft.recognition import IdentityRefused
 
@@ -52,13 +53,10 @@ if TYPE_CHECKING:
     from lithify.raft.core.config import Config
     from lithify.raft.identity import Identity
 
-__all__ = ["Handlers", "Tls", "Transport", "check_welcome", "connect"]
+__all__ = ["Handlers", "Tls", "Transport"]
 
-HELLO_S = 5.0
 HANDSHAKE_S = 4.0
 """Of TLS, so that it is over when somebody looks for the greeting."""
-GOODBYE_S = 1.0
-WAIT_S_MIN, WAIT_S_MAX = 0.05, 2.0
 UNSENT_BYTES_MAX = 64 * 2**20
 """A few times what one group may have under way to a peer; one more message may come on top."""
 CONNECTIONS_MAX = 4096
@@ -121,41 +119,6 @@ class CannotListen(LithifyError):
         super().__init__(f"cannot listen at {address}: {why}")
 
 
-async def connect(
-    address: Address, hello: Hello, channel: Channel, context: ssl.SSLContext | None
-) -> None:
-    """Connect a channel and say hello."""
-    loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
-    channel.send("", hello)
-
-
-def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str) -> Welcome:
-    """The answer to `Hello`, if it is one and from whom was wanted; empty for anybody."""
-    welcome = messages[0][1] if messages else None
-    if not isinstance(welcome, Welcome) or len(messages) > 1:
-        raise ProtocolError("the answer to the greeting is none")
-    if welcome.refusal:
-        raise ProtocolError(welcome.refusal)
-    if wanted not in ("", welcome.node):
-        raise ProtocolError(f"is node {welcome.node}, not {wanted}")
-    _check_certificate(channel, welcome.node)
-    return welcome
-
-
-def _check_certificate(channel: Channel, node: str) -> None:
-    names = channel.certificate_names
-    if names is not None and node not in names:
-        raise ProtocolError(f"says it is node {node}, but its certificate is for {sorted(names)}")
-
-
-def _introduction_in(messages: list[tuple[str, Any]]) -> Introduction:
-    found = messages[0][1] if messages else None
-    if not isinstance(found, Introduction) or len(messages) > 1:
-        raise ProtocolError("the answer to the introduction is none")
-    return found
-
-
 class Transport:
     """See the module."""
 
@@ -164,7 +127,7 @@ class Transport:
         self._handlers = handlers
         self._tls = tls
         self.context = None if tls is None else tls.context(server=False)
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._channels: set[Channel] = set()
         self._from: dict[str, Channel] = {}
         self.refused: dict[str, str] = {}
@@ -232,7 +195,7 @@ class Transport:
             address = parse_address(text)
             link = self._links.get(name)
             if link is None:
-                self._links[name] = _Link(self, name, address)
+                self._links[name] = Link(self, name, address)
             elif link.address != address:
                 link.move(address)
 
@@ -363,7 +326,7 @@ class Transport:
             channel.close(refusal)
             return False
         if hello.node:
-            _check_certificate(channel, hello.node)
+            check_certificate(channel, hello.node)
             expected = self._identity.recognition.expected(hello.node, self._handlers.configs())
             if expected:
                 # What it says counts when it has shown who it is.
@@ -415,117 +378,3 @@ class Transport:
         if len(self._channels) > CONNECTIONS_MAX:
             return f"this node has {CONNECTIONS_MAX} connections already"
         return ""
-
-
-class _Link:
-    """The connection to one peer, made again and again."""
-
-    def __init__(self, transport: Transport, name: str, address: Address) -> None:
-        self._transport = transport
-        self._name = name
-        self.address = address
-        self.channel: Channel | None = None
-        """None while there is nobody who listens."""
-        self._opening: Channel | None = None
-        self._changed = asyncio.Event()
-        self._welcomed = asyncio.Event()
-        self._welcome: Welcome | None = None
-        self._reason = ""
-        self._task = asyncio.create_task(self._run())
-
-    def hurry(self) -> None:
-        """The peer is there: do not wait any longer."""
-        self._changed.set()
-
-    def move(self, address: Address) -> None:
-        """The peer is somewhere else now."""
-        self.address = address
-        if self._opening is not None:
-            self._opening.abort("the node has moved")
-
-    async def close(self) -> None:
-        """End it."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        if self._opening is not None:
-            self._opening.abort("the node stops")
-            await self._opening.wait_closed(GOODBYE_S)
-
-    async def _run(self) -> None:
-        wait_s = WAIT_S_MIN
-        while True:
-            if await self._stay_connected():
-                wait_s = WAIT_S_MIN
-            self._changed.clear()
-            with suppress(TimeoutError):
-                # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together
-                # with the event, and `close` would wait for ever.
-                async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
-            wait_s = min(2 * wait_s, WAIT_S_MAX)
-
-    async def _stay_connected(self) -> bool:
-        """Connect, and return when that has ended; was it worth it?"""
-        ended, self._welcomed = asyncio.Event(), asyncio.Event()
-        self._welcome = None
-
-        def lost(_: Channel) -> None:
-            # Whoever waits for the welcome finds that there was none.
-            self._welcomed.set()
-            ended.set()
-
-        channel = self._opening = Channel(self._receive, lost)
-        transport = self._transport
-        try:
-            async with asyncio.timeout(HELLO_S):
-                await transport.connect(self._name, self.address, channel)
-                await self._welcomed.wait()
-        except (OSError, TimeoutError) as error:
-            channel.abort(str(error) or "no answer")
-        if not channel.greeted or channel.closed:
-            self._tell(channel.reason)
-            return False
-        self._reason = ""
-        log.info("connected", node=self._name, address=str(self.address))
-        self.channel = channel
-        await ended.wait()
-        self.channel = None
-        self._tell(channel.reason)
-        return True
-
-    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
-        if channel.greeted:
-            raise ProtocolError("a peer talks on a connection that is for listening")
-        transport = self._transport
-        if self._welcome is None:
-            self._welcome = check_welcome(channel, messages, self._name)
-            if self._welcome.version >= INTRODUCES:
-                channel.send("", transport.introduction())
-                return
-            shown = Introduction(0, "", "", "{}")
-        else:
-            shown = _introduction_in(messages)
-            if shown.refusal:
-                transport.disowned_by(self._name, shown.refusal)
-                raise IdentityRefused(shown.refusal)
-        refusal = transport.refusal_of(self._name, shown.identity)
-        if refusal:
-            # So that its log has it too.
-            channel.send("", transport.introduction(refusal))
-            channel.close(refusal)
-            return
-        if shown.identity:
-            transport.accept(self._name, shown)
-        channel.identity = shown.identity
-        transport.take_book(self._welcome.book, self._name)
-        channel.greet(self._name, "")
-        transport.accepted_by(self._name)
-        self._welcomed.set()
-
-    def _tell(self, reason: str) -> None:
-        # Once, not at every attempt.
-        if reason != self._reason:
-            self._reason = reason
-            address = str(self.address)
-            log.warning("not connected", node=self._name, address=address, reason=reason)

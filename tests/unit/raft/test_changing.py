@@ -1,21 +1,27 @@
-"""Operators' mistakes on real sockets and files: nodes that do not run, addresses that are wrong,
-directories that were replaced. Each is refused by name, and the group goes on."""
+"""Operators' mistakes on real sockets and files.
+
+Nodes that do not run, addresses that are wrong, directories that were replaced: each is refused by
+name, and the group goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lithify.compaction.lines import encode_line
 from lithify.raft import changing
 from lithify.raft.core import AppendRequest, Diverged
 from lithify.raft.entry import Entry
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
-from lithify.raft.operations import Operation, Refused
+from lithify.raft.operations import Operation, Refused, parse_address
 from lithify.raft.recognition import Standing
 from tests.cli.raft_nodes import free_port
 from tests.unit.raft.test_node import client_of, members_of, running, settings
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 
     from lithify.raft.client import RaftClient
     from lithify.raft.node import NodeSettings, RaftNode
-    from lithify.raft.operations import Address
 
 
 class Three:
@@ -43,10 +48,6 @@ class Three:
         return f"127.0.0.1:{self.ports[name]}"
 
     def given(self, name: str) -> NodeSettings:
-        from dataclasses import replace
-
-        from lithify.raft.operations import parse_address
-
         peers = {other: self.at(other) for other in self.ports if other != name}
         given = settings(self.directory, name, peers=peers)
         return replace(given, listen=parse_address(self.at(name)))
@@ -101,7 +102,7 @@ def test_a_node_that_does_not_run_is_not_added_while_another_voter_is_dead(tmp_p
             leader = await world.leader()
             async with client_of(leader) as client:
                 for _ in range(3):
-                    with pytest.raises(Refused, match="node n4 was not reached at 127.0.0.1:"):
+                    with pytest.raises(Refused, match="node n4 was not reached at"):
                         await change(client, "+n4", n4=f"127.0.0.1:{free_port()}")
                 await KvClient(client, "default").put(b"k", b"v")
             assert members_of(leader) == ["voters n1 n2 n3"]
@@ -274,7 +275,7 @@ def test_an_empty_directory_under_an_old_name_forks_nothing(tmp_path: Path) -> N
                 async with client_of(one) as other:
                     seen = await other.ask_json("", Operation.OVERVIEW)
                 assert "its data directory was replaced" in seen["refused"][lost]
-                with pytest.raises(Refused, match="is a member already|data directory"):
+                with pytest.raises(Refused, match="is a member already"):
                     await change(client, f"+{lost}", **{lost: "127.0.0.1:1"})
                 await change(client, f"-{lost}")
                 await change(client, f"+{lost}", **{lost: world.at(lost)})
@@ -290,14 +291,10 @@ def test_an_empty_directory_under_an_old_name_forks_nothing(tmp_path: Path) -> N
 
 def test_a_directory_without_an_identity_opens_and_goes_on(tmp_path: Path) -> None:
     """As the version before has written it."""
-    import json
-
-    from lithify.compaction.lines import encode_line
 
     async def story() -> None:
-        async with three(tmp_path) as world:
-            async with client_of(await world.leader()) as client:
-                await KvClient(client, "default").put(b"k", b"v")
+        async with three(tmp_path) as world, client_of(await world.leader()) as client:
+            await KvClient(client, "default").put(b"k", b"v")
         for name in ("n1", "n2", "n3"):
             path = tmp_path / name / "NODE"
             value = json.loads(path.read_text().partition(" ")[2])

@@ -22,7 +22,6 @@ from lithify.raft.dialogue import (
     Ask,
     Asks,
     Hello,
-    Introduction,
     Welcome,
 )
 from lithify.raft.entry import Entry

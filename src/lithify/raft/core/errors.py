@@ -92,10 +92,10 @@ class NotCaughtUp(ProposalDropped):
         super().__init__(DropReason.CATCHING_UP, leader)
         self.has = has
         """How far each of them is; None for one that does not answer."""
-        lines = (
-            f"{name} does not answer" if index is None else f"{name} has {index} of {wanted} entries"
+        lines = [
+            f"{name} {'does not answer' if index is None else f'has {index} of {wanted} entries'}"
             for name, index in sorted(has.items())
-        )
+        ]
         self.args = (f"{', '.join(lines)}: a learner until then",)
 
 
@@ -121,7 +121,7 @@ class Compacted(RaftError):
 
 
 class MemberStopped(RaftError):
-    """This member must take no further part in its group: it was found to be wrong."""
+    """A member must take no further part in its group: it was found to be wrong."""
 
 
 class Diverged(MemberStopped):

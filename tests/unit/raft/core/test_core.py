@@ -94,7 +94,7 @@ def test_a_committed_entry_is_never_overwritten() -> None:
         AppendRequest("n2", "n1", 2, 1, 2, [], commit=2),
         InstallSnapshot("n2", "n1", 2, SnapshotMeta(2, 2, THREE)),
     ):
-        with pytest.raises(Diverged, match="committed entry . of n1 has term 1, that of leader n2"):
+        with pytest.raises(Diverged, match=r"committed entry . of n1 has term 1, that of"):
             core.step(request)
     assert core.status().last_term == 1
     # The same entries once more are no divergence, nor is what a snapshot has passed.
