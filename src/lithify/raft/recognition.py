@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBATION_TICKS", "IdentityRefused", "Recognition", "Standing"]
 
+KNOWN_MAX = 1024
+"""Nodes of which others have told; more than a cluster has."""
 PROBATION_TICKS = 30
 """Three election timeouts of the default settings."""
 
@@ -103,6 +105,8 @@ class Recognition:
         """A node that was accepted says whom it knows; is some of it news?"""
         news = {name: each for name, each in known.items() if name not in self.known}
         news.pop(self.node, None)
+        if len(self.known) + len(news) > KNOWN_MAX:
+            return False
         self.known |= news
         return bool(news)
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.channel import Channel
-from lithify.raft.core.config import check_identity
+from lithify.raft.core.config import check_identity, check_name
 from lithify.raft.core.messages import Message
 from lithify.raft.dialogue import (
     INTRODUCES,
@@ -242,6 +242,8 @@ class Transport:
             shown = {str(n): str(i) for n, i in json.loads(introduction.known).items()}
             for each in (introduction.identity, *shown.values()):
                 check_identity(each)
+            for each in shown:
+                check_name(each)
         except (ValueError, AttributeError, InvalidInput) as error:
             raise ProtocolError(f"an introduction cannot be read: {error}") from error
         shown.pop(name, None)
