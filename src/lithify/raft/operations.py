@@ -13,6 +13,8 @@
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
+    move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
+    who        {}; without a group: name, cluster and identity of the node
 
 A watch is answered as its command is. Whatever the machine sends to the name then comes as an
 `Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection
@@ -62,6 +64,8 @@ class Operation(IntEnum):
     OVERVIEW = 9
     WATCH = 10
     DROP = 11
+    WHO = 20
+    MOVE = 21
 
 
 class Outcome(IntEnum):

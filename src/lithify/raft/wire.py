@@ -53,7 +53,16 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Event, Hello, Welcome
+from lithify.raft.dialogue import (
+    Answer,
+    Answers,
+    Ask,
+    Asks,
+    Event,
+    Hello,
+    Introduction,
+    Welcome,
+)
 from lithify.raft.entry import make_entry
 from lithify.raft.membership import EndKnown, MemberGone, MemberQuery
 from lithify.raft.snapshot_file import Head
@@ -118,6 +127,7 @@ KINDS: tuple[type, ...] = (
     MemberQuery,
     MemberGone,
     EndKnown,
+    Introduction,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 
