@@ -18,7 +18,8 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
 from lithify.raft.dialogue import Answer, Answers
-from lithify.raft.errors import ClientTooSlow, GroupAbsent, OutcomeUnknown
+from lithify.raft.errors import ClientTooSlow, CreationUnknown, GroupAbsent, OutcomeUnknown
+from lithify.raft.handover import Handovers, in_force
 from lithify.raft.operations import Operation, Outcome, parse_address
 from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
@@ -65,6 +66,7 @@ class Answering:
         self._creating: set[Group[Any]] = set()
         """They take no commands yet: somebody may be creating another one of the same name."""
         self.watching = Watching(self._refuse)
+        self.handovers = Handovers()
 
     def forget(self, channel: Channel) -> None:
         """A client is gone."""
@@ -131,6 +133,9 @@ class Answering:
                 self._change(group, _parse(body), done)
             elif operation == Operation.DROP:
                 group.propose_end(_with_index(done))
+            elif operation == Operation.TRANSFER:
+                to = _given(_parse(body), "to", str)
+                self.handovers.begin(group, to, _with_value(done))
             else:
                 done(_reply(self._do(group, operation, _parse(body))))
             self._node.mark(group)
@@ -157,7 +162,7 @@ class Answering:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow):
             outcome = Outcome.NOT_NOW
-        elif isinstance(result, OutcomeUnknown):
+        elif isinstance(result, OutcomeUnknown | CreationUnknown):
             outcome = Outcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = Outcome.ABSENT
@@ -188,13 +193,20 @@ class Answering:
         self._node.transport.learn({name: str(parse_address(str(at))) for name, at in book})
         _check_known(self._node, [each.node for each in change.changes if each.op != "-"])
 
-        group.propose_change(change, _with_index(done))
+        def ended(result: requests.Result) -> None:
+            status = group.status()
+            if isinstance(result, InvalidInput) and in_force(
+                status, change, self._node.identity.book
+            ):
+                done(_reply({"index": status.config_index}))
+            else:
+                _with_index(done)(result)
+
+        group.propose_change(change, ended)
 
     def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
         """What is done at once, or only begun."""
-        if operation == Operation.TRANSFER:
-            group.transfer(_given(given, "to", str))
-        elif operation == Operation.SNAPSHOT:
+        if operation == Operation.SNAPSHOT:
             group.take_snapshot()
         elif operation == Operation.COMPACT:
             group.compact()
@@ -227,7 +239,8 @@ class _Creating:
 
     Unless somebody decides otherwise meanwhile, who then must not be worked against: by dropping
     the group, by removing one of them, or by letting another member lead. The client is refused
-    then, because what can be tried again it would, and create the group once more.
+    then, or told that the outcome is unknown if the group may exist: it must not try again and
+    create the group once more.
     """
 
     def __init__(
@@ -253,9 +266,9 @@ class _Creating:
         if self._node.groups.get(name) is not group:
             self._done(InvalidInput(f"group {name} was dropped while it was created"))
         elif self._joined and not group.status().config.members.issuperset(self._others):
-            self._done(InvalidInput(f"members of group {name} were removed while it was created"))
+            self._done(CreationUnknown(name, "some of its members were removed"))
         elif self._joined and not group.leading_term:
-            self._done(InvalidInput(f"group {name} got another leader while it was created"))
+            self._done(CreationUnknown(name, "it got another leader"))
         else:
             group.propose_change(self._change, self._changed)
             self._node.mark(group)
@@ -307,6 +320,11 @@ def _with_index(done: requests.Done) -> requests.Done:
         done(_reply({"index": result.index}) if isinstance(result, requests.Answer) else result)
 
     return ended
+
+
+def _with_value(done: requests.Done) -> Callable[[dict[str, Any] | LithifyError], None]:
+    """Answers with what a transfer has come to."""
+    return lambda result: done(result if isinstance(result, LithifyError) else _reply(result))
 
 
 def _reply(value: dict[str, Any]) -> requests.Answer:

@@ -6,15 +6,17 @@ LithifyError
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
-└── OutcomeUnknown  nobody here knows whether a proposal was done
+├── OutcomeUnknown  nobody here knows whether a proposal was done
+└── CreationUnknown a group was begun, and not all of its members were seen to join
 """
 
 from __future__ import annotations
 
-from lithify.errors import LithifyError
+from lithify.errors import NOT_FOUND, OUTCOME_UNKNOWN, LithifyError
 
 __all__ = [
     "ClientTooSlow",
+    "CreationUnknown",
     "EntriesLost",
     "EntryGone",
     "GapInLog",
@@ -55,6 +57,8 @@ class EntriesLost(LithifyError):
 class GroupAbsent(LithifyError):
     """A group that has no member on this node."""
 
+    exit_code = NOT_FOUND
+
     def __init__(self, group: str, node: str) -> None:
         self.group = group
         self.node = node
@@ -73,7 +77,20 @@ class ClientTooSlow(LithifyError):
 class OutcomeUnknown(LithifyError):
     """A proposal may have been done or not: this member was unseated, or a snapshot has passed."""
 
+    exit_code = OUTCOME_UNKNOWN
+
     def __init__(self, group: str, index: int) -> None:
         self.group = group
         self.index = index
         super().__init__(f"group {group}: nobody here knows what became of proposal {index}")
+
+
+class CreationUnknown(LithifyError):
+    """A group was begun; somebody has changed it before all of its members had joined."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+    def __init__(self, group: str, what: str) -> None:
+        self.group = group
+        self.what = what
+        super().__init__(f"group {group} was begun, but {what} while it was created")

@@ -106,6 +106,7 @@ class Group(Generic[S]):
         state = machine.init() if found is None else machine.load(found)
         self._at = Moment(meta.index, meta.term, meta.config, state)
         core_settings = settings.core(node, draw)
+        self.election_ticks = core_settings.election_ticks
         self._core = RaftCore(core_settings, view)
         self._appends = Appends(name, storage.wal, own.log)
         self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)

@@ -54,6 +54,7 @@ from lithify.raft.membership import (
     MemberQuery,
 )
 from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
+from lithify.raft.notices import Notices
 from lithify.raft.overview import wal_overview
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.transfer import SnapshotOffer
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
-    from lithify.raft.core import Message
+    from lithify.raft.core import CoreSettings, Message
     from lithify.raft.jobs import Job
     from lithify.raft.machine import Machine
     from lithify.raft.operations import Address
@@ -156,7 +157,12 @@ class RaftNode:
     def _begin(self, key: str) -> Group[Any]:
         identity, files = self.identity, self.identity.files_of(key)
         members = Config(frozenset(identity.groups.get(key, ())))
-        settings = replace(self.settings.group, members=members)
+        made, notices = self.settings.group.core, Notices(group_of(key))
+
+        def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
+            return replace(made(node, draw), events=notices.take)
+
+        settings = replace(self.settings.group, members=members, core=core)
         own = self._storage.groups.get(files) or self._storage.create(files)
         left = identity.left.get(key, NEVER_LEFT)
         if own.hard_state.term <= left.term:
@@ -220,6 +226,7 @@ class RaftNode:
                     if group.is_lonely:
                         self._ask_whether_member(group)
                 self._answering.watching.ticked(self.groups.values())
+                self._answering.handovers.ticked()
 
     @contextmanager
     def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
