@@ -18,7 +18,13 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
 from lithify.raft.core import ConfChange, Dropped, DropReason
 from lithify.raft.dialogue import Answer, Answers
-from lithify.raft.errors import ClientTooSlow, CreationUnknown, GroupAbsent, OutcomeUnknown
+from lithify.raft.errors import (
+    ClientTooSlow,
+    CreationUnknown,
+    EntryUnreadable,
+    GroupAbsent,
+    OutcomeUnknown,
+)
 from lithify.raft.handover import Handovers, in_force
 from lithify.raft.operations import Operation, Outcome, parse_address
 from lithify.raft.overview import place_overview
@@ -67,6 +73,7 @@ class Answering:
         """They take no commands yet: somebody may be creating another one of the same name."""
         self.watching = Watching(self._refuse)
         self.handovers = Handovers()
+        self._turn = 0
 
     def forget(self, channel: Channel) -> None:
         """A client is gone."""
@@ -162,11 +169,22 @@ class Answering:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow):
             outcome = Outcome.NOT_NOW
+        elif isinstance(result, EntryUnreadable):
+            outcome, text = self._elsewhere(text)
         elif isinstance(result, OutcomeUnknown | CreationUnknown):
             outcome = Outcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = Outcome.ABSENT
         return outcome, text.encode()
+
+    def _elsewhere(self, why: str) -> tuple[Outcome, str]:
+        """Another node may have what cannot be read here."""
+        others = self._node.transport.connected
+        if not others:
+            return Outcome.NOT_NOW, why
+        self._turn += 1
+        name = others[self._turn % len(others)]
+        return Outcome.ELSEWHERE, f"{name} {self._node.identity.book[name]} {why}"
 
     # --- the operations that are not the machine's -------------------------------------------
 

@@ -212,7 +212,7 @@ class RaftClient:
         request.why = f"{address}: {text}"
         request.begun |= answer.outcome == Outcome.NOT_NOW and request.operation in _BY_STEPS
         if answer.outcome == Outcome.ELSEWHERE:
-            self._at = parse_address(text.partition(" ")[2])
+            self._at = parse_address(text.split(" ", 2)[1])
             request.hops += 1
             if request.hops > HOPS_MAX:
                 # Two nodes may each take the other for the leader, for a moment.

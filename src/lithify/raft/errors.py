@@ -3,6 +3,7 @@
 LithifyError
 ├── GapInLog        an entry that does not follow the one before it
 ├── EntryGone       an index that is compacted away
+├── EntryUnreadable an entry in a damaged place of a file, or that the disk does not read
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
@@ -19,6 +20,7 @@ __all__ = [
     "CreationUnknown",
     "EntriesLost",
     "EntryGone",
+    "EntryUnreadable",
     "GapInLog",
     "GroupAbsent",
     "OutcomeUnknown",
@@ -42,6 +44,16 @@ class EntryGone(LithifyError):
         self.group = group
         self.index = index
         super().__init__(f"group {group}: entry {index} is gone")
+
+
+class EntryUnreadable(LithifyError):
+    """An entry in a damaged place of a file, or that the disk does not read; others may have it."""
+
+    def __init__(self, index: int, path: str, cause: Exception) -> None:
+        self.index = index
+        self.path = path
+        self.cause = cause
+        super().__init__(f"entry {index} cannot be read from {path}: {cause}")
 
 
 class EntriesLost(LithifyError):

@@ -25,6 +25,7 @@ A member applies nothing that is not durable on it, so the state never is ahead 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.events import WriteRefused
@@ -42,6 +43,7 @@ from lithify.raft.core import (
 )
 from lithify.raft.core.values import entry_bytes
 from lithify.raft.effects import Effects
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
@@ -51,6 +53,8 @@ from lithify.raft.names import group_of, key_of
 from lithify.raft.overview import disk_overview, place_overview
 from lithify.raft.queries import Queries
 from lithify.raft.receiving import Receiving
+from lithify.raft.repair import Repair
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.requests import Proposals, Reads, single
 from lithify.raft.sending import Sending
 from lithify.raft.snapshotting import Moment, Snapshotting
@@ -122,6 +126,7 @@ class Group(Generic[S]):
             storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
         self._compaction: Job | None = None
+        self._repair = Repair(node, storage, own, self._snapshots)
         self._moving = Moving(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
@@ -139,6 +144,7 @@ class Group(Generic[S]):
         self._receiving.tick()
         self._installing.tick()
         self._snapshots.tick()
+        self._repair.tick()
         self._moving.tick()
         self._effects.tick()
         if self._role is Role.LEADER:
@@ -151,8 +157,12 @@ class Group(Generic[S]):
             self._sending.receive(message)
         elif isinstance(message, TransferMessage):
             self._receiving.receive(message, self._core.term, self._at.index)
+        elif isinstance(message, EntriesFound | EntriesWanted):
+            self._repair.receive(message, self._core.status().commit, self._at.index)
         else:
-            self._core.step(message)
+            with suppress(EntryUnreadable):
+                # As if it were lost: the sender tries again, and the entry is being repaired.
+                self._core.step(message)
 
     def unreachable(self, peer: str) -> None:
         """Messages to a peer were lost."""
@@ -240,6 +250,9 @@ class Group(Generic[S]):
             self._queries.done(job, result, self._at.index, self._at.state)
         elif self._installing.is_job(job):
             self._install(result)
+        elif self._repair.is_job(job):
+            self._compaction = None if job is self._compaction else self._compaction
+            self._repair.done(job, result)
         elif job is self._compaction:
             self._compaction = None
             assert isinstance(result, Outcome | BaseException)
@@ -334,6 +347,9 @@ class Group(Generic[S]):
         """Send what transfers have to say, and tell the core of those that are over."""
         messages, over = self._sending.take()
         self._out.messages += messages
+        if self._sending.damage is not None:
+            self._repair.damaged_snapshot(self._sending.damage)
+            self._sending.damage = None
         for status in over:
             self._core.step(status)
         self._out.messages += self._receiving.take()
@@ -363,10 +379,15 @@ class Group(Generic[S]):
             snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
         load = self._receiving.due_job()
         if self._compaction is None:
-            run = self._compactor.next_job()
-            self._compaction = None if run is None else Job("compact", run)
+            # One of the two: both replace segments.
+            repair = None if self._installing.is_active else self._repair.next_job(self._core)
+            run = self._compactor.next_job() if repair is None else None
+            self._compaction = repair if run is None else Job("compact", run)
             if self._compaction is not None:
                 self._out.jobs.append(self._compaction)
+        messages, answers = self._repair.take()
+        self._out.messages += messages
+        self._out.reads += answers
         self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
 
     # --- about it ---------------------------------------------------------------------------
@@ -429,6 +450,7 @@ class Group(Generic[S]):
             "snapshots_taken": self._snapshots.taken,
             **disk_overview(self._storage.fs, self._own),
             **self._compactor.overview(),
+            **self._repair.damages.overview(),
         }
 
     def status(self) -> Status:

@@ -21,7 +21,8 @@ has one watch, which ends with it.
 | outcome | meaning | what a client does |
 |---|---|---|
 | done | | |
-| elsewhere | another node leads: the body is `name address` | asks there |
+| elsewhere | another node leads, or can read what this one cannot: the body is `name address`, and
+  perhaps why | asks there |
 | not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
 | unknown | it may have happened or not: leadership was lost meanwhile | reports it as unknown |
 | absent | this node has no such group | asks another, or gives up if all have said so |

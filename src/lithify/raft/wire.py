@@ -56,6 +56,7 @@ from lithify.raft.core.messages import (
 from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Event, Hello, Welcome
 from lithify.raft.entry import make_entry
 from lithify.raft.membership import EndKnown, MemberGone, MemberQuery
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -118,6 +119,8 @@ KINDS: tuple[type, ...] = (
     MemberQuery,
     MemberGone,
     EndKnown,
+    EntriesWanted,
+    EntriesFound,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 
