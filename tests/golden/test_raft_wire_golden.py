@@ -26,6 +26,7 @@ from lithify.raft.dialogue import Answer, Ask, Asks, Event, Hello, Welcome
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -66,6 +67,8 @@ MESSAGES: tuple[Any, ...] = (
     MemberQuery(*WAY),
     MemberGone(*WAY, 12, ended=True),
     EndKnown(*WAY),
+    EntriesWanted.of(*WAY, [7, 9]),
+    EntriesFound(*WAY, 12, ENTRIES[:1]),
 )
 
 
