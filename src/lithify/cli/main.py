@@ -26,6 +26,7 @@ from lithify.cli import (
     log,
     raft,
     raft_admin,
+    raft_recovery,
     serve,
     topic_compaction,
     topics,
@@ -99,6 +100,10 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             raft_admin.snapshot,
             raft_admin.compact,
             raft_admin.overview,
+            raft_recovery.backup,
+            raft_recovery.verify_backup,
+            raft_recovery.restore,
+            raft_recovery.recover,
         ),
     ),
 )

@@ -140,11 +140,8 @@ class Answering:
                 self._change(group, _parse(body), done)
             elif operation == Operation.DROP:
                 group.propose_end(_with_index(done))
-            elif operation == Operation.TRANSFER:
-                to = _given(_parse(body), "to", str)
-                self.handovers.begin(group, to, _with_value(done))
             else:
-                done(_reply(self._do(group, operation, _parse(body))))
+                self._administer(group, operation, _parse(body), done)
             self._node.mark(group)
 
     def _watch(
@@ -221,6 +218,16 @@ class Answering:
                 _with_index(done)(result)
 
         group.propose_change(change, ended)
+
+    def _administer(
+        self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done
+    ) -> None:
+        if operation == Operation.BACKUP:
+            self._node.backups.ask(group, given, done)
+        elif operation == Operation.TRANSFER:
+            self.handovers.begin(group, _given(given, "to", str), _with_value(done))
+        else:
+            done(_reply(self._do(group, operation, given)))
 
     def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
         """What is done at once, or only begun."""

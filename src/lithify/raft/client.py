@@ -60,7 +60,13 @@ NAME_BYTES = 16
 UNKNOWN = "it may have taken effect or not"
 
 _BY_STEPS = (Operation.CHANGE,)
-_REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW, Operation.WATCH)
+_REPEATABLE = (
+    Operation.READ,
+    Operation.MEMBERS,
+    Operation.OVERVIEW,
+    Operation.WATCH,
+    Operation.BACKUP,
+)
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lithify.events import WriteRefused
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
+from lithify.raft.backup import Saved, live_entries
 from lithify.raft.compactor import Compactor, Outcome
 from lithify.raft.core import (
     Applied,
@@ -41,7 +42,7 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import entry_bytes
+from lithify.raft.core.values import SnapshotMeta, entry_bytes
 from lithify.raft.effects import Effects
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
@@ -57,6 +58,7 @@ from lithify.raft.repair import Repair
 from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.requests import Proposals, Reads, single
 from lithify.raft.sending import Sending
+from lithify.raft.snapshot_file import Head
 from lithify.raft.snapshotting import Moment, Snapshotting
 from lithify.raft.transfer import SnapshotAck, TransferMessage
 from lithify.raft.wal import Written
@@ -205,6 +207,13 @@ class Group(Generic[S]):
     def take_snapshot(self) -> None:
         """Have a snapshot taken, whenever the last was."""
         self._snapshots.ask()
+
+    def save(self) -> Saved:
+        """The state and the entries it needs, as of now; the worker may take them from it."""
+        at, machine = self._at, self._machine
+        head = Head(SnapshotMeta(at.index, at.term, at.config), machine.version)
+        live, pieces = machine.live_indexes(at.state), machine.save(at.state)
+        return Saved(group_of(self.name), head, live, pieces, live_entries(self._own.log, live))
 
     def compact(self) -> None:
         """Have segments merged, whatever the triggers say."""

@@ -37,8 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFailed
 from lithify.events import WriteRefused
+from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
 from lithify.raft.answering import Answering
+from lithify.raft.backups import BACKUPS, Backups
 from lithify.raft.core import AppendRequest, Config, Heartbeat
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
@@ -136,9 +138,11 @@ class RaftNode:
         self._disk: Disk
         self.transport: Transport
         self._answering: Answering
+        self.backups: Backups
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
+        remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
         # Who has lost that file does not lose its groups as well.
         self._storage.open_groups(self._live_of, None if identity.is_new else identity.files)
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
@@ -190,6 +194,7 @@ class RaftNode:
             )
             stack.push_async_callback(self._disk.close)
             self._storage.removing = self._disk.remove
+            self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             self._answering = Answering(self)
             handlers = Handlers(
                 self._heard, self._answering.ask, self._unreachable, self._answering.forget

@@ -11,6 +11,7 @@
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
     transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
+    backup     see `backups.py`; the answer to a read is bytes
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
 
@@ -71,6 +72,7 @@ class Operation(IntEnum):
     OVERVIEW = 9
     WATCH = 10
     DROP = 11
+    BACKUP = 20
 
 
 class Outcome(IntEnum):
