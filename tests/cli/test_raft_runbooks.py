@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,7 @@ from tests.patience import PROCESS_S_MAX, at_most, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PAGE = ROOT / "docs" / "runbooks.md"
 NODES = ",".join(f"127.0.0.1:700{number}" for number in (1, 2, 3))

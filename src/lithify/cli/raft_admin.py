@@ -268,6 +268,11 @@ def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
     columns = ["group", "role", "leader", *(f"{_words(name)}>" for name in numbers + sizes)]
     print_table("", [*columns, "snapshot age>"], rows)
     for each in groups:
+        for file, reason in each["damaged"].items():
+            print_line(f"  {each['group']}: damaged {file}: {reason}")
+        if each["damage_found"]:
+            found, repaired = each["damage_found"], each["damage_repaired"]
+            print_line(f"  {each['group']}: damage found {found} times, repaired {repaired}")
         for peer, progress in each["peers"].items():
             print_line(f"  {each['group']}: {peer}  {progress}")
 

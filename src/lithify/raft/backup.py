@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import DamagedFile, InvalidInput, MissingFile, UnsupportedVersion
+from lithify.errors import (
+    CONFLICT,
+    DamagedFile,
+    InvalidInput,
+    MissingFile,
+    UnsupportedVersion,
+)
 from lithify.fs import read_file
 from lithify.fs.trees import remove_tree
 from lithify.liveset import LiveSet
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKUP",
     "Backup",
+    "DirectoryExists",
     "Saved",
     "check_new",
     "is_backup_file",
@@ -58,6 +65,12 @@ VERSION = 1
 READ_ENTRIES = 256
 PIECE_BYTES = 2**20
 _LIMITS = SegmentLimits(65536, 64_000_000)
+
+
+class DirectoryExists(InvalidInput):
+    """A directory that is to be made is there already."""
+
+    exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +112,7 @@ def is_backup_file(name: str) -> bool:
 def check_new(fs: FileSystem, directory: str) -> None:
     """Raise unless a directory can be made under this name."""
     if fs.exists(directory):
-        raise InvalidInput(f"{directory} exists already, must be a new directory")
+        raise DirectoryExists(f"{directory} exists already, must be a new directory")
 
 
 def live_entries(log: GroupLog, live: LiveSet) -> Iterator[list[Entry]]:
