@@ -182,4 +182,3 @@ def test_the_page_has_a_test_for_each_runbook() -> None:
     titles = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
     names = {title.lower().replace(" ", "_") for title in titles}
     assert names == {name.removeprefix("test_") for name in globals() if name[5:] in names}
-

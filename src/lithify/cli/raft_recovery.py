@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["backup", "recover", "restore", "verify_backup"]
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR")]
+Directory = Annotated[str, typer.Argument(metavar="DIR")]
 NodeName = Annotated[str, typer.Option("--id", metavar="NAME", help="The node's name.")]
-NewData = Annotated[Path, typer.Option(metavar="DIR", help="The directory to make.")]
+NewData = Annotated[str, typer.Option(metavar="DIR", help="The directory to make.")]
 Cluster = Annotated[str, typer.Option(metavar="NAME", help="The cluster that it is of.")]
 
 
@@ -56,7 +55,7 @@ def backup(
     from lithify.raft.client import RaftClient
     from lithify.raft.operations import Operation, parse_address
 
-    fs, target = LocalFileSystem(), str(directory)
+    fs, target = LocalFileSystem(), directory.rstrip("/")
     check_new(fs, target)
     temporary = f"{target}.tmp"
     _remove(temporary)
@@ -81,7 +80,7 @@ def backup(
         _remove(temporary)
         raise
     fs.rename(temporary, target)
-    fs.sync_dir(str(directory.parent))
+    fs.sync_dir(target.rpartition("/")[0] or ".")
     _print_backup(verify_backup(fs, target), "saved", as_json=as_json)
 
 
@@ -93,7 +92,7 @@ def verify_backup(
     from lithify.fs import LocalFileSystem
     from lithify.raft import backup as saving
 
-    found = saving.verify_backup(LocalFileSystem(), str(directory))
+    found = saving.verify_backup(LocalFileSystem(), directory.rstrip("/"))
     _print_backup(found, "whole", as_json=as_json)
 
 
@@ -116,15 +115,15 @@ def restore(
     from lithify.raft.names import check_group
     from lithify.raft.restore import restore as make
 
-    fs = LocalFileSystem()
-    found = saving.verify_backup(fs, str(directory))
+    fs, data = LocalFileSystem(), data.rstrip("/")
+    found = saving.verify_backup(fs, directory.rstrip("/"))
     saved = saving.read_backup(fs, found)
     if group:
         saved = replace(saved, group=check_group(group))
     draw = random.SystemRandom().randrange
-    make(fs, str(data), node, cluster, [saved], KvMachine, draw)
+    make(fs, data, node, cluster, [saved], KvMachine, draw)
     if as_json:
-        print_json({"data": str(data), "group": saved.group, "index": found.index})
+        print_json({"data": data, "group": saved.group, "index": found.index})
         return
     print_line(f"{data} has group {saved.group} at index {found.index}, with {node} as its member")
     print_line(f"Next: lithify raft serve --id {node} --data {data} --listen HOST:PORT")
@@ -132,9 +131,9 @@ def restore(
 
 def recover(
     source: Annotated[
-        Path, typer.Option("--from", metavar="DIR", help="A stopped node's data directory.")
+        str, typer.Option("--from", metavar="DIR", help="A stopped node's data directory.")
     ],
-    data: Annotated[Path, typer.Option("--to", metavar="DIR", help="The directory to make.")],
+    data: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make.")],
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="Only this group.")] = "",
     yes: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--yes", help="Do not ask: the other members are lost for good.")
@@ -152,9 +151,9 @@ def recover(
     from lithify.raft.restore import load_stopped
     from lithify.raft.restore import restore as make
 
-    fs = LocalFileSystem()
-    check_new(fs, str(data))
-    with load_stopped(fs, str(source), KvMachine, group) as found:
+    fs, data, source = LocalFileSystem(), data.rstrip("/"), source.rstrip("/")
+    check_new(fs, data)
+    with load_stopped(fs, source, KvMachine, group) as found:
         shown = [_survivor(each) for each in found]
         if not as_json:
             for each in shown:
@@ -163,9 +162,9 @@ def recover(
             _confirm()
         first, draw = found[0], random.SystemRandom().randrange
         groups = [each.saved for each in found]
-        make(fs, str(data), first.node, first.cluster, groups, KvMachine, draw)
+        make(fs, data, first.node, first.cluster, groups, KvMachine, draw)
     if as_json:
-        print_json({"data": str(data), "groups": shown})
+        print_json({"data": data, "groups": shown})
         return
     print_line(f"{data} is ready. Next, with {source} kept as it is:")
     print_line(f"  lithify raft serve --id {first.node} --data {data} --listen HOST:PORT")
