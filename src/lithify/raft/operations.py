@@ -72,7 +72,7 @@ class Operation(IntEnum):
     OVERVIEW = 9
     WATCH = 10
     DROP = 11
-    BACKUP = 20
+    BACKUP = 22
 
 
 class Outcome(IntEnum):
