@@ -258,6 +258,33 @@ def test_live_indexes_are_made_again_at_the_start(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a snapshot every entry may be one about the members: it does not begin without."""
+
+    async def story() -> None:
+        async with three(tmp_path) as nodes:
+            await nodes.stop("n2")
+            for path in nodes.segments("n2")[:2]:
+                flip(path, SEGMENT_HEADER_BYTES + 700)
+            await nodes.start("n2")
+            assert list(nodes.nodes["n2"].ailing) == ["default"]
+            assert "default" not in nodes.nodes["n2"].groups, "it votes for nobody"
+            async with nodes.client("n2", "n1") as kv:
+                await check_all(kv)
+            await until(lambda: "default" in nodes.nodes["n2"].groups)
+            assert not nodes.nodes["n2"].ailing
+            assert len(lines_of(caplog, "damage repaired")) == 2
+            await nodes.stop("n3")
+            # Only with n2's vote.
+            async with nodes.client("n2", "n1") as kv:
+                await kv.put(b"more", b"")
+                await check_all(kv)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("kind", ["wal", "snapshot"])
 def test_what_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
     """Votes and acknowledged entries may be lost: the node does not start, the others go on."""

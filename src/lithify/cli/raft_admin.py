@@ -245,6 +245,8 @@ def overview(
         if not isinstance(seen, LithifyError):
             print_line(f"{seen['node']} of {seen['cluster']} at {seen['address']}")
             _print_groups(seen["groups"], SystemClock().now_ms())
+            for group, reason in seen["ailing"].items():
+                print_line(f"  {group}: waits for repair: {reason}")
     _exit_if_missing(found)
 
 

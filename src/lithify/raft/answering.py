@@ -26,6 +26,7 @@ from lithify.raft.errors import (
     OutcomeUnknown,
 )
 from lithify.raft.handover import Handovers, in_force
+from lithify.raft.names import group_of
 from lithify.raft.operations import Operation, Outcome, parse_address
 from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
@@ -128,7 +129,7 @@ class Answering:
         elif operation == Operation.OVERVIEW and not name:
             done(_reply(self._node_overview()))
         elif group is None:
-            raise GroupAbsent(name, self._node.identity.node)
+            raise self._missing(name)
         elif group in self._creating and operation in (Operation.PROPOSE, Operation.READ):
             raise Dropped(DropReason.CHANGE_IN_FLIGHT)
         else:
@@ -149,9 +150,15 @@ class Answering:
     ) -> None:
         group = self._node.groups.get(name)
         if group is None:
-            raise GroupAbsent(name, self._node.identity.node)
+            raise self._missing(name)
         self.watching.begin(group, channel, number, body, done)
         self._node.mark(group)
+
+    def _missing(self, name: str) -> LithifyError:
+        """Why there is no group of a name to ask."""
+        if any(group_of(key) == name for key in self._node.ailing):
+            return Dropped(DropReason.NO_LEADER)
+        return GroupAbsent(name, self._node.identity.node)
 
     def _refuse(self, channel: Channel, name: str, number: int, error: LithifyError) -> None:
         outcome, text = self._outcome(error)
@@ -254,6 +261,7 @@ class Answering:
             "cluster": node.identity.cluster,
             "address": str(node.transport.address),
             "connected": node.transport.connected,
+            "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
             **node.wal_overview(),
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
         }

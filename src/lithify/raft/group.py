@@ -54,7 +54,7 @@ from lithify.raft.names import group_of, key_of
 from lithify.raft.overview import disk_overview, place_overview
 from lithify.raft.queries import Queries
 from lithify.raft.receiving import Receiving
-from lithify.raft.repair import Repair
+from lithify.raft.repair import Known, Repair
 from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.requests import Proposals, Reads, single
 from lithify.raft.sending import Sending
@@ -128,7 +128,7 @@ class Group(Generic[S]):
             storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
         self._compaction: Job | None = None
-        self._repair = Repair(node, storage, own, self._snapshots)
+        self._repair = Repair(node, storage, own, self._snapshots.ask)
         self._moving = Moving(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
@@ -357,7 +357,7 @@ class Group(Generic[S]):
         messages, over = self._sending.take()
         self._out.messages += messages
         if self._sending.damage is not None:
-            self._repair.damaged_snapshot(self._sending.damage)
+            self._snapshots.renew(self._sending.damage)
             self._sending.damage = None
         for status in over:
             self._core.step(status)
@@ -389,7 +389,7 @@ class Group(Generic[S]):
         load = self._receiving.due_job()
         if self._compaction is None:
             # One of the two: both replace segments.
-            repair = None if self._installing.is_active else self._repair.next_job(self._core)
+            repair = None if self._installing.is_active else self._repair_job()
             run = self._compactor.next_job() if repair is None else None
             self._compaction = repair if run is None else Job("compact", run)
             if self._compaction is not None:
@@ -398,6 +398,13 @@ class Group(Generic[S]):
         self._out.messages += messages
         self._out.reads += answers
         self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
+
+    def _repair_job(self) -> Job | None:
+        if not self._repair.damages.open:
+            return None
+        status = self._core.status()
+        known = Known(status.commit, tuple(sorted(status.config.members)), status.term)
+        return self._repair.next_job(known)
 
     # --- about it ---------------------------------------------------------------------------
 

@@ -39,12 +39,13 @@ from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFai
 from lithify.events import WriteRefused
 from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
+from lithify.raft.ailing import Ailing
 from lithify.raft.answering import Answering
 from lithify.raft.backups import BACKUPS, Backups
 from lithify.raft.core import AppendRequest, Config, Heartbeat
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
-from lithify.raft.errors import GroupAbsent
+from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group import Group
 from lithify.raft.group_settings import GroupSettings
 from lithify.raft.identity import Identity
@@ -58,6 +59,7 @@ from lithify.raft.membership import (
 from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
 from lithify.raft.notices import Notices
 from lithify.raft.overview import wal_overview
+from lithify.raft.repair_messages import EntriesFound
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.transfer import SnapshotOffer
 from lithify.raft.transport import Handlers, Transport
@@ -119,6 +121,8 @@ class RaftNode:
         self._make_machine = make_machine
         self._draw = random.SystemRandom().randrange
         self.groups: dict[str, Group[Any]] = {}
+        self.ailing: dict[str, Ailing] = {}
+        """By key: members that cannot begin before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
         try:
@@ -151,12 +155,33 @@ class RaftNode:
             identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
         identity.save()
         for key in identity.groups:
-            self._begin(key)
+            self._begin_or_repair(key)
 
     def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
         """What a state needs of its log; all groups here have the same kind of machine."""
         machine = self._make_machine()
         return machine.live_indexes(machine.load(pieces))
+
+    def _begin_or_repair(self, key: str) -> None:
+        self.ailing.pop(key, None)
+        try:
+            self._begin(key)
+        except EntryUnreadable as error:
+            own = self._storage.groups[self.identity.files_of(key)]
+            self.ailing[key] = Ailing(self.identity.node, self._storage, own, error)
+
+    def _nurse(self) -> None:
+        """Repair members that cannot begin, and begin those that are repaired."""
+        for key, member in list(self.ailing.items()):
+            member.tick()
+            if member.is_repaired:
+                self._begin_or_repair(key)
+                continue
+            messages, job = member.work(list(self.identity.book))
+            for message in messages:
+                self.transport.send(key, message)
+            if job is not None:
+                self._disk.run(job, partial(member.done, job))
 
     def _begin(self, key: str) -> Group[Any]:
         identity, files = self.identity, self.identity.files_of(key)
@@ -232,6 +257,7 @@ class RaftNode:
                         self._ask_whether_member(group)
                 self._answering.watching.ticked(self.groups.values())
                 self._answering.handovers.ticked()
+                self._nurse()
 
     @contextmanager
     def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
@@ -283,6 +309,11 @@ class RaftNode:
     # --- what happens -----------------------------------------------------------------------
 
     def _heard(self, key: str, message: Message) -> None:
+        if key in self.ailing:
+            # To all others it is down.
+            if isinstance(message, EntriesFound):
+                self.ailing[key].receive(message)
+            return
         group = self._find(self.identity.files_of(key))
         if isinstance(message, MemberQuery | MemberGone | EndKnown):
             self._heard_of_members(key, group, message)

@@ -8,9 +8,10 @@
    it durable and gives it the segment's name in one step. A crash leaves the one or the other; a
    half-written file is removed by the next start.
 
-Why that is right: only entries at or below the commit index are asked for and taken, and a member
-gives only what it has applied. By Raft's safety of state machines these are the same on all
-members. What is above the commit index waits until it is committed.
+Why that is right: a member gives only what it has applied. At or below the own commit index these
+are the same entries on all members, by Raft's safety of state machines. Above it an entry is taken
+only if the term of the own one is certain (`GroupSegments.term_between`) and the same: entries of
+one index and term are the same. Everything else waits until it is committed.
 
 A member that is ahead may have compacted an entry away that is still live here: it does not give
 it. Then a snapshot is taken here, after which the entry is dead here too, and the segment is looked
@@ -20,7 +21,6 @@ The newest segment grows. It is sealed first, and the write-ahead log rolled, so
 writer has let go of it (`RaftStorage.settled_number`). Its jobs take turns with compaction's, which
 replaces the same files.
 
-A snapshot whose state is damaged is written anew from the state in memory (`Snapshotting.renew`).
 The group's thread calls, but for the jobs.
 """
 
@@ -29,7 +29,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lithify.errors import LithifyError
 from lithify.log.manifest import SegmentRef
@@ -42,15 +42,15 @@ from lithify.raft.repair_messages import ASK_ENTRIES, EntriesFound, EntriesWante
 from lithify.raft.segment import KIND, MERGED_KIND, SegmentAppender, SegmentLimits, log_id_of
 
 if TYPE_CHECKING:
-    from lithify.raft.core import RaftCore, Status
+    from collections.abc import Callable
+
     from lithify.raft.core.messages import Message
     from lithify.raft.entry import Entry
     from lithify.raft.live_state import LiveState
     from lithify.raft.segments import Span
-    from lithify.raft.snapshotting import Snapshotting
     from lithify.raft.storage import GroupStorage, RaftStorage
 
-__all__ = ["Repair"]
+__all__ = ["Known", "Repair"]
 
 ASK_TICKS = 20
 PAUSE_TICKS = 50
@@ -59,6 +59,15 @@ ANSWERS_MAX = 4
 """Under way to others; what is asked beyond that is asked again."""
 ANSWER_BYTES_MAX = 4 * 2**20
 _ANY = SegmentLimits(2**31, 2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a member knows of its group."""
+
+    commit: int
+    members: tuple[str, ...]
+    term: int
 
 
 @dataclass(slots=True)
@@ -77,20 +86,23 @@ class Repair:
     """See the module."""
 
     def __init__(
-        self, node: str, storage: RaftStorage, own: GroupStorage, snapshots: Snapshotting[Any]
+        self,
+        node: str,
+        storage: RaftStorage,
+        own: GroupStorage,
+        compacted: Callable[[], None],
     ) -> None:
+        """`compacted` is called when other members have let go of what is missing."""
         self._node = node
         self._storage = storage
         self._own = own
-        self._snapshots = snapshots
+        self._compacted = compacted
         self._segments = own.log.segments
         self.damages = own.log.segments.damages
         self._case: _Case | None = None
         self._job: Job | None = None
         self._pause_ticks = self._asked_ticks = 0
         self._turn = 0
-        self._bad_snapshot = ""
-        self._written_then = 0
         self._out: list[Message] = []
         self._answers: set[Job] = set()
         self._reads: list[Job] = []
@@ -99,9 +111,6 @@ class Repair:
         """Time has passed."""
         self._pause_ticks = max(0, self._pause_ticks - 1)
         self._asked_ticks = max(0, self._asked_ticks - 1)
-        if self._bad_snapshot and self._snapshots.written > self._written_then:
-            self.damages.repaired(self._bad_snapshot, "a new snapshot")
-            self._bad_snapshot = ""
 
     def take(self) -> tuple[list[Message], list[Job]]:
         """(questions and answers to be sent, answers to be read)."""
@@ -109,17 +118,9 @@ class Repair:
         reads, self._reads = self._reads, []
         return out, reads
 
-    def damaged_snapshot(self, error: Exception) -> None:
-        """The newest snapshot cannot be read."""
-        assert self._own.stored is not None
-        self._bad_snapshot = self._own.stored.directory.rpartition("/")[2]
-        self._written_then = self._snapshots.written
-        self.damages.found(self._bad_snapshot, error)
-        self._snapshots.renew()
-
     # --- steps ------------------------------------------------------------------------------
 
-    def next_job(self, core: RaftCore) -> Job | None:
+    def next_job(self, known: Known) -> Job | None:
         """What the worker is to do now; questions come out of `take`."""
         if self._job is not None or self._pause_ticks or not self.damages.open:
             return None
@@ -130,7 +131,7 @@ class Repair:
         if not case.examined:
             self._job = Job(f"look at {case.span.ref.name}", partial(self._examine, case, state))
         elif case.missing:
-            self._ask(case, core.status())
+            self._ask(case, known)
         else:
             self._job = Job(f"repair {case.span.ref.name}", partial(self._rewrite, case, state))
         return self._job
@@ -160,15 +161,15 @@ class Repair:
             case.roll = wal.rolled_for(name) or -1
         return 0 <= case.roll <= self._storage.settled_number
 
-    def _ask(self, case: _Case, status: Status) -> None:
-        others = sorted(status.config.members - {self._node})
-        known = sorted(index for index in case.missing if index <= status.commit)[:ASK_ENTRIES]
-        if self._asked_ticks or not others or not known:
+    def _ask(self, case: _Case, known: Known) -> None:
+        others = [name for name in known.members if name != self._node]
+        wanted = [i for i in sorted(case.missing) if self._may_take(i, known.commit)][:ASK_ENTRIES]
+        if self._asked_ticks or not others or not wanted:
             return
         self._asked_ticks = ASK_TICKS
         self._turn += 1
         to = others[self._turn % len(others)]
-        self._out.append(EntriesWanted.of(self._node, to, status.term, known))
+        self._out.append(EntriesWanted.of(self._node, to, known.term, wanted))
 
     def receive(self, message: EntriesFound | EntriesWanted, commit: int, applied: int) -> None:
         """Another member gives entries, or asks for some; the indexes are this member's."""
@@ -198,16 +199,23 @@ class Repair:
         case = self._case
         if case is None or not case.missing:
             return
-        asked = [index for index in case.missing if index <= commit]
+        asked = [index for index in case.missing if self._may_take(index, commit)]
         for entry in found.entries:
-            if entry.index in asked:
+            if entry.index in asked and self._may_take(entry.index, commit, entry.term):
                 case.missing.discard(entry.index)
                 case.fetched[entry.index] = entry
         self._asked_ticks = min(self._asked_ticks, 0 if found.entries else ASK_TICKS)
         if asked and not found.entries and found.applied >= max(asked):
             # It is ahead, and these are dead there. After a snapshot they are so here.
-            self._snapshots.ask()
+            self._compacted()
             self._give_up()
+
+    def _may_take(self, index: int, commit: int, term: int | None = None) -> bool:
+        """May an entry of others take the place of the own one?"""
+        if index <= commit:
+            return True
+        own = self._segments.term_between(index)
+        return own is not None and term in (None, own)
 
     def is_job(self, job: Job) -> bool:
         """Is the job one of this?"""

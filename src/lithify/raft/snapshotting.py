@@ -94,8 +94,8 @@ class Snapshotting(Generic[S]):
         """Has a tick passed since the last one was begun?"""
         self.taken = 0
         """In this process."""
-        self.written = 0
-        """The same, with those that were written again."""
+        self._damaged = ""
+        """The name of a snapshot that is written again."""
 
     # --- when -------------------------------------------------------------------------------
 
@@ -108,8 +108,11 @@ class Snapshotting(Generic[S]):
         """Have one taken as soon as nothing else is under way."""
         self._wanted = True
 
-    def renew(self) -> None:
+    def renew(self, error: Exception) -> None:
         """Have the newest snapshot written again, from the state in memory: it is damaged."""
+        assert self._storage.stored is not None
+        self._damaged = self._storage.stored.directory.rpartition("/")[2]
+        self._storage.log.segments.damages.found(self._damaged, error)
         self._wanted = self._renewing = True
 
     def ask_checkpoint(self) -> None:
@@ -214,7 +217,9 @@ class Snapshotting(Generic[S]):
         if not isinstance(result, _Taken):
             return False
         storage, stored = self._storage, result.stored
-        self.written += not result.checkpoint
+        if self._damaged and not result.checkpoint and not self._renewing:
+            storage.log.segments.damages.repaired(self._damaged, "a new snapshot")
+            self._damaged = ""
         newest = storage.stored
         if newest is not None and newest.index >= stored.index:
             # One of another member was installed meanwhile.
