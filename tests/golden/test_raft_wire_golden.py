@@ -22,10 +22,11 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.core.values import SnapshotMeta
-from lithify.raft.dialogue import Answer, Ask, Asks, Event, Hello, Welcome
+from lithify.raft.dialogue import Answer, Ask, Asks, Event, Hello, Introduction, Welcome
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
+from lithify.raft.recognition import Standing
 from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
@@ -40,7 +41,8 @@ from lithify.raft.wire import KINDS, decode_frame, encode_frame
 FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
 NODE_1 = Path(__file__).parent / "raft_node_v1.txt"
 NODE_2 = Path(__file__).parent / "raft_node_v2.txt"
-NODE = Path(__file__).parent / "raft_node_v3.txt"
+NODE_3 = Path(__file__).parent / "raft_node_v3.txt"
+NODE = Path(__file__).parent / "raft_node_v4.txt"
 
 WAY = ("n1", "n2", 7)
 ENTRIES = [Entry(11, 6, b"stone"), Entry(12, 7, b"", 1)]
@@ -67,6 +69,7 @@ MESSAGES: tuple[Any, ...] = (
     MemberQuery(*WAY),
     MemberGone(*WAY, 12, ended=True),
     EndKnown(*WAY),
+    Introduction(2, "0b" * 16, "", '{"n3": "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"}'),
     EntriesWanted.of(*WAY, [7, 9]),
     EntriesFound(*WAY, 12, ENTRIES[:1]),
 )
@@ -80,7 +83,9 @@ def written() -> str:
 def node_file() -> bytes:
     fs = MemoryFileSystem()
     fs.mkdir("d")
-    identity = Identity(fs, "d", "n1", "raft")
+    identity = Identity(fs, "d", "n1", "raft", draw=lambda size: b"\x0b" * size)
+    identity.recognition.met("n2", "0c" * 16)
+    identity.stop("old@5f0c93a1e2b47d86", "two histories")
     identity.begin("default", ["n1", "n2"])
     for key in ("orders@5f0c93a1e2b47d86", "jobs@0a51cc23f08e9b17"):
         identity.begin(key, [])
@@ -131,9 +136,21 @@ def test_a_node_file_of_version_2_is_still_read() -> None:
     assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n2"]}, "all that are known"
 
 
-def test_a_node_file_of_version_3_is_still_written_and_read() -> None:
+def test_a_node_file_of_version_3_is_still_read_and_gets_an_identity() -> None:
+    identity = read_back(NODE_3)
+    assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n3"]}
+    assert len(identity.recognition.own) == 32
+    assert identity.recognition.standing is Standing.ACCEPTED
+    assert (identity.recognition.known, identity.stopped) == ({}, {})
+
+
+def test_a_node_file_of_version_4_is_still_written_and_read() -> None:
     assert node_file() == NODE.read_bytes()
     identity = read_back(NODE)
+    recognition = identity.recognition
+    assert (recognition.own, recognition.standing) == ("0b" * 16, Standing.NEW)
+    assert recognition.known == {"n2": "0c" * 16}
+    assert identity.stopped == {"old@5f0c93a1e2b47d86": "two histories"}
     assert (identity.book, identity.groups) == ({"n2": "127.0.0.1:7002"}, {"default": ["n1", "n2"]})
     assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
     assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n3"]}

@@ -112,6 +112,7 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             raft_admin.members,
             raft_admin.add,
             raft_admin.remove,
+            raft_admin.move,
             raft_admin.transfer,
             raft_admin.create,
             raft_admin.drop,

@@ -1,6 +1,7 @@
 """`lithify raft`, looking after it: members, groups, snapshots, compaction, what there is to see.
 
-    lithify raft members | add n4=HOST:PORT | remove n4 | transfer n2 | create GROUP
+    lithify raft members | add n4=HOST:PORT | remove n4 | move n2=HOST:PORT | transfer n2
+    lithify raft create GROUP
     lithify raft drop GROUP
     lithify raft snapshot | compact | overview
 
@@ -38,6 +39,7 @@ __all__ = [
     "create",
     "drop",
     "members",
+    "move",
     "overview",
     "remove",
     "snapshot",
@@ -78,7 +80,11 @@ def add(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Add a node to a group; it should run already, with `--join`."""
+    """Add a node to a group; it must run already, with `--join`.
+
+    It is a learner first, and a voter when it has the log. A node that is not reached at its
+    address, or is another one, is refused, and nothing changes.
+    """
     name, address = named_address(node)
     change = f"{'~' if learner else '+'}{name}"
     _change(nodes, tls, group, change, {name: str(address)}, as_json=as_json)
@@ -91,8 +97,25 @@ def remove(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Remove a node from a group. A node that has lost its disk never comes back by its name."""
+    """Remove a node from a group; refused if too few of the voters that remain answer.
+
+    A node that has lost its disk is removed and added again before it takes part.
+    """
     _change(nodes, tls, group, f"-{node}", {}, as_json=as_json)
+
+
+def move(
+    node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT")],
+    nodes: Nodes = NODES,
+    group: GroupName = GROUP,
+    tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Change the address of a member; the leader first looks whether it is there."""
+    from lithify.raft.operations import Operation
+
+    name, address = named_address(node)
+    _print_if(as_json, ask(nodes, tls, group, Operation.MOVE, book={name: str(address)}))
 
 
 def _change(

@@ -12,17 +12,31 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
-from lithify.raft.core import ConfChange, Dropped, DropReason
+from lithify.raft.changing import AGAIN_S, CHANGE_S, LOOK_S, Changes
+from lithify.raft.core import (
+    Change,
+    ConfChange,
+    Dropped,
+    DropReason,
+    MemberStopped,
+    Mode,
+    NotCaughtUp,
+    Op,
+    QuorumAtRisk,
+)
+from lithify.raft.core.config import check_name
 from lithify.raft.dialogue import Answer, Answers
 from lithify.raft.errors import (
     ClientTooSlow,
     CreationUnknown,
     EntryUnreadable,
     GroupAbsent,
+    NodeNotReached,
     OutcomeUnknown,
 )
 from lithify.raft.handover import Handovers, in_force
@@ -48,7 +62,6 @@ ASKED_BYTES_MAX = 32 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
 REPLIES_BYTES_MAX = 2**20
 """Of replies to a run that are sent as one."""
-AGAIN_S = 0.02
 
 
 @dataclass(slots=True)
@@ -75,6 +88,7 @@ class Answering:
         self.watching = Watching(self._refuse)
         self.handovers = Handovers()
         self._turn = 0
+        self.changes = Changes(node)
 
     def forget(self, channel: Channel) -> None:
         """A client is gone."""
@@ -128,6 +142,8 @@ class Answering:
             self._create(name, _parse(body), done)
         elif operation == Operation.OVERVIEW and not name:
             done(_reply(self._node_overview()))
+        elif operation == Operation.WHO and not name:
+            done(_reply(self._who()))
         elif group is None:
             raise self._missing(name)
         elif group in self._creating and operation in (Operation.PROPOSE, Operation.READ):
@@ -137,13 +153,30 @@ class Answering:
                 group.propose(body, done)
             elif operation == Operation.READ:
                 group.read(body, done)
-            elif operation == Operation.CHANGE:
-                self._change(group, _parse(body), done)
             elif operation == Operation.DROP:
                 group.propose_end(_with_index(done))
+            elif operation in (Operation.CHANGE, Operation.MOVE):
+                self._change(group, operation, _parse(body), done)
             else:
                 self._administer(group, operation, _parse(body), done)
             self._node.mark(group)
+
+    def _change(
+        self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done
+    ) -> None:
+        if operation == Operation.MOVE:
+            self.changes.move(group, _book(given), done)
+        else:
+            change = ConfChange.parse(_given(given, "change", str))
+
+            def ended(result: requests.Result) -> None:
+                status, known = group.status(), self._node.identity.book
+                if isinstance(result, InvalidInput) and in_force(status, change, known):
+                    done(_reply({"index": status.config_index}))
+                else:
+                    done(result)
+
+            self.changes.begin(group, change, _book(given), ended)
 
     def _watch(
         self, channel: Channel, name: str, number: int, body: bytes, done: requests.Done
@@ -166,12 +199,14 @@ class Answering:
 
     def _outcome(self, result: LithifyError) -> tuple[Outcome, bytes]:
         outcome, text = Outcome.REFUSED, str(result)
-        if isinstance(result, Dropped) and result.reason is not DropReason.NOT_A_VOTER:
+        if isinstance(result, QuorumAtRisk | NotCaughtUp):
+            pass
+        elif isinstance(result, Dropped) and result.reason is not DropReason.NOT_A_VOTER:
             outcome = Outcome.NOT_NOW
             at = self._node.identity.book.get(result.leader)
             if result.reason is DropReason.NOT_LEADER and at is not None:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
-        elif isinstance(result, ClientTooSlow):
+        elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = Outcome.NOT_NOW
         elif isinstance(result, EntryUnreadable):
             outcome, text = self._elsewhere(text)
@@ -196,35 +231,34 @@ class Answering:
         node = self._node
         members = [str(member) for member in _given(given, "members", list)]
         _check_known(node, members)
-        group = node.create(name, members)
         others = sorted(set(members) - {node.identity.node})
-        if not others:
-            done(_reply({"group": name, "members": members}))
-            return
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + LOOK_S
 
-        def created(failure: LithifyError | None) -> None:
+        def begin() -> None:
+            away = sorted(set(others) - set(node.transport.connected))
+            if away and loop.time() < limit:
+                loop.call_later(AGAIN_S, begin)
+                return
+            try:
+                if away:
+                    at = node.identity.book[away[0]]
+                    raise NodeNotReached(away[0], at, "it is not connected")
+                group = node.create(name, members)
+            except LithifyError as error:
+                done(error)
+                return
+            if not others:
+                done(_reply({"group": name, "members": members}))
+                return
+            self._creating.add(group)
+            _Creating(node, name, group, others, partial(created, group)).propose()
+
+        def created(group: Group[Any], failure: LithifyError | None) -> None:
             self._creating.discard(group)
             done(failure or _reply({"group": name, "members": members}))
 
-        self._creating.add(group)
-        _Creating(node, name, group, others, created).propose()
-
-    def _change(self, group: Group[Any], given: dict[str, Any], done: requests.Done) -> None:
-        change = ConfChange.parse(_given(given, "change", str))
-        book = _given(given, "book", dict).items()
-        self._node.transport.learn({name: str(parse_address(str(at))) for name, at in book})
-        _check_known(self._node, [each.node for each in change.changes if each.op != "-"])
-
-        def ended(result: requests.Result) -> None:
-            status = group.status()
-            if isinstance(result, InvalidInput) and in_force(
-                status, change, self._node.identity.book
-            ):
-                done(_reply({"index": status.config_index}))
-            else:
-                _with_index(done)(result)
-
-        group.propose_change(change, ended)
+        begin()
 
     def _administer(
         self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done
@@ -254,21 +288,28 @@ class Answering:
             raise InvalidInput(f"operation {operation} is not known")
         return {}
 
+    def _who(self) -> dict[str, Any]:
+        identity = self._node.identity
+        own = identity.recognition.own
+        return {"node": identity.node, "cluster": identity.cluster, "identity": own}
+
     def _node_overview(self) -> dict[str, Any]:
         node = self._node
         return {
-            "node": node.identity.node,
-            "cluster": node.identity.cluster,
+            **self._who(),
+            "standing": str(node.identity.recognition.standing),
             "address": str(node.transport.address),
             "connected": node.transport.connected,
             "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
+            "refused": node.transport.refused,
+            "refused_by": node.transport.refused_by,
             **node.wal_overview(),
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
         }
 
 
 class _Creating:
-    """Has the first member of a new group add the others, however long that takes.
+    """Has the first member of a new group add the others, or end the group if that fails.
 
     Unless somebody decides otherwise meanwhile, who then must not be worked against: by dropping
     the group, by removing one of them, or by letting another member lead. The client is refused
@@ -288,7 +329,10 @@ class _Creating:
         self._name = name
         self._group = group
         self._others = others
-        self._change = ConfChange.parse("joint:" + ",".join(f"+{other}" for other in others))
+        known = node.identity.recognition.known
+        added = (Change(Op.VOTER, other, known.get(other, "")) for other in others)
+        self._change = ConfChange(tuple(added), Mode.JOINT)
+        self._limit = asyncio.get_running_loop().time() + CHANGE_S
         self._done = done
         self._joined = False
         """Are the others members, though no voters?"""
@@ -312,9 +356,18 @@ class _Creating:
         elif isinstance(result, Dropped | GroupAbsent):
             # It does not lead yet, or the others have not heard of the group; or it is no more.
             self._joined = self._joined or (
-                isinstance(result, Dropped) and result.reason is DropReason.NOT_HEARD
+                isinstance(result, Dropped) and result.reason is DropReason.LEARNER_FIRST
             )
-            asyncio.get_running_loop().call_later(AGAIN_S, self.propose)
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._limit:
+                loop.call_later(AGAIN_S, self.propose)
+            elif self._node.groups.get(self._name) is self._group:
+                # Nothing is in it: it took no commands yet.
+                why = f"group {self._name} was not created within {CHANGE_S:g} s: {result}"
+                self._group.propose_end(lambda _: self._done(InvalidInput(why)))
+                self._node.mark(self._group)
+            else:
+                self._done(result)
         else:
             self._done(result)
 
@@ -380,6 +433,17 @@ def _given(given: dict[str, Any], name: str, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} is {value!r}, must be a {kind.__name__}")
     return value
+
+
+def _book(given: dict[str, Any]) -> dict[str, str]:
+    """The addresses in a body."""
+    book = _given(given, "book", dict).items()
+    return {_checked(str(name)): str(parse_address(str(at))) for name, at in book}
+
+
+def _checked(name: str) -> str:
+    check_name(name)
+    return name
 
 
 def _check_known(node: RaftNode, members: list[str]) -> None:

@@ -69,6 +69,10 @@ class Channel(asyncio.BufferedProtocol):
         self.node = ""
         """Who is at the other end; empty for a client, or before it has said so."""
         self._here = ""
+        self.identity: str | None = None
+        """That of the other node's directory; None before it was shown and accepted."""
+        self.book: str | None = None
+        """What the other node says about addresses, until it was accepted."""
         self.greeted = False
         self.reason = "the connection was closed"
 

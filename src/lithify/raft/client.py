@@ -29,6 +29,7 @@ from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.channel import Channel
 from lithify.raft.dialogue import WIRE_VERSION, Answer, Ask, Event, Hello
 from lithify.raft.feed import Feed, Inbox
+from lithify.raft.greeting import check_welcome, connect
 from lithify.raft.operations import (
     GroupNotFound,
     MayHaveHappened,
@@ -39,7 +40,6 @@ from lithify.raft.operations import (
     encode_watch,
     parse_address,
 )
-from lithify.raft.transport import check_welcome, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,7 +1,9 @@
 """What is said over a connection besides Raft's own messages. Values; `wire.py` has their bytes.
 
 Who connects says `Hello` and is told `Welcome`. If it is a client, it sends `Ask` and gets an
-`Answer` to each, and `Event` while it watches.
+`Answer` to each, and `Event` while it watches. If it is a node, and the other one has the version
+`INTRODUCES`, both send an `Introduction`, who connects first. A node of an earlier version sends
+and gets none.
 
 Clients ask for the same thing many times in a row. A node reads such a run in one step, as columns
 (`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more
@@ -13,10 +15,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["WIRE_VERSION", "Answer", "Answers", "Ask", "Asks", "Event", "Hello", "Welcome"]
+__all__ = [
+    "INTRODUCES",
+    "WIRE_VERSION",
+    "Answer",
+    "Answers",
+    "Ask",
+    "Asks",
+    "Event",
+    "Hello",
+    "Introduction",
+    "Welcome",
+]
 
 WIRE_VERSION = 1
-"""Of all that is said, told in the greetings."""
+"""Of all that is said, told in `Hello`."""
+INTRODUCES = 2
+"""Told in `Welcome`: nodes show each other their identities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,18 @@ class Welcome:
     node: str
     refusal: str
     book: str
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Which data directory a node has."""
+
+    version: int
+    identity: str
+    refusal: str
+    """In the answer: why the other identity is not accepted; the last message then."""
+    known: str
+    """The identities of other nodes that it knows, as JSON."""
 
 
 class Ask(NamedTuple):

@@ -7,13 +7,17 @@ LithifyError
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
+├── NodeNotReached  a node that is to be added is not at its address
+├── MemberElsewhere a member is reached at another address than the one that was given
+├── LearnerSilent   a node that was added does not answer
+├── LearnerBehind   a node that was added has not got the log yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
 └── CreationUnknown a group was begun, and not all of its members were seen to join
 """
 
 from __future__ import annotations
 
-from lithify.errors import NOT_FOUND, OUTCOME_UNKNOWN, LithifyError
+from lithify.errors import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
 
 __all__ = [
     "ClientTooSlow",
@@ -23,6 +27,10 @@ __all__ = [
     "EntryUnreadable",
     "GapInLog",
     "GroupAbsent",
+    "LearnerBehind",
+    "LearnerSilent",
+    "MemberElsewhere",
+    "NodeNotReached",
     "OutcomeUnknown",
 ]
 
@@ -84,6 +92,50 @@ class ClientTooSlow(LithifyError):
         self.peer = peer
         self.limit_bytes = limit_bytes
         super().__init__(f"client {peer} has {limit_bytes} bytes to take and does not")
+
+
+class NodeNotReached(LithifyError):
+    """A node that is to be added, or to have another address, is not there. Nothing has changed."""
+
+    exit_code = UNREACHABLE
+
+    def __init__(self, node: str, address: str, why: str) -> None:
+        self.node = node
+        self.address = address
+        what = f"node {node} was not reached at {address}: {why}"
+        super().__init__(f"{what}. Nothing has changed; start it first, or correct the address")
+
+
+class MemberElsewhere(LithifyError):
+    """An address was given for a member that is reached at another. Nothing has changed."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, known: str, given: str) -> None:
+        self.node = node
+        self.known = known
+        self.given = given
+        what = f"{node} is a member already, and is reached at {known}, not at {given}"
+        super().__init__(f"{what}. Nothing has changed; `raft move` changes an address")
+
+
+class LearnerSilent(LithifyError):
+    """Nodes were added as learners and did not answer."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, nodes: list[str], limit_s: float, then: str) -> None:
+        self.nodes = nodes
+        super().__init__(f"{', '.join(nodes)} did not answer within {limit_s:g} s and {then}")
+
+
+class LearnerBehind(LithifyError):
+    """Nodes are learners and lack entries; the same command later makes them voters."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. Repeat the command later to make it a voter")
 
 
 class OutcomeUnknown(LithifyError):

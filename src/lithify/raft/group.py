@@ -21,11 +21,14 @@ runs a group with some threads and a loop (`node.py`), and a simulator with none
    (`installing.py`), segments to be compacted.
 
 A member applies nothing that is not durable on it, so the state never is ahead of the log.
+
+A member that finds that its committed entries are not the leader's, or that it has lost some, stops
+(`stopped`): it sends, applies and answers nothing any more, until it is removed. The node and its
+other groups go on.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.events import WriteRefused
@@ -36,6 +39,7 @@ from lithify.raft.compactor import Compactor, Outcome
 from lithify.raft.core import (
     Applied,
     DropReason,
+    MemberStopped,
     RaftCore,
     ReadDropped,
     Role,
@@ -60,14 +64,14 @@ from lithify.raft.requests import Proposals, Reads, single
 from lithify.raft.sending import Sending
 from lithify.raft.snapshot_file import Head
 from lithify.raft.snapshotting import Moment, Snapshotting
-from lithify.raft.transfer import SnapshotAck, TransferMessage
+from lithify.raft.transfer import SnapshotAck, SnapshotOffer, TransferMessage
 from lithify.raft.wal import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
     from lithify.errors import LithifyError
-    from lithify.raft.core import ConfChange, Message, Ready, Status
+    from lithify.raft.core import ConfChange, Config, Message, Ready, Status
     from lithify.raft.entry import Entry
     from lithify.raft.group_settings import GroupSettings
     from lithify.raft.machine import Machine
@@ -133,12 +137,15 @@ class Group(Generic[S]):
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
         self._out = Outgoing()
+        self.stopped: MemberStopped | None = None
 
     # --- what happens -----------------------------------------------------------------------
 
     def tick(self) -> None:
         """One unit of time went by."""
         self._lonely_ticks = 0 if self._leader else self._lonely_ticks + 1
+        if self.stopped is not None:
+            return
         self._core.tick()
         self._proposals.tick(leads=self._role is Role.LEADER)
         self._reads.tick()
@@ -155,20 +162,37 @@ class Group(Generic[S]):
 
     def receive(self, message: Message) -> None:
         """A message of another member."""
-        if isinstance(message, SnapshotAck):
-            self._sending.receive(message)
-        elif isinstance(message, TransferMessage):
-            self._receiving.receive(message, self._core.term, self._at.index)
-        elif isinstance(message, EntriesFound | EntriesWanted):
-            self._repair.receive(message, self._core.status().commit, self._at.index)
-        else:
-            with suppress(EntryUnreadable):
-                # As if it were lost: the sender tries again, and the entry is being repaired.
+        if self.stopped is not None:
+            return
+        try:
+            if isinstance(message, SnapshotAck):
+                self._sending.receive(message)
+            elif isinstance(message, TransferMessage):
+                if isinstance(message, SnapshotOffer) and message.term == self._core.term:
+                    meta = message.head.meta
+                    self._core.check_committed(message.sender, meta.index, meta.term)
+                self._receiving.receive(message, self._core.term, self._at.index)
+            elif isinstance(message, EntriesFound | EntriesWanted):
+                self._repair.receive(message, self._core.status().commit, self._at.index)
+            else:
                 self._core.step(message)
+        except EntryUnreadable:
+            # As if it were lost: the sender tries again, and the entry is being repaired.
+            return
+        except MemberStopped as error:
+            self.stop(error)
+
+    def stop(self, error: MemberStopped) -> None:
+        """Take no further part in the group."""
+        self.stopped = error
+        self._role, self._leader = Role.FOLLOWER, ""
+        self._moving.stop()
+        self.close(None)
 
     def unreachable(self, peer: str) -> None:
         """Messages to a peer were lost."""
-        self._core.step(Unreachable(peer))
+        if self.stopped is None:
+            self._core.step(Unreachable(peer))
 
     def propose(self, command: bytes, done: Done) -> None:
         """Have a command applied, on the leader; `done` gets the machine's reply or an error."""
@@ -198,6 +222,8 @@ class Group(Generic[S]):
 
     def transfer(self, to: str) -> None:
         """Hand leadership over; `TransferDropped` if that cannot be."""
+        if self.stopped is not None:
+            raise self.stopped
         self._core.transfer(to)
 
     def campaign(self) -> None:
@@ -252,9 +278,13 @@ class Group(Generic[S]):
                     self.rewrite()
         elif self._receiving.is_job(job):
             question = self._receiving.loaded(job, result)
-            if question is not None:
-                self._core.step(question)
-                self._do_ready(self._core.ready(), asked=True)
+            if question is not None and self.stopped is None:
+                try:
+                    self._core.step(question)
+                except MemberStopped as error:
+                    self.stop(error)
+                else:
+                    self._do_ready(self._core.ready(), asked=True)
         elif self._queries.is_job(job):
             self._queries.done(job, result, self._at.index, self._at.state)
         elif self._installing.is_job(job):
@@ -271,6 +301,10 @@ class Group(Generic[S]):
 
     def work(self) -> Outgoing:
         """Do all there is to do; what others have to do is handed out."""
+        if self.stopped is not None:
+            self._proposals.refuse_new(self.stopped)
+            self._reads.close(self.stopped)
+            return Outgoing()
         self._moving.work(self._at.state)
         self._proposals.hand_in(self._core, self.settings.clock.now_ms())
         self._reads.hand_in(self._core)
@@ -457,11 +491,14 @@ class Group(Generic[S]):
 
     def overview(self) -> dict[str, Any]:
         """Everything worth seeing, as it can be printed."""
+        stopped = {} if self.stopped is None else {"role": "stopped", "stopped": str(self.stopped)}
         return {
             "group": group_of(self.name),
             "key": key_of(self.name),
             "node": self.node,
             **place_overview(self._core.status()),
+            "may_vote": self._core.may_vote,
+            **stopped,
             "applied_index": self._at.index,
             "snapshots_taken": self._snapshots.taken,
             **disk_overview(self._storage.fs, self._own),
@@ -472,6 +509,16 @@ class Group(Generic[S]):
     def status(self) -> Status:
         """What the consensus core knows."""
         return self._core.status()
+
+    @property
+    def config(self) -> Config:
+        """The members in force."""
+        return self._core.config
+
+    @property
+    def open_configs(self) -> list[Config]:
+        """The members that may turn out to be the committed ones."""
+        return self._core.open_configs
 
 
 def _nobody(*_: object) -> None:

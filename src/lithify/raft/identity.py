@@ -1,12 +1,16 @@
 """Who a node is, and which groups it has: the one file of its directory that is not about a log.
 
     NODE    one checked line, replaced as a whole
-            {"version": 3, "node": "n1", "cluster": "raft", "book": {"n2": "127.0.0.1:7002"},
+            {"version": 4, "node": "n1", "cluster": "raft",
+             "identity": "0b5c…", "standing": "accepted", "known": {"n2": "c41d…"},
+             "book": {"n2": "127.0.0.1:7002"},
              "groups": {"default": ["n1", "n2", "n3"]},
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
-             "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}}
+             "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}, "stopped": {}}
 
-`book` says where other nodes were last reached.
+`identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what
+the others think of it, and `known` has theirs (`recognition.py`). `book` says where other nodes
+were last reached. `stopped` has the groups in which this node takes no further part, with reasons.
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
 when it was created, which no log entry says; none for a group that this node was added to later.
@@ -24,8 +28,7 @@ end, perhaps a leader that was cut off and takes itself for one, may come back a
 anew here. So the last `KNOWN_MAX` stay. (Who is away for longer finds nobody to ask, and keeps its
 files.)
 
-A directory belongs to one node of one cluster for good. Votes and entries were given in that name:
-who took it over without them could help to choose a leader that lacks what was acknowledged.
+A directory belongs to one node of one cluster for good.
 
 Called by the node, from the event loop's thread.
 """
@@ -33,6 +36,7 @@ Called by the node, from the event loop's thread.
 from __future__ import annotations
 
 import json
+from secrets import token_bytes
 from typing import TYPE_CHECKING
 
 from lithify.compaction.lines import encode_line, read_lines
@@ -41,14 +45,18 @@ from lithify.fs import write_atomic
 from lithify.raft.core.config import check_name
 from lithify.raft.membership import NEVER_LEFT, Left
 from lithify.raft.names import NODE, files_name
+from lithify.raft.recognition import Recognition, Standing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.fs import FileSystem
     from lithify.raft.core.core import Status
 
 __all__ = ["Identity"]
 
-_VERSION = 3
+_VERSION = 4
+IDENTITY_BYTES = 16
 KNOWN_MAX = 256
 """Groups that are remembered though all members know of their end."""
 
@@ -56,7 +64,14 @@ KNOWN_MAX = 256
 class Identity:
     """See the module."""
 
-    def __init__(self, fs: FileSystem, directory: str, node: str, cluster: str) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        node: str,
+        cluster: str,
+        draw: Callable[[int], bytes] = token_bytes,
+    ) -> None:
         """Read the file, or begin one; `InvalidInput` if the directory is another node's."""
         check_name(node)
         self._fs = fs
@@ -67,6 +82,8 @@ class Identity:
         self.groups: dict[str, list[str]] = {}
         self.left: dict[str, Left] = {}
         self.dropped: dict[str, list[str]] = {}
+        self.stopped: dict[str, str] = {}
+        self.recognition = Recognition(node, draw(IDENTITY_BYTES).hex(), Standing.NEW)
         if not fs.exists(self._path):
             self.is_new = True
             return
@@ -75,7 +92,7 @@ class Identity:
         if len(lines) != 1:
             raise DamagedFile(self._path, 0, f"has {len(lines)} lines, not one")
         value = json.loads(lines[0][1])
-        if value["version"] not in (1, 2, _VERSION):
+        if value["version"] not in range(1, _VERSION + 1):
             raise UnsupportedVersion(self._path, value["version"], _VERSION)
         owner = (value["node"], value["cluster"])
         if owner != (node, cluster):
@@ -88,6 +105,11 @@ class Identity:
             # Version 2 does not say who the members were: all others are asked.
             dropped = {key: sorted(self.book) for key in dropped}
         self.dropped = dropped
+        self.stopped = value.get("stopped", {})
+        # Until version 3 there were no identities: this one is the first that others see.
+        own = value.get("identity", self.recognition.own)
+        standing = Standing(value.get("standing", Standing.ACCEPTED))
+        self.recognition = Recognition(node, own, standing, value.get("known", {}))
 
     def save(self) -> None:
         """Make it durable."""
@@ -95,10 +117,14 @@ class Identity:
             "version": _VERSION,
             "node": self.node,
             "cluster": self.cluster,
+            "identity": self.recognition.own,
+            "standing": self.recognition.standing,
+            "known": self.recognition.known,
             "book": self.book,
             "groups": self.groups,
             "left": self.left,
             "dropped": self.dropped,
+            "stopped": self.stopped,
         }
         write_atomic(self._fs, self._path, encode_line(json.dumps(value)))
 
@@ -119,6 +145,7 @@ class Identity:
     def drop(self, key: str, others: list[str]) -> None:
         """Have a group no more, and never again; its other members may not know that it ended."""
         del self.groups[key]
+        self.stopped.pop(key, None)
         self.dropped[key] = others
         self._strike_off()
         self.save()
@@ -141,7 +168,13 @@ class Identity:
     def leave(self, key: str, status: Status) -> None:
         """Have a group no more, unless it is begun again; it has come this far."""
         del self.groups[key]
+        self.stopped.pop(key, None)
         self.left[key] = self.left.get(key, NEVER_LEFT).again(status)
+        self.save()
+
+    def stop(self, key: str, reason: str) -> None:
+        """Take no further part in a group."""
+        self.stopped[key] = reason
         self.save()
 
     def learn(self, book: dict[str, str]) -> bool:

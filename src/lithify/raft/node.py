@@ -21,6 +21,10 @@ Clients call a group by its name, nodes among themselves by its key, and its fil
 both and more (`names.py`). Of groups with the same name a node has one at most.
 
 An error of the disk's threads, or of a group, ends the node: what it would do next is not known.
+But a member that finds itself to be wrong (`MemberStopped`) only stops, and is remembered as
+stopped until it is removed from its group; the other groups go on.
+
+A directory that is new must be accepted by others before it votes (`recognition.py`).
 
 All but the threads of `disk.py` runs in one event loop.
 """
@@ -42,7 +46,7 @@ from lithify.logger import get_logger
 from lithify.raft.ailing import Ailing
 from lithify.raft.answering import Answering
 from lithify.raft.backups import BACKUPS, Backups
-from lithify.raft.core import AppendRequest, Config, Heartbeat
+from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
@@ -125,6 +129,10 @@ class RaftNode:
         """By key: members that cannot begin before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
+        self._members: dict[str, Config] = {}
+        """Of each group, those by which connections were last checked."""
+        self._accepted_by: set[str] = set()
+        self._probation_ticks = 0
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -153,6 +161,9 @@ class RaftNode:
         identity.book |= settings.peers
         if identity.is_new and not settings.join:
             identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
+        if settings.join:
+            identity.recognition.accepted((), (), 0)
+        self._end_probation()
         identity.save()
         for key in identity.groups:
             self._begin_or_repair(key)
@@ -164,11 +175,15 @@ class RaftNode:
 
     def _begin_or_repair(self, key: str) -> None:
         self.ailing.pop(key, None)
+        identity = self.identity
         try:
-            self._begin(key)
+            group = self._begin(key)
         except EntryUnreadable as error:
-            own = self._storage.groups[self.identity.files_of(key)]
-            self.ailing[key] = Ailing(self.identity.node, self._storage, own, error)
+            own = self._storage.groups[identity.files_of(key)]
+            self.ailing[key] = Ailing(identity.node, self._storage, own, error)
+            return
+        if key in identity.stopped:
+            group.stop(MemberStopped(identity.stopped[key]))
 
     def _nurse(self) -> None:
         """Repair members that cannot begin, and begin those that are repaired."""
@@ -185,17 +200,22 @@ class RaftNode:
 
     def _begin(self, key: str) -> Group[Any]:
         identity, files = self.identity, self.identity.files_of(key)
-        members = Config(frozenset(identity.groups.get(key, ())))
+        first = frozenset(identity.groups.get(key, ()))
+        recognition = identity.recognition
+        alone = first == {identity.node}
+        # Who comes later finds the identity of the first member in the log.
+        own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
+        members = Config(first, identities=own)
         made, notices = self.settings.group.core, Notices(group_of(key))
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
-            return replace(made(node, draw), events=notices.take)
+            return replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
 
         settings = replace(self.settings.group, members=members, core=core)
-        own = self._storage.groups.get(files) or self._storage.create(files)
+        stored = self._storage.groups.get(files) or self._storage.create(files)
         left = identity.left.get(key, NEVER_LEFT)
-        if own.hard_state.term <= left.term:
-            own.hard_state = HardState(left.term + 1, identity.node)
+        if stored.hard_state.term <= left.term:
+            stored.hard_state = HardState(left.term + 1, identity.node)
         machine = self._make_machine()
         group = Group(self._storage, files, identity.node, machine, settings, self._draw)
         self.groups[group_of(key)] = group
@@ -221,8 +241,15 @@ class RaftNode:
             self._storage.removing = self._disk.remove
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             self._answering = Answering(self)
+            stack.callback(self._answering.changes.close)
             handlers = Handlers(
-                self._heard, self._answering.ask, self._unreachable, self._answering.forget
+                self._heard,
+                self._answering.ask,
+                self._unreachable,
+                self._answering.forget,
+                self.configs,
+                self._accepted,
+                self._disowned,
             )
             self.transport = Transport(self.identity, handlers, self.settings.tls)
             await self.transport.start(self.settings.listen)
@@ -247,6 +274,8 @@ class RaftNode:
         for tick in count(1):
             await asyncio.sleep(self.settings.tick_ms / 1000)
             with self._guarded():
+                self._probation_ticks = tick
+                self._end_probation()
                 if tick % TELL_TICKS == 0:
                     for key in self.identity.dropped:
                         self._tell_end(key)
@@ -297,6 +326,19 @@ class RaftNode:
                 self._answering.watching.worked(group, out.sends)
                 if group.ended:
                     self._give_back(group, ended=True)
+                elif group.stopped is not None:
+                    self._stopped(group, group.stopped)
+                if self._members.get(group.name) is not group.config:
+                    self._members[group.name] = group.config
+                    self.transport.recheck()
+
+    def _stopped(self, group: Group[Any], error: MemberStopped) -> None:
+        """A member takes no further part in its group, also after a restart."""
+        key = key_of(group.name)
+        if key not in self.identity.stopped:
+            what = "member stopped; remove it from its group and add it again"
+            log.error(what, group=key, reason=str(error))
+            self.identity.stop(key, str(error))
 
     def _job_done(self, group: Group[Any], job: Job, result: object) -> None:
         if isinstance(result, Exception):
@@ -396,6 +438,35 @@ class RaftNode:
         """What the write-ahead log takes, as it can be printed."""
         return wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
 
+    # --- who is who -------------------------------------------------------------------------
+
+    def configs(self) -> list[Config]:
+        """The members of all groups, also those that are not committed yet."""
+        return [config for group in self.groups.values() for config in group.open_configs]
+
+    def _accepted(self, peer: str) -> None:
+        self._accepted_by.add(peer)
+        with self._guarded():
+            self._end_probation()
+
+    def _end_probation(self) -> None:
+        first = self.identity.groups.get(DEFAULT_GROUP, [])
+        recognition, ticks = self.identity.recognition, self._probation_ticks
+        if recognition.accepted(first, self._accepted_by, ticks):
+            self.identity.save()
+
+    def _disowned(self, peer: str, reason: str) -> None:
+        """A peer knows another directory by this name: what a new one has begun does not count."""
+        if not self.identity.recognition.disown():
+            return
+        with self._guarded():
+            self.identity.save()
+            log.error("this node waits to be removed and added again", peer=peer, reason=reason)
+            for group in list(self.groups.values()):
+                first = self.identity.groups.get(key_of(group.name), [])
+                if len(first) > 1 and not group.status().last_index:
+                    self._give_back(group, ended=False)
+
     # --- groups -----------------------------------------------------------------------------
 
     def create(self, name: str, members: list[str]) -> Group[Any]:
@@ -437,6 +508,7 @@ class RaftNode:
         # A crash from here on leaves files that the next start removes.
         del self.groups[name]
         self._marked.pop(name, None)
+        self._members.pop(files, None)
         self._answering.watching.closed(group)
         # If it has applied the end itself, what came behind that is not done; else who knows.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)

@@ -14,6 +14,8 @@
     backup     see `backups.py`; the answer to a read is bytes
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
+    move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
+    who        {}; without a group: name, cluster and identity of the node
 
 A watch is answered as its command is. Whatever the machine sends to the name then comes as an
 `Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection
@@ -72,6 +74,8 @@ class Operation(IntEnum):
     OVERVIEW = 9
     WATCH = 10
     DROP = 11
+    WHO = 20
+    MOVE = 21
     BACKUP = 22
 
 

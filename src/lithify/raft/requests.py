@@ -203,6 +203,15 @@ class Proposals:
         if self._unseated_ticks > self._patience_ticks:
             self._doubt(2**63)
 
+    def refuse_new(self, error: LithifyError) -> None:
+        """Nothing more is taken; what came since is answered with an error."""
+        new, self._new = self._new, []
+        changes, self._changes = self._changes, []
+        for commands, run_done in new:
+            run_done(slice(0, len(commands)), error)
+        for _, done in changes:
+            done(error)
+
     def close(self, error: LithifyError | None) -> None:
         """The group is no more; without an error, nobody here will know what becomes of it all."""
         for run in [*self._waiting, *self._cut]:
@@ -225,7 +234,7 @@ def _propose_change(core: RaftCore, change: ConfChange) -> int:
     first = core.prepared(change)
     index = core.propose_change(first)
     if first is not change:
-        raise ProposalDropped(DropReason.NOT_HEARD, core.status().leader)
+        raise ProposalDropped(DropReason.LEARNER_FIRST, core.status().leader)
     return index
 
 

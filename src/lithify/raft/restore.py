@@ -92,7 +92,9 @@ def restore(
         identity = Identity(fs, temporary, node, cluster)
         for saved in groups:
             key = new_key(saved.group, draw(2**64))
-            _write(storage, key, saved, node)
+            # Members that are added find the identity of the first one in the snapshot.
+            own = frozenset({(node, identity.recognition.own)})
+            _write(storage, key, saved, Config(frozenset({node}), identities=own))
             identity.groups[key] = [node]
         identity.save()
     finally:
@@ -102,11 +104,11 @@ def restore(
     fs.sync_dir(directory.rpartition("/")[0] or ".")
 
 
-def _write(storage: RaftStorage, key: str, saved: Saved, node: str) -> None:
+def _write(storage: RaftStorage, key: str, saved: Saved, alone: Config) -> None:
     meta = saved.head.meta
-    alone = SnapshotMeta(meta.index, meta.term, Config(frozenset({node})))
+    head = Head(SnapshotMeta(meta.index, meta.term, alone), saved.head.machine_version)
     storage.create(key)
-    install = storage.begin_install(key, Head(alone, saved.head.machine_version), 0)
+    install = storage.begin_install(key, head, 0)
     for entries in saved.entries:
         install.add(entries)
         _flush(storage, install)

@@ -6,7 +6,7 @@
         12     4  length    bytes of the head
         16     4  crc       CRC-32C of the head
         20     4  crc       CRC-32C of bytes 0 … 20
-    head                JSON: index, term, members, machine version
+    head                JSON: index, term, members and their identities, machine version
     pieces, each
          0     4  length    1 … 2^30
          4     4  crc       CRC-32C of its bytes, beginning with the CRC of the piece before
@@ -65,12 +65,16 @@ class Head:
             name: sorted(value) if isinstance(value, frozenset) else value
             for name, value in asdict(self.meta.config).items()
         }
+        identities = config.pop("identities")
         value = {
             "index": self.meta.index,
             "term": self.meta.term,
             "config": config,
             "machine_version": self.machine_version,
         }
+        if identities:
+            # Not below `config`: a version that does not know them must be able to read the rest.
+            value["identities"] = identities
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
@@ -80,7 +84,8 @@ class Head:
         config = value["config"]
         auto_leave = config.pop("auto_leave")
         members = {name: frozenset(names) for name, names in config.items()}
-        members_then = Config(**members, auto_leave=auto_leave)
+        identities = frozenset((name, each) for name, each in value.get("identities", ()))
+        members_then = Config(**members, auto_leave=auto_leave, identities=identities)
         meta = SnapshotMeta(value["index"], value["term"], members_then)
         return cls(meta, value["machine_version"])
 

@@ -1,14 +1,18 @@
 """How nodes reach each other: one connection for each peer and direction, shared by all groups.
 
-1. A node connects to every peer in its book, sends `Hello` and waits for `Welcome`; from then on
-   that connection carries what it sends to this peer. What the peer sends comes over another one,
-   which the peer has made.
+1. A node connects to every peer in its book, sends `Hello`, waits for `Welcome`, and both introduce
+   themselves (`Introduction`); from then on that connection carries what it sends to this peer.
+   What the peer sends comes over another one, which the peer has made.
 2. Both hand over their books, so a node that knows one member comes to know all, and all come to
    know it. What a node says about itself counts; hearsay only fills gaps.
 3. A connection that ends is made again, after a wait that doubles up to `WAIT_S_MAX` and is cut
    short when the peer comes by itself.
 4. A message to a peer that is not connected, or that has `UNSENT_BYTES_MAX` to take already, is
    dropped, and the group is told that the peer is unreachable: Raft sends again by itself.
+
+A node whose name is that of a member, but whose data directory is another one, is refused by both
+ends (`recognition.py`), with an error in both logs: nothing that it says counts, not even where it
+is reached. `recheck` does the same for connections that are open when members change.
 
 With TLS both ends show a certificate of the same authority. That of a node must be for its name,
 which is what it is checked against; a client's may have any.
@@ -22,29 +26,37 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.channel import Channel
+from lithify.raft.core.config import check_identity, check_name
 from lithify.raft.core.messages import Message
-from lithify.raft.dialogue import WIRE_VERSION, Asks, Hello, Welcome
+from lithify.raft.dialogue import (
+    INTRODUCES,
+    WIRE_VERSION,
+    Asks,
+    Hello,
+    Introduction,
+    Welcome,
+)
+from lithify.raft.greeting import check_certificate, connect
+from lithify.raft.link import GOODBYE_S, HELLO_S, Link
 from lithify.raft.operations import Address, parse_address
+from lithify.raft.recognition import IdentityRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lithify.raft.core.config import Config
     from lithify.raft.identity import Identity
 
-__all__ = ["Handlers", "Tls", "Transport", "check_welcome", "connect"]
+__all__ = ["Handlers", "Tls", "Transport"]
 
-HELLO_S = 5.0
 HANDSHAKE_S = 4.0
 """Of TLS, so that it is over when somebody looks for the greeting."""
-GOODBYE_S = 1.0
-WAIT_S_MIN, WAIT_S_MAX = 0.05, 2.0
 UNSENT_BYTES_MAX = 64 * 2**20
 """A few times what one group may have under way to a peer; one more message may come on top."""
 CONNECTIONS_MAX = 4096
@@ -73,6 +85,12 @@ class Tls:
         return context
 
 
+def _ignore(_: str) -> None: ...
+
+
+def _ignore_two(_: str, __: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """Whom a transport tells what."""
@@ -85,6 +103,12 @@ class Handlers:
     """A group's message to a peer was dropped."""
     left: Callable[[Channel], None]
     """A client is gone."""
+    configs: Callable[[], list[Config]] = list
+    """The members of all groups here, committed or not."""
+    accepted: Callable[[str], None] = _ignore
+    """A peer accepts this node's directory."""
+    disowned: Callable[[str, str], None] = _ignore_two
+    """A peer does not accept it, and says why."""
 
 
 class CannotListen(LithifyError):
@@ -95,34 +119,6 @@ class CannotListen(LithifyError):
         super().__init__(f"cannot listen at {address}: {why}")
 
 
-async def connect(
-    address: Address, hello: Hello, channel: Channel, context: ssl.SSLContext | None
-) -> None:
-    """Connect a channel and say hello."""
-    loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
-    channel.send("", hello)
-
-
-def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str) -> Welcome:
-    """The answer to `Hello`, if it is one and from whom was wanted; empty for anybody."""
-    welcome = messages[0][1] if messages else None
-    if not isinstance(welcome, Welcome) or len(messages) > 1:
-        raise ProtocolError("the answer to the greeting is none")
-    if welcome.refusal:
-        raise ProtocolError(welcome.refusal)
-    if wanted not in ("", welcome.node):
-        raise ProtocolError(f"is node {welcome.node}, not {wanted}")
-    _check_certificate(channel, welcome.node)
-    return welcome
-
-
-def _check_certificate(channel: Channel, node: str) -> None:
-    names = channel.certificate_names
-    if names is not None and node not in names:
-        raise ProtocolError(f"says it is node {node}, but its certificate is for {sorted(names)}")
-
-
 class Transport:
     """See the module."""
 
@@ -130,10 +126,14 @@ class Transport:
         self._identity = identity
         self._handlers = handlers
         self._tls = tls
-        self._context = None if tls is None else tls.context(server=False)
-        self._links: dict[str, _Link] = {}
+        self.context = None if tls is None else tls.context(server=False)
+        self._links: dict[str, Link] = {}
         self._channels: set[Channel] = set()
         self._from: dict[str, Channel] = {}
+        self.refused: dict[str, str] = {}
+        """Nodes that are not accepted here, with the reason."""
+        self.refused_by: dict[str, str] = {}
+        """Nodes that do not accept this one, with the reason."""
         self._server: asyncio.Server | None = None
         self.address = Address("", 0)
 
@@ -195,7 +195,7 @@ class Transport:
             address = parse_address(text)
             link = self._links.get(name)
             if link is None:
-                self._links[name] = _Link(self, name, address)
+                self._links[name] = Link(self, name, address)
             elif link.address != address:
                 link.move(address)
 
@@ -203,7 +203,7 @@ class Transport:
         """Connect to a peer and say hello."""
         identity = self._identity
         hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, self._book())
-        await connect(address, hello, channel, self._context)
+        await connect(address, hello, channel, self.context)
 
     def _book(self) -> str:
         return json.dumps(self._identity.book | {self._identity.node: str(self.address)})
@@ -216,6 +216,60 @@ class Transport:
             raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
         known = self._identity.book
         self.learn({n: at for n, at in book.items() if n == owner or n not in known})
+
+    # --- identities -------------------------------------------------------------------------
+
+    def introduction(self, refusal: str = "") -> Introduction:
+        """Which directory this node has."""
+        recognition = self._identity.recognition
+        known = "{}" if refusal else json.dumps(recognition.known)
+        return Introduction(INTRODUCES, recognition.own, refusal, known)
+
+    def refusal_of(self, name: str, shown: str) -> str:
+        """Why a node is not accepted; empty if it is. The log has it once."""
+        refusal = self._identity.recognition.refusal(name, shown, self._handlers.configs())
+        if not refusal:
+            self.refused.pop(name, None)
+        elif self.refused.get(name) != refusal:
+            self.refused[name] = refusal
+            log.error("node refused: its data directory is another one", node=name, reason=refusal)
+        return refusal
+
+    def accept(self, name: str, introduction: Introduction) -> None:
+        """Record the identity of a node that was accepted, and what it knows of others."""
+        recognition = self._identity.recognition
+        try:
+            shown = {str(n): str(i) for n, i in json.loads(introduction.known).items()}
+            for each in (introduction.identity, *shown.values()):
+                check_identity(each)
+            for each in shown:
+                check_name(each)
+        except (ValueError, AttributeError, InvalidInput) as error:
+            raise ProtocolError(f"an introduction cannot be read: {error}") from error
+        shown.pop(name, None)
+        news = recognition.met(name, introduction.identity)
+        if recognition.hear(shown) or news:
+            self._identity.save()
+
+    def accepted_by(self, name: str) -> None:
+        """A peer takes messages of this node."""
+        self.refused_by.pop(name, None)
+        self._handlers.accepted(name)
+
+    def disowned_by(self, name: str, reason: str) -> None:
+        """A peer knows another directory by this node's name."""
+        if self.refused_by.get(name) != reason:
+            self.refused_by[name] = reason
+            log.error("this node is refused: its data directory is another one", reason=reason)
+        self._handlers.disowned(name, reason)
+
+    def recheck(self) -> None:
+        """Members have changed: end connections to nodes that are accepted no more."""
+        links = (link.channel for link in self._links.values())
+        for channel in [*self._from.values(), *(link for link in links if link is not None)]:
+            refusal = self.refusal_of(channel.node, channel.identity or "")
+            if refusal:
+                channel.close(refusal)
 
     # --- coming in --------------------------------------------------------------------------
 
@@ -248,7 +302,16 @@ class Transport:
                 return
             messages = messages[1:]
         for group, message in messages:
-            if channel.node and isinstance(message, Message):
+            if channel.node and isinstance(message, Introduction):
+                if not self._introduced(channel, message):
+                    return
+            elif channel.node and isinstance(message, Message):
+                if channel.identity is None:
+                    # A node of an earlier version: it shows nothing.
+                    refusal = self.refusal_of(channel.node, "")
+                    if refusal:
+                        raise IdentityRefused(refusal)
+                    channel.identity = ""
                 self._handlers.heard(group, message)
             elif not channel.node and isinstance(message, Asks):
                 self._handlers.asked(channel, group, message)
@@ -259,22 +322,50 @@ class Transport:
     def _welcome(self, channel: Channel, hello: Hello) -> bool:
         here = self._identity.node
         refusal = self._refusal(hello)
-        channel.send("", Welcome(WIRE_VERSION, here, refusal, "" if refusal else self._book()))
+        channel.send("", Welcome(INTRODUCES, here, refusal, "" if refusal else self._book()))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)
             return False
         if hello.node:
-            _check_certificate(channel, hello.node)
-            self.take_book(hello.book, hello.node)
-            old = self._from.get(hello.node)
-            if old is not None:
-                old.close("the node has connected again")
-            self._from[hello.node] = channel
-            if hello.node in self._links:
-                self._links[hello.node].hurry()
+            check_certificate(channel, hello.node)
+            expected = self._identity.recognition.expected(hello.node, self._handlers.configs())
+            if expected:
+                # What it says counts when it has shown who it is.
+                channel.book = hello.book
+            else:
+                self._take_in(channel, hello.node, hello.book)
         channel.greet(hello.node, here)
         return True
+
+    def _introduced(self, channel: Channel, introduction: Introduction) -> bool:
+        """A node that has connected shows its identity; is it accepted?"""
+        if introduction.refusal:
+            self.disowned_by(channel.node, introduction.refusal)
+            channel.close(introduction.refusal)
+            return False
+        refusal = self.refusal_of(channel.node, introduction.identity)
+        if not refusal:
+            self.accept(channel.node, introduction)
+            channel.identity = introduction.identity
+        channel.send("", self.introduction(refusal))
+        if refusal:
+            channel.close(refusal)
+            return False
+        if channel.book is not None:
+            self._take_in(channel, channel.node, channel.book)
+            channel.book = None
+        return True
+
+    def _take_in(self, channel: Channel, name: str, book: str) -> None:
+        """A node is there; what came over an earlier connection is over."""
+        self.take_book(book, name)
+        old = self._from.get(name)
+        if old is not None:
+            old.close("the node has connected again")
+        self._from[name] = channel
+        if name in self._links:
+            self._links[name].hurry()
 
     def _refusal(self, hello: Hello) -> str:
         identity = self._identity
@@ -289,94 +380,3 @@ class Transport:
         if len(self._channels) > CONNECTIONS_MAX:
             return f"this node has {CONNECTIONS_MAX} connections already"
         return ""
-
-
-class _Link:
-    """The connection to one peer, made again and again."""
-
-    def __init__(self, transport: Transport, name: str, address: Address) -> None:
-        self._transport = transport
-        self._name = name
-        self.address = address
-        self.channel: Channel | None = None
-        """None while there is nobody who listens."""
-        self._opening: Channel | None = None
-        self._changed = asyncio.Event()
-        self._welcomed = asyncio.Event()
-        self._reason = ""
-        self._task = asyncio.create_task(self._run())
-
-    def hurry(self) -> None:
-        """The peer is there: do not wait any longer."""
-        self._changed.set()
-
-    def move(self, address: Address) -> None:
-        """The peer is somewhere else now."""
-        self.address = address
-        if self._opening is not None:
-            self._opening.abort("the node has moved")
-
-    async def close(self) -> None:
-        """End it."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        if self._opening is not None:
-            self._opening.abort("the node stops")
-            await self._opening.wait_closed(GOODBYE_S)
-
-    async def _run(self) -> None:
-        wait_s = WAIT_S_MIN
-        while True:
-            if await self._stay_connected():
-                wait_s = WAIT_S_MIN
-            self._changed.clear()
-            with suppress(TimeoutError):
-                # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together
-                # with the event, and `close` would wait for ever.
-                async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
-            wait_s = min(2 * wait_s, WAIT_S_MAX)
-
-    async def _stay_connected(self) -> bool:
-        """Connect, and return when that has ended; was it worth it?"""
-        ended, self._welcomed = asyncio.Event(), asyncio.Event()
-
-        def lost(_: Channel) -> None:
-            # Whoever waits for the welcome finds that there was none.
-            self._welcomed.set()
-            ended.set()
-
-        channel = self._opening = Channel(self._receive, lost)
-        transport = self._transport
-        try:
-            async with asyncio.timeout(HELLO_S):
-                await transport.connect(self._name, self.address, channel)
-                await self._welcomed.wait()
-        except (OSError, TimeoutError) as error:
-            channel.abort(str(error) or "no answer")
-        if not channel.greeted or channel.closed:
-            self._tell(channel.reason)
-            return False
-        self._reason = ""
-        log.info("connected", node=self._name, address=str(self.address))
-        self.channel = channel
-        await ended.wait()
-        self.channel = None
-        self._tell(channel.reason)
-        return True
-
-    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
-        if channel.greeted:
-            raise ProtocolError("a peer talks on a connection that is for listening")
-        welcome = check_welcome(channel, messages, self._name)
-        self._transport.take_book(welcome.book, self._name)
-        channel.greet(self._name, "")
-        self._welcomed.set()
-
-    def _tell(self, reason: str) -> None:
-        # Once, not at every attempt.
-        if reason != self._reason:
-            self._reason = reason
-            address = str(self.address)
-            log.warning("not connected", node=self._name, address=address, reason=reason)

@@ -53,7 +53,16 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
-from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Event, Hello, Welcome
+from lithify.raft.dialogue import (
+    Answer,
+    Answers,
+    Ask,
+    Asks,
+    Event,
+    Hello,
+    Introduction,
+    Welcome,
+)
 from lithify.raft.entry import make_entry
 from lithify.raft.membership import EndKnown, MemberGone, MemberQuery
 from lithify.raft.repair_messages import EntriesFound, EntriesWanted
@@ -119,6 +128,7 @@ KINDS: tuple[type, ...] = (
     MemberQuery,
     MemberGone,
     EndKnown,
+    Introduction,
     EntriesWanted,
     EntriesFound,
 )

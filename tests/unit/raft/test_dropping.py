@@ -19,6 +19,7 @@ from lithify.raft.membership import MemberQuery
 from lithify.raft.names import key_of
 from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
 from tests.unit.raft.test_node import client_of, members_of, running, settings
+from tests.unit.raft.test_transport import Listener
 from tests.unit.raft.test_watching import until
 
 if TYPE_CHECKING:
@@ -277,9 +278,15 @@ def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
     asyncio.run(story())
 
 
-async def begin_to_create(one: RaftNode, client: RaftClient) -> asyncio.Task[Any]:
-    """A creation that waits for a member which is not there."""
-    one.transport.learn({"n2": "127.0.0.1:1"})
+async def begin_to_create(
+    one: RaftNode, client: RaftClient, stack: AsyncExitStack
+) -> asyncio.Task[Any]:
+    """A creation that waits for a member which takes everything and answers nothing."""
+    mute = Listener("n2")
+    server = await asyncio.start_server(mute.welcome, "127.0.0.1", 0)
+    stack.callback(server.close)
+    stack.push_async_callback(mute.close)
+    one.transport.learn({"n2": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
     asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
     creating = asyncio.create_task(asked)
     await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
@@ -288,8 +295,12 @@ async def begin_to_create(one: RaftNode, client: RaftClient) -> asyncio.Task[Any
 
 def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
-            creating = await begin_to_create(one, client)
+        async with (
+            AsyncExitStack() as stack,
+            running(settings(tmp_path, "n1")) as one,
+            client_of(one) as client,
+        ):
+            creating = await begin_to_create(one, client, stack)
             await client.ask_json("orders", Operation.DROP)
             await client.ask_json("orders", Operation.CREATE, members=["n1"])
             with pytest.raises(Refused, match="group orders was dropped while it was created"):
@@ -302,8 +313,12 @@ def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Pat
 
 def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
-            creating = await begin_to_create(one, client)
+        async with (
+            AsyncExitStack() as stack,
+            running(settings(tmp_path, "n1")) as one,
+            client_of(one) as client,
+        ):
+            creating = await begin_to_create(one, client, stack)
             await client.ask_json("orders", Operation.CHANGE, change="-n2")
             with pytest.raises(MayHaveHappened, match="were removed while it was created"):
                 await creating

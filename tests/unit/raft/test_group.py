@@ -438,7 +438,7 @@ def test_members_come_and_go() -> None:
     members.put("n1", b"k", b"v")
     result = members.change("n1", "+n2,+n3")
     assert isinstance(result, ProposalDropped)
-    assert result.reason is DropReason.NOT_HEARD
+    assert result.reason is DropReason.LEARNER_FIRST
     members.tick(3)
     assert members["n1"].group.overview()["members"] == "voters n1, learners n2 n3"
     assert isinstance(members.change("n1", "+n2,+n3"), Answer)

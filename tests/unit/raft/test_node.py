@@ -199,39 +199,6 @@ def test_a_client_is_sent_to_the_leader_by_any_member(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_who_adds_members_that_are_not_there_leads_again_after_a_restart(tmp_path: Path) -> None:
-    async def story() -> None:
-        away = {"n2": "127.0.0.1:1"}
-        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
-            one.transport.learn(away)
-            asked = [
-                asyncio.create_task(client.ask_json("default", Operation.CHANGE, change="+n2")),
-                asyncio.create_task(
-                    client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
-                ),
-            ]
-            await until(lambda: members_of(one) == ["voters n1, learners n2"] * 2)
-            assert not any(each.done() for each in asked)
-            for each in asked:
-                each.cancel()
-        async with (
-            running(settings(tmp_path, "n1")) as one,
-            running(settings(tmp_path, "n2", join=True)) as two,
-            client_of(one) as client,
-        ):
-            for group in ("default", "orders"):
-                await KvClient(client, group).put(b"k", b"v")
-            assert members_of(one) == ["voters n1, learners n2"] * 2
-            book = {"n2": str(two.transport.address)}
-            await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
-            await client.ask_json("orders", Operation.DROP)
-            await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
-            assert members_of(one) == ["voters n1 n2"] * 2
-            await until(lambda: members_of(two) == ["voters n1 n2"] * 2)
-
-    asyncio.run(story())
-
-
 def test_without_a_majority_nothing_is_done_and_the_client_is_told(tmp_path: Path) -> None:
     async def story() -> None:
         peers = {"n2": "127.0.0.1:1", "n3": "127.0.0.1:2"}

@@ -14,7 +14,16 @@ import pytest
 from lithify.fs import MemoryFileSystem
 from lithify.raft import transport as transport_module
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
-from lithify.raft.dialogue import WIRE_VERSION, Answer, Answers, Ask, Asks, Hello, Welcome
+from lithify.raft.dialogue import (
+    INTRODUCES,
+    WIRE_VERSION,
+    Answer,
+    Answers,
+    Ask,
+    Asks,
+    Hello,
+    Welcome,
+)
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.operations import Address
@@ -195,7 +204,7 @@ def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> N
         a = Node("a")
         async with running(a):
             reader, writer = await greeted(a, **changed)
-            welcome = Welcome(WIRE_VERSION, "a", refusal, "")
+            welcome = Welcome(INTRODUCES, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
 
@@ -250,13 +259,14 @@ def test_a_client_cannot_speak_as_a_node_nor_a_node_as_a_client() -> None:
 class Listener:
     """A peer made by hand, that takes what it is sent, or does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "b") -> None:
+        self._name = name
         self.readers: list[asyncio.StreamReader] = []
         self._writers: list[asyncio.StreamWriter] = []
 
     async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
-        writer.write(encode_frame([("", Welcome(WIRE_VERSION, "b", "", "{}"))]))
+        writer.write(encode_frame([("", Welcome(WIRE_VERSION, self._name, "", "{}"))]))
         self.readers.append(reader)
         self._writers.append(writer)
 

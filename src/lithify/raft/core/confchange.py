@@ -54,7 +54,10 @@ def changed(config: Config, change: ConfChange) -> Config:
 def _left(config: Config) -> Config:
     if not config.joint:
         raise InvalidChange(f"there is nothing to leave: {config} is not joint")
-    return Config(config.voters, learners=config.learners | config.learners_next)
+    learners = config.learners | config.learners_next
+    members = config.voters | learners
+    identities = frozenset(pair for pair in config.identities if pair[0] in members)
+    return Config(config.voters, learners=learners, identities=identities)
 
 
 def _with(config: Config, change: Change) -> Config:
@@ -68,7 +71,19 @@ def _with(config: Config, change: Change) -> Config:
         learners_next |= one
     elif change.op is Op.LEARNER:
         learners |= one
-    return replace(config, voters=voters, learners=learners, learners_next=learners_next)
+    identities = config.identities
+    if change.node not in config.members or change.node not in voters | learners | config.outgoing:
+        # Who comes or goes leaves no earlier identity behind.
+        identities = frozenset(pair for pair in identities if pair[0] != change.node)
+        if change.op is not Op.REMOVE and change.identity:
+            identities |= {(change.node, change.identity)}
+    return replace(
+        config,
+        voters=voters,
+        learners=learners,
+        learners_next=learners_next,
+        identities=identities,
+    )
 
 
 class Membership:
@@ -93,6 +108,11 @@ class Membership:
     def everyone(self) -> frozenset[str]:
         """All members of all configurations that may turn out to be the committed one."""
         return frozenset().union(*(config.members for _, config in self._open()))
+
+    @property
+    def open(self) -> list[Config]:
+        """All configurations that may turn out to be the committed one."""
+        return [config for _, config in self._open()]
 
     def may_campaign(self, node: str) -> bool:
         """Has the node a vote in any configuration that may turn out to be the committed one?

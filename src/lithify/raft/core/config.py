@@ -5,19 +5,25 @@ A configuration is simple (one set of voters) or joint: then every decision need
 is to become a learner stays in `outgoing` while the configuration is joint and is a learner when it
 is left, so that nobody is a voter and a learner at once.
 
-Both are written as text. A configuration, as it stands in a log entry and in stories:
+A member may have an identity: that of the data directory with which it was added. Its peers then
+accept no other directory under that name (`recognition.py`). First members have none here.
 
-    config  = part (", " part)*
-    part    = set (" " name)+  |  "auto-leave"
-    set     = "voters" | "outgoing" | "learners" | "learners-next"
+Both are written as text. A configuration, as it stands in a log entry:
+
+    config   = part (", " part)*
+    part     = set (" " name)+  |  "auto-leave"  |  "identities" (" " name "=" identity)+
+    set      = "voters" | "outgoing" | "learners" | "learners-next"
+    identity = 32 hexadecimal digits
+
+Stories and overviews leave the identities out. A version that does not know them ignores them.
 
 A change, as it is asked for:
 
     change  = [mode ":"] item ("," item)*  |  "leave"
     mode    = "joint" | "explicit"
-    item    = "+" name     add a voter, or promote a learner
-            | "~" name     add a learner, or demote a voter
-            | "-" name     remove
+    item    = "+" name ["@" identity]     add a voter, or promote a learner
+            | "~" name ["@" identity]     add a learner, or demote a voter
+            | "-" name                    remove
 
 One item changes the configuration at once. Several, or `joint:`, make it joint until the leader
 leaves it by itself; with `explicit:` it is joint until somebody proposes `leave`. The log has the
@@ -32,9 +38,10 @@ from enum import StrEnum
 
 from lithify.raft.core.errors import InvalidChange
 
-__all__ = ["Change", "ConfChange", "Config", "Mode", "Op", "check_name"]
+__all__ = ["Change", "ConfChange", "Config", "Mode", "Op", "check_identity", "check_name"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
 def check_name(name: str) -> None:
@@ -42,6 +49,12 @@ def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         limit = "1 to 63 letters, digits, _ . or -, not beginning with . or -"
         raise InvalidChange(f"a member cannot be called {name!r}: {limit}")
+
+
+def check_identity(identity: str) -> None:
+    """Raise unless this can be the identity of a data directory."""
+    if not IDENTITY.fullmatch(identity):
+        raise InvalidChange(f"{identity!r} is no identity: 32 hexadecimal digits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +67,18 @@ class Config:
     learners_next: frozenset[str] = frozenset()
     """Outgoing voters that become learners when the joint configuration is left."""
     auto_leave: bool = False
+    identities: frozenset[tuple[str, str]] = frozenset()
+    """(name, identity) of members that were added with one."""
 
     def __post_init__(self) -> None:
         for name in self.members | self.learners_next:
             check_name(name)
+        for _, identity in self.identities:
+            check_identity(identity)
+
+    def identity_of(self, name: str) -> str:
+        """The identity with which a member was added; empty if it had none."""
+        return dict(self.identities).get(name, "")
 
     @property
     def joint(self) -> bool:
@@ -88,7 +109,8 @@ class Config:
 
     def encode(self) -> bytes:
         """As it stands in a log entry."""
-        return str(self).encode()
+        known = "".join(f" {name}={identity}" for name, identity in sorted(self.identities))
+        return (f"{self}, identities{known}" if known else str(self)).encode()
 
     @classmethod
     def parse(cls, text: bytes) -> Config:
@@ -104,7 +126,13 @@ class Config:
             sets.pop("learners", frozenset()),
             sets.pop("learners-next", frozenset()),
             auto_leave=auto_leave,
+            identities=frozenset(_pair(text) for text in sets.pop("identities", ())),
         )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, identity = text.partition("=")
+    return name, identity
 
 
 class Op(StrEnum):
@@ -132,6 +160,11 @@ class Change:
 
     op: Op
     node: str
+    identity: str = ""
+    """Of the data directory that the node has; the leader has seen it."""
+
+    def __str__(self) -> str:
+        return f"{self.op}{self.node}" + (f"@{self.identity}" if self.identity else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +187,7 @@ class ConfChange:
     def __str__(self) -> str:
         if self.leaves:
             return "leave"
-        items = ",".join(change.op + change.node for change in self.changes)
+        items = ",".join(map(str, self.changes))
         return f"{self.mode}:{items}" if self.mode else items
 
     @classmethod
@@ -169,6 +202,9 @@ class ConfChange:
         for item in items.split(","):
             if not item or item[0] not in tuple(Op):
                 raise InvalidChange(f"change {text!r} has the item {item!r}, must be like +n4")
-            check_name(item[1:])
-            changes.append(Change(Op(item[0]), item[1:]))
+            name, at, identity = item[1:].partition("@")
+            check_name(name)
+            if at:
+                check_identity(identity)
+            changes.append(Change(Op(item[0]), name, identity))
         return cls(tuple(changes), Mode(mode))

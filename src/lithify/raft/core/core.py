@@ -188,9 +188,23 @@ class RaftCore:
         return self._engine.term
 
     @property
+    def may_vote(self) -> bool:
+        """Would it vote, and campaign?"""
+        return self._engine.may_vote
+
+    @property
     def config(self) -> Config:
         """The members that are in force."""
         return self._engine.members.config
+
+    @property
+    def open_configs(self) -> list[Config]:
+        """The members that may turn out to be the committed ones: those in force among them."""
+        return self._engine.members.open
+
+    def check_committed(self, leader: str, index: int, term: int) -> None:
+        """A leader has this at an index; `Diverged` if something else is committed here."""
+        self._engine.check_committed(leader, index, term)
 
     def config_at(self, index: int) -> Config:
         """The members at an index, for a snapshot of it. Ask before its `Applied` is stepped."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.raft.core.confchange import Membership
+from lithify.raft.core.errors import Diverged
 from lithify.raft.core.events import ConfigChanged, LogCut, RoleChanged, VoteIgnored
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.log import RaftLog
@@ -86,6 +87,9 @@ class Engine:
 
     def receive(self, message: Message) -> None:
         """Take a message of another member, or a vote of the own."""
+        if isinstance(message, VoteRequest) and not self.may_vote:
+            self.settings.events(VoteIgnored(self.node, message.sender, message.term, NOBODY))
+            return
         if message.term > self.term:
             if isinstance(message, VoteRequest):
                 if self.role.hears_leader and not message.forced:
@@ -146,9 +150,15 @@ class Engine:
     # Roles.
 
     @property
+    def may_vote(self) -> bool:
+        """Has this member the promises that it gave in its name?"""
+        return self.settings.may_vote(self.members.config)
+
+    @property
     def may_campaign(self) -> bool:
         """Could this member lead? One that installs a snapshot has no log to lead with."""
-        return self.members.may_campaign(self.node) and not self.log.installing
+        could = self.members.may_campaign(self.node) and not self.log.installing
+        return could and self.may_vote
 
     def follow(self, term: int, leader: str) -> None:
         """Be a follower; a higher term has seen no vote yet."""
@@ -208,6 +218,16 @@ class Engine:
         """Let a snapshot take the place of log and members."""
         self.log.restore(snapshot)
         self.members.restore(snapshot.index, snapshot.config)
+
+    def check_committed(self, leader: str, index: int, term: int) -> None:
+        """Has the leader of this term the same entry, if this member has a committed one there?
+
+        A leader has everything that was committed, and its log does not change within its term. So
+        a difference is never a late message: one of the two has lost what it acknowledged.
+        """
+        log = self.log
+        if log.first_index - 1 <= index <= log.committed and log.term(index) != term:
+            raise Diverged(self.node, leader, index, (log.term(index), term))
 
     def commit_to(self, index: int) -> bool:
         """Entries up to `index` are committed; is that news?"""

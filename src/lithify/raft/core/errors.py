@@ -4,26 +4,34 @@ LithifyError
 └── RaftError
     ├── Dropped             not now, or not here; `reason` says which, `leader` where
     │   ├── ProposalDropped
+    │   │   ├── QuorumAtRisk    a change that would lose the quorum as it is heard now
+    │   │   └── NotCaughtUp     a learner lacks entries that a voter needs
     │   ├── ReadDropped
     │   └── TransferDropped
     ├── InvalidChange       a change of members that can never be made (also InvalidInput)
     ├── Compacted           an index at or below the snapshot was asked for
-    └── LogTooShort         the leader knows this member to have entries that it has not
+    └── MemberStopped       this member must take no further part in its group
+        ├── Diverged        its committed entries are not those of the leader
+        └── LogTooShort     the leader knows this member to have entries that it has not
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import CONFLICT, InvalidInput, LithifyError
 
 __all__ = [
     "Compacted",
+    "Diverged",
     "DropReason",
     "Dropped",
     "InvalidChange",
     "LogTooShort",
+    "MemberStopped",
+    "NotCaughtUp",
     "ProposalDropped",
+    "QuorumAtRisk",
     "RaftError",
     "ReadDropped",
     "TransferDropped",
@@ -43,7 +51,9 @@ class DropReason(StrEnum):
     TRANSFERRING = "leadership is being handed over"
     CHANGE_IN_FLIGHT = "a change of members is not finished"
     TERM_NOT_COMMITTED = "the leader has not committed an entry of its term yet"
-    NOT_HEARD = "too few of those who would be voters have heard of the group yet"
+    LEARNER_FIRST = "a new voter is a learner first, until it has the log"
+    CATCHING_UP = "a learner does not have the log yet"
+    NOT_HEARD = "the change would lose the quorum: too few of its voters answer"
     NOT_A_VOTER = "only a voter can lead"
 
 
@@ -59,6 +69,34 @@ class Dropped(RaftError):
 
 class ProposalDropped(Dropped):
     """Nothing was appended."""
+
+
+class QuorumAtRisk(ProposalDropped):
+    """Too few of the voters, before or after the change, have answered lately."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, leader: str, change: str, voters: frozenset[str], silent: list[str]) -> None:
+        super().__init__(DropReason.NOT_HEARD, leader)
+        self.silent = silent
+        who = f"{', '.join(silent)} of the voters {', '.join(sorted(voters))}"
+        self.args = (f"{change} would lose the quorum: {who} did not answer lately",)
+
+
+class NotCaughtUp(ProposalDropped):
+    """Learners lack entries, or do not answer, and cannot vote yet."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, leader: str, wanted: int, has: dict[str, int | None]) -> None:
+        super().__init__(DropReason.CATCHING_UP, leader)
+        self.has = has
+        """How far each of them is; None for one that does not answer."""
+        lines = [
+            f"{name} {'does not answer' if index is None else f'has {index} of {wanted} entries'}"
+            for name, index in sorted(has.items())
+        ]
+        self.args = (f"{', '.join(lines)}: a learner until then",)
 
 
 class ReadDropped(Dropped):
@@ -82,8 +120,26 @@ class Compacted(RaftError):
         super().__init__(f"index {index} was asked for, but the snapshot is at {snapshot_index}")
 
 
-class LogTooShort(RaftError):
-    """Entries are gone that this member had acknowledged. It must be rebuilt under a new name."""
+class MemberStopped(RaftError):
+    """A member must take no further part in its group: it was found to be wrong."""
+
+
+class Diverged(MemberStopped):
+    """The leader has another entry where this member has a committed one."""
+
+    def __init__(self, node: str, leader: str, index: int, terms: tuple[int, int]) -> None:
+        self.node = node
+        self.leader = leader
+        self.index = index
+        self.terms = terms
+        """Of this member's entry, and of the leader's."""
+        own, other = terms
+        what = f"committed entry {index} of {node} has term {own}"
+        super().__init__(f"{what}, that of leader {leader} has term {other}: two histories")
+
+
+class LogTooShort(MemberStopped):
+    """Entries are gone that this member had acknowledged."""
 
     def __init__(self, node: str, commit: int, last_index: int) -> None:
         self.node = node

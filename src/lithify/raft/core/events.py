@@ -68,7 +68,7 @@ class VoteAnswered(CoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class VoteIgnored(CoreEvent):
-    """A leader was heard too recently to talk about another."""
+    """A leader was heard too recently to talk about another, or (without one) it may not vote."""
 
     candidate: str
     term: int
@@ -76,7 +76,8 @@ class VoteIgnored(CoreEvent):
 
     def __str__(self) -> str:
         asked = f"{self.candidate}'s request at term {self.term}"
-        return f"{self.node} ignores {asked}: it has heard {self.leader}"
+        why = f"it has heard {self.leader}" if self.leader else "it may not vote"
+        return f"{self.node} ignores {asked}: {why}"
 
 
 @dataclass(frozen=True, slots=True)

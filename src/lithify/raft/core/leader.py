@@ -8,9 +8,11 @@
    storage has acknowledged, no more.
 4. Once in an election timeout it counts whom it has heard. Without a quorum it steps down, because
    the others may have elected somebody else by then.
-5. A change of members is in force at once. When it is committed, a joint configuration is left,
-   and a leader that is no voter any more steps down. Who was removed is sent entries until then, so
-   that it learns of it. Who joins may have to listen first (`prepared`).
+5. A change of members is in force at once, so it is judged first (`_judge`): a new voter must be a
+   learner that answers and has the log, and a quorum must have answered within an election timeout,
+   of the voters before the change and of those after it. When the change is committed, a joint
+   configuration is left, and a leader that is no voter any more steps down. Who was removed is sent
+   entries until then, so that it learns of it.
 6. While it hands over, it takes no proposals. When the target has its whole log, it is told to
    campaign. If nothing happens within an election timeout, the leader goes on.
 
@@ -24,11 +26,13 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
 from lithify.raft.core.confchange import changed
-from lithify.raft.core.config import Change, ConfChange, Op
+from lithify.raft.core.config import Change, ConfChange, Config, Op
 from lithify.raft.core.errors import (
     Compacted,
     DropReason,
+    NotCaughtUp,
     ProposalDropped,
+    QuorumAtRisk,
     TransferDropped,
 )
 from lithify.raft.core.events import QuorumLost, TransferEnded
@@ -74,6 +78,9 @@ class Leader(RoleState):
         self._waiting: deque[tuple[int, int]] = deque()
         """(last index, bytes) of proposals that are not committed or not durable here"""
         self._waiting_bytes = 0
+        self._settled = engine.log.last_index
+        """Committed an election timeout ago, or there when this leadership began."""
+        self._committed_before = self._settled
 
     def begin(self) -> None:
         """Append the first entry of the term."""
@@ -87,6 +94,8 @@ class Leader(RoleState):
         settings = self.engine.settings
         self.elapsed += 1
         self._since_heartbeat += 1
+        for progress in self.progress.values():
+            progress.silent_ticks += 1
         if self._transfer_to:
             self._transfer_ticks += 1
             if self._transfer_ticks >= settings.election_ticks:
@@ -94,6 +103,8 @@ class Leader(RoleState):
                 self._transfer_to = NOBODY
         if self.elapsed >= settings.election_ticks:
             self.elapsed = 0
+            self._settled = max(self._settled, self._committed_before)
+            self._committed_before = self.engine.log.committed
             if not self._heard_quorum():
                 settings.events(QuorumLost(self.engine.node, self.engine.term))
                 self.engine.follow(self.engine.term, NOBODY)
@@ -135,7 +146,37 @@ class Leader(RoleState):
         """Append a change of members; its index."""
         self._check_may_change()
         config = changed(self.engine.members.config, change)
+        self._judge(change, config)
         return self._append([config.encode()], EntryKind.CONFIG).start
+
+    def _judge(self, change: ConfChange, after: Config) -> None:
+        """Would the group go on with these members, as they are heard now?
+
+        What a member has acknowledged some time ago proves nothing: it may be dead since, and a
+        change whose quorum does not answer can be neither committed nor taken back.
+        """
+        engine, before = self.engine, self.engine.members.config
+        new = after.voters - before.electorate
+        if not new <= before.learners:
+            raise ProposalDropped(DropReason.LEARNER_FIRST, engine.node)
+        limit = engine.settings.election_ticks
+        heard = {peer for peer, each in self.progress.items() if each.silent_ticks < limit}
+        behind = {
+            name: self.progress[name].match if name in heard else None
+            for name in sorted(new)
+            if name not in heard or self.progress[name].match < self._needed
+        }
+        if behind:
+            raise NotCaughtUp(engine.node, self._needed, behind)
+        heard.add(engine.node)
+        for voters in (before.voters, before.outgoing, after.voters, after.outgoing):
+            if not has_quorum(Config(voters), heard):
+                raise QuorumAtRisk(engine.node, str(change), voters, sorted(voters - heard))
+
+    @property
+    def _needed(self) -> int:
+        """What a learner must have to become a voter: all but what came in the last moments."""
+        return max(self._settled, self.engine.members.index)
 
     def _check_may_change(self) -> None:
         """Are the members that are in force also final? A change is judged by no others."""
@@ -149,24 +190,16 @@ class Leader(RoleState):
             raise ProposalDropped(DropReason.TERM_NOT_COMMITTED, engine.node)
 
     def prepared(self, change: ConfChange) -> ConfChange:
-        """The change, or one that has to come before it.
-
-        A change is in force at once, and a node begins a group when a leader speaks to it, never
-        for a vote. If this one stopped before enough of the new voters had heard of the group,
-        nobody could be elected any more. So they are learners until they have.
-        """
+        """The change, or the one that has to come before it: new voters are learners first."""
         self._check_may_change()
-        engine, config = self.engine, self.engine.members.config
-        if config.joint:
-            return change
-        after = changed(config, change)
-        knows = {peer for peer, progress in self.progress.items() if progress.match}
-        if after.voters <= config.voters or has_quorum(after, knows | {engine.node}):
-            return change
-        new = sorted(after.voters - config.members)
-        if not new:
-            raise ProposalDropped(DropReason.NOT_HEARD, engine.node)
-        return ConfChange(tuple(Change(Op.LEARNER, name) for name in new))
+        config = self.engine.members.config
+        changed(config, change)
+        new = tuple(
+            Change(Op.LEARNER, item.node, item.identity)
+            for item in change.changes
+            if item.op is Op.VOTER and item.node not in config.members
+        )
+        return ConfChange(new) if new else change
 
     def propose_end(self) -> int:
         """Append the end of the group; its index."""
@@ -285,7 +318,7 @@ class Leader(RoleState):
         if reply.index > log.last_index:
             what = f"{reply.sender} has {reply.index} in term {reply.term}"
             raise ProtocolError(f"{what}, but the leader's log ends at {log.last_index}")
-        progress.heard = True
+        progress.answered()
         if reply.rejected:
             # Where this log has a term above the follower's, they differ: skip those entries too.
             hint = min(reply.hint_index, log.last_index)
@@ -306,7 +339,7 @@ class Leader(RoleState):
         progress = self.progress.get(reply.sender)
         if progress is None:
             return
-        progress.heard = True
+        progress.answered()
         progress.waiting = False
         if progress.match < self.engine.log.last_index or progress.flow is Flow.PROBE:
             # An append or its answer may be lost: the answer to one more message will tell.

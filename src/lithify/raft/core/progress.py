@@ -21,6 +21,10 @@ from enum import StrEnum
 __all__ = ["Flow", "Inflight", "Progress"]
 
 
+NEVER_HEARD = 1 << 40
+"""Ticks, more than any election timeout."""
+
+
 class Flow(StrEnum):
     """The state of sending; see the module."""
 
@@ -81,6 +85,7 @@ class Progress:
         "match",
         "next",
         "round",
+        "silent_ticks",
         "waiting",
     )
 
@@ -95,10 +100,17 @@ class Progress:
         """A message must go out even without entries: the answer says whether one was lost."""
         self.heard = True
         """Since the last check of the quorum; a new member gets the benefit of the doubt."""
+        self.silent_ticks = NEVER_HEARD
+        """Since its last answer to this leader."""
         self.round = 0
         """The newest round of heartbeats it has answered."""
         self.commit_sent = 0
         """The highest commit index that was sent to it."""
+
+    def answered(self) -> None:
+        """It has answered something."""
+        self.heard = True
+        self.silent_ticks = 0
 
     @property
     def paused(self) -> bool:

@@ -123,6 +123,12 @@ class Follower(RoleState):
 
     def _append(self, request: AppendRequest) -> None:
         engine, log = self.engine, self.engine.log
+        if request.prev_index <= log.committed:
+            engine.check_committed(request.sender, request.prev_index, request.prev_term)
+            for entry in request.entries:
+                if entry.index > log.committed:
+                    break
+                engine.check_committed(request.sender, entry.index, entry.term)
         if request.prev_index < log.committed:
             # An old message; up to the committed index all logs are the same.
             self._acknowledge(request.sender, log.committed)
@@ -143,7 +149,6 @@ class Follower(RoleState):
                 known += 1
             entries = entries[known:]
             if entries and entries[0].index <= last:
-                assert entries[0].index > log.committed, "a committed entry would be overwritten"
                 engine.cut(entries[0].index - 1)
         if entries:
             engine.append(entries)
@@ -184,6 +189,7 @@ class Follower(RoleState):
 
     def _install(self, message: InstallSnapshot) -> None:
         engine, snapshot = self.engine, message.snapshot
+        engine.check_committed(message.sender, snapshot.index, snapshot.term)
         if snapshot.index > engine.log.committed:
             if engine.log.matches(snapshot.index, snapshot.term):
                 # The log has all of it: it only was not known to be committed.

@@ -13,9 +13,15 @@ from lithify.settings import check_range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lithify.raft.core.config import Config
+
 __all__ = ["CoreSettings"]
 
 BYTES_MAX = 1 << 40
+
+
+def _always(_: Config) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,9 @@ class CoreSettings:
     node: str
     draw: Callable[[int], int]
     events: CoreEventSink = ignore_core_events
+    may_vote: Callable[[Config], bool] = _always
+    """May this member vote and campaign, with these members in force? A member whose directory is
+    not the one that the others know must not: it has forgotten what it promised."""
     heartbeat_ticks: int = 1
     election_ticks: int = 10
     """Silence after which a leader counts as gone. Each wait is this and up to as much again, drawn

@@ -33,7 +33,7 @@ Events of the core (elections, cut logs, members) are shown where they happen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
 from lithify.raft.core.config import ConfChange, Config
@@ -120,7 +120,7 @@ class Story:
         learners = options.pop("learners", "").split(",") if "learners" in options else []
         joining = options.pop("joining", "").split(",") if "joining" in options else []
         config = Config(frozenset(names), learners=frozenset(learners))
-        limits = {name: int(value) for name, value in options.items()}
+        limits: dict[str, Any] = {name: int(value) for name, value in options.items()}
         for name in [*names, *learners, *joining]:
             settings = CoreSettings(name, self._draw(name), self._event, **limits)
             self._stage.add(settings, Config() if name in joining else config)

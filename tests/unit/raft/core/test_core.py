@@ -13,18 +13,22 @@ from lithify.raft.core import (
     ConfChange,
     Config,
     CoreSettings,
+    Diverged,
     Dropped,
     DropReason,
     EntryKind,
     Heartbeat,
+    InstallSnapshot,
     LogTooShort,
     MemoryStorage,
     ProposalDropped,
     RaftCore,
     Ready,
     Role,
+    SnapshotMeta,
     StorageAppend,
     StorageAppended,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
 )
@@ -84,8 +88,35 @@ def test_a_request_proves_nothing_behind_its_entries() -> None:
 def test_a_committed_entry_is_never_overwritten() -> None:
     core, _ = member(THREE, 1, 1)
     core.step(AppendRequest("n2", "n1", 2, 2, 1, [], commit=2))
-    core.step(AppendRequest("n2", "n1", 2, 0, 0, [Entry(1, 2, b"new")], commit=2))
+    other = Entry(1, 2, b"new")
+    for request in (
+        AppendRequest("n2", "n1", 2, 0, 0, [other], commit=2),
+        AppendRequest("n2", "n1", 2, 1, 2, [], commit=2),
+        InstallSnapshot("n2", "n1", 2, SnapshotMeta(2, 2, THREE)),
+    ):
+        with pytest.raises(Diverged, match=r"committed entry . of n1 has term 1, that of"):
+            core.step(request)
     assert core.status().last_term == 1
+    # The same entries once more are no divergence, nor is what a snapshot has passed.
+    core.step(AppendRequest("n2", "n1", 2, 0, 0, [Entry(1, 1, b"")], commit=2))
+    core.step(InstallSnapshot("n2", "n1", 2, SnapshotMeta(2, 1, THREE)))
+
+
+def test_a_member_that_may_not_vote_neither_grants_nor_asks() -> None:
+    storage = MemoryStorage(THREE)
+    core = RaftCore(CoreSettings("n1", lambda _: 0, may_vote=lambda _: False), storage)
+    for message in (
+        VoteRequest("n2", "n1", 1, 9, 1, pre=True),
+        VoteRequest("n2", "n1", 1, 9, 1),
+        VoteRequest("n2", "n1", 1, 9, 1, forced=True),
+        TimeoutNow("n2", "n1", 1),
+    ):
+        core.step(message)
+    core.campaign()
+    for _ in range(50):
+        core.tick()
+    assert core.status().role is Role.FOLLOWER
+    assert not core.ready().messages
 
 
 def test_a_member_that_lost_entries_says_so() -> None:
@@ -150,7 +181,7 @@ def test_entries_that_do_not_follow_each_other_are_refused() -> None:
 
 def test_a_member_cannot_have_more_than_its_leader() -> None:
     core, storage = leader()
-    core.propose_change(ConfChange.parse("+n2"))
+    core.propose_change(ConfChange.parse("~n2"))
     work(core, storage)
     with pytest.raises(ProtocolError, match="n2 has 99"):
         core.step(AppendReply("n2", "n1", 1, 99))
