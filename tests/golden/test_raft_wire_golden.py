@@ -27,6 +27,7 @@ from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
 from lithify.raft.recognition import Standing
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -69,6 +70,8 @@ MESSAGES: tuple[Any, ...] = (
     MemberGone(*WAY, 12, ended=True),
     EndKnown(*WAY),
     Introduction(2, "0b" * 16, "", '{"n3": "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"}'),
+    EntriesWanted.of(*WAY, [7, 9]),
+    EntriesFound(*WAY, 12, ENTRIES[:1]),
 )
 
 

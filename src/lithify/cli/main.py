@@ -28,6 +28,7 @@ from lithify.cli import (
     log,
     raft,
     raft_admin,
+    raft_recovery,
     serve,
     topic_compaction,
     topics,
@@ -118,6 +119,10 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             raft_admin.snapshot,
             raft_admin.compact,
             raft_admin.overview,
+            raft_recovery.backup,
+            raft_recovery.verify_backup,
+            raft_recovery.restore,
+            raft_recovery.recover,
         ),
     ),
 )

@@ -7,7 +7,8 @@
 All but `serve` take `--nodes host:port[,host:port…]`, of which one that runs is enough, `--group`
 and `--json`. They find the leader by themselves.
 
-Exit codes as everywhere; 1 also if a key is absent, or does not have what `cas` expects.
+Exit codes as everywhere: 3 if a key is absent, 4 if it does not have what `cas` expects, 5 if no
+node that could do it was found and nothing was done, 6 if a write may have taken effect or not.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -60,7 +61,7 @@ class KeyAbsent(LithifyError):
 
 
 class KeyDiffers(LithifyError):
-    """The key has something else than was expected."""
+    """The key has another value than the expected one."""
 
     exit_code = CONFLICT
 
@@ -163,7 +164,7 @@ def put(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Let a key have a value."""
+    """Set the value of a key."""
     reply = run_client(nodes, tls, group, lambda kv: kv.put(key.encode(), value.encode()))
     _print_revision(reply.revision, as_json=as_json)
 
@@ -197,7 +198,7 @@ def delete(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Let a key be no more."""
+    """Delete a key."""
     from lithify.raft.kv_format import Outcome
 
     reply = run_client(nodes, tls, group, lambda kv: kv.delete(key.encode()))
@@ -218,7 +219,7 @@ def cas(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Let a key have a value if it has the expected one."""
+    """Set the value of a key if it has the expected one."""
     from lithify.raft.kv_format import Outcome
 
     wanted = None if expected is None else expected.encode()

@@ -6,14 +6,16 @@
     lithify raft snapshot | compact | overview
 
 They find the leader by themselves. But `snapshot`, `compact` and `overview` are about each of the
-nodes that are named, because every member has files of its own.
+nodes that are named, because every member has files of its own. All nodes are asked at once, each
+has a row, and one that does not answer within a few seconds is `unreachable`. Exit code 1 if some
+did not answer, 5 if none did.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,11 +28,10 @@ from lithify.cli.raft_options import (
     Nodes,
     TlsFiles,
     ask,
+    ask_each,
     named_address,
 )
-
-if TYPE_CHECKING:
-    from lithify.raft.operations import Operation
+from lithify.errors import FAILED, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
 
 __all__ = [
     "add",
@@ -136,10 +137,14 @@ def transfer(
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Have leadership handed over to a member."""
+    """Transfer leadership to a member, and wait until it leads."""
     from lithify.raft.operations import Operation
 
-    _print_if(as_json, ask(nodes, tls, group, Operation.TRANSFER, to=node))
+    found = ask(nodes, tls, group, Operation.TRANSFER, to=node)
+    if as_json:
+        print_json(found)
+    else:
+        print_line(f"{found['leader']} leads in term {found['term']}")
 
 
 def create(
@@ -176,11 +181,43 @@ def _print_if(as_json: bool, found: Any) -> None:  # noqa: FBT001  the option
 # --- each node for itself -----------------------------------------------------------------------
 
 
-def _ask_each(
-    nodes: str, tls: str, group: str, operation: Operation, **given: object
-) -> dict[str, Any]:
-    """The answer of every node that is named, by address."""
-    return {at: ask(at, tls, group, operation, **given) for at in nodes.split(",")}
+def _show_each(
+    found: dict[str, dict[str, Any] | LithifyError], what: str, *, as_json: bool
+) -> None:
+    """A row for each node: what it does, or why not."""
+    if as_json:
+        print_json(_json_of(found))
+    else:
+        rows = [[at, _state_of(answer) or what] for at, answer in found.items()]
+        print_table("", ["address", "outcome"], rows)
+    _exit_if_missing(found)
+
+
+def _state_of(answer: dict[str, Any] | LithifyError) -> str:
+    """What keeps a node from answering; empty if it has answered."""
+    if not isinstance(answer, LithifyError):
+        return ""
+    if answer.exit_code == UNREACHABLE:
+        return f"unreachable: {answer}"
+    if answer.exit_code == OUTCOME_UNKNOWN:
+        return f"unknown: {answer}"
+    return f"refused: {answer}"
+
+
+def _json_of(found: dict[str, dict[str, Any] | LithifyError]) -> dict[str, Any]:
+    return {
+        at: {"error": _state_of(answer)} if isinstance(answer, LithifyError) else answer
+        for at, answer in found.items()
+    }
+
+
+def _exit_if_missing(found: dict[str, dict[str, Any] | LithifyError]) -> None:
+    """Exit code 5 if no node has answered, 1 if some have not."""
+    failed = [answer for answer in found.values() if isinstance(answer, LithifyError)]
+    if failed:
+        none_answered = all(error.exit_code == UNREACHABLE for error in failed)
+        all_failed = len(failed) == len(found)
+        raise typer.Exit(UNREACHABLE if all_failed and none_answered else FAILED)
 
 
 def snapshot(
@@ -192,7 +229,7 @@ def snapshot(
     """Have each of the nodes take a snapshot now."""
     from lithify.raft.operations import Operation
 
-    _print_if(as_json, _ask_each(nodes, tls, group, Operation.SNAPSHOT))
+    _show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot begun", as_json=as_json)
 
 
 def compact(
@@ -207,7 +244,8 @@ def compact(
     """Have each of the nodes compact its segments now."""
     from lithify.raft.operations import Operation
 
-    _print_if(as_json, _ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite))
+    found = ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite)
+    _show_each(found, "compaction begun", as_json=as_json)
 
 
 def overview(
@@ -219,16 +257,28 @@ def overview(
     from lithify.clock import SystemClock
     from lithify.raft.operations import Operation
 
-    found = _ask_each(nodes, tls, "", Operation.OVERVIEW)
+    found = ask_each(nodes, tls, "", Operation.OVERVIEW)
     if as_json:
-        print_json(found)
+        print_json(_json_of(found))
+        _exit_if_missing(found)
         return
+    rows = [_node_row(at, answer) for at, answer in found.items()]
+    print_table("", ["address", "node", "state", "connected to", "WAL files>", "WAL bytes>"], rows)
     for seen in found.values():
-        print_line(f"{seen['node']} of {seen['cluster']} at {seen['address']}")
-        print_line(f"  connected to {', '.join(seen['connected']) or 'nobody'}")
-        wal_bytes = human_count(seen["wal_bytes"])
-        print_line(f"  write-ahead log  {wal_bytes} bytes in {seen['wal_files']} files")
-        _print_groups(seen["groups"], SystemClock().now_ms())
+        if not isinstance(seen, LithifyError):
+            print_line(f"{seen['node']} of {seen['cluster']} at {seen['address']}")
+            _print_groups(seen["groups"], SystemClock().now_ms())
+            for group, reason in seen["ailing"].items():
+                print_line(f"  {group}: waits for repair: {reason}")
+    _exit_if_missing(found)
+
+
+def _node_row(at: str, answer: dict[str, Any] | LithifyError) -> list[str]:
+    if isinstance(answer, LithifyError):
+        return [at, "-", _state_of(answer), "-", "-", "-"]
+    connected = ", ".join(answer["connected"]) or "nobody"
+    wal = (human_count(answer[name]) for name in ("wal_files", "wal_bytes"))
+    return [at, answer["node"], "running", connected, *wal]
 
 
 def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
@@ -243,6 +293,11 @@ def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
     columns = ["group", "role", "leader", *(f"{_words(name)}>" for name in numbers + sizes)]
     print_table("", [*columns, "snapshot age>"], rows)
     for each in groups:
+        for file, reason in each["damaged"].items():
+            print_line(f"  {each['group']}: damaged {file}: {reason}")
+        if each["damage_found"]:
+            found, repaired = each["damage_found"], each["damage_repaired"]
+            print_line(f"  {each['group']}: damage found {found} times, repaired {repaired}")
         for peer, progress in each["peers"].items():
             print_line(f"  {each['group']}: {peer}  {progress}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,6 +29,7 @@ __all__ = [
     "Nodes",
     "TlsFiles",
     "ask",
+    "ask_each",
     "named_address",
     "run_client",
     "tls_of",
@@ -51,6 +52,9 @@ TlsFiles = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+EACH_S = 3.0
+"""What `ask_each` waits for a node: one that runs answers at once."""
 
 NODES = "127.0.0.1:7001"
 GROUP = "default"
@@ -95,3 +99,28 @@ def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awai
 def ask(nodes: str, tls: str, group: str, operation: Operation, **given: object) -> Any:
     """What a node answers to one of the operations that are about JSON."""
     return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))
+
+
+def ask_each(
+    nodes: str, tls: str, group: str, operation: Operation, **given: object
+) -> dict[str, dict[str, Any] | LithifyError]:
+    """What each of the nodes answers, by address; all are asked at once."""
+    from lithify.raft.client import RaftClient
+    from lithify.raft.operations import parse_address
+
+    async def one(text: str) -> dict[str, Any] | LithifyError:
+        address = parse_address(text)
+        try:
+            async with RaftClient([address], tls=tls_of(tls), timeout_s=EACH_S) as client:
+                found: dict[str, Any] = await client.ask_json(group, operation, **given)
+                return found
+        except LithifyError as error:
+            return error
+
+    async def main() -> list[dict[str, Any] | LithifyError]:
+        return await asyncio.gather(*map(one, names))
+
+    names = list(dict.fromkeys(nodes.split(",")))
+    for name in names:
+        parse_address(name)
+    return dict(zip(names, asyncio.run(main()), strict=True))

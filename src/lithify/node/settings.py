@@ -42,7 +42,8 @@ __all__ = ["LOG_LEVELS", "NodeSettings", "SettingsWithOrigins", "read_settings"]
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _PREFIX = "LITHIFY_"
-_OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN")
+_OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN", "LITHIFY_RAFT_NODES", "LITHIFY_RAFT_TLS")
+"""Read by commands that talk to a node, and no setting of one."""
 _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()

@@ -31,7 +31,16 @@ from lithify.raft.core import (
 )
 from lithify.raft.core.config import check_name
 from lithify.raft.dialogue import Answer, Answers
-from lithify.raft.errors import ClientTooSlow, GroupAbsent, NodeNotReached, OutcomeUnknown
+from lithify.raft.errors import (
+    ClientTooSlow,
+    CreationUnknown,
+    EntryUnreadable,
+    GroupAbsent,
+    NodeNotReached,
+    OutcomeUnknown,
+)
+from lithify.raft.handover import Handovers, in_force
+from lithify.raft.names import group_of
 from lithify.raft.operations import Operation, Outcome, parse_address
 from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
@@ -77,6 +86,8 @@ class Answering:
         self._creating: set[Group[Any]] = set()
         """They take no commands yet: somebody may be creating another one of the same name."""
         self.watching = Watching(self._refuse)
+        self.handovers = Handovers()
+        self._turn = 0
         self.changes = Changes(node)
 
     def forget(self, channel: Channel) -> None:
@@ -134,7 +145,7 @@ class Answering:
         elif operation == Operation.WHO and not name:
             done(_reply(self._who()))
         elif group is None:
-            raise GroupAbsent(name, self._node.identity.node)
+            raise self._missing(name)
         elif group in self._creating and operation in (Operation.PROPOSE, Operation.READ):
             raise Dropped(DropReason.CHANGE_IN_FLIGHT)
         else:
@@ -147,7 +158,7 @@ class Answering:
             elif operation in (Operation.CHANGE, Operation.MOVE):
                 self._change(group, operation, _parse(body), done)
             else:
-                done(_reply(self._do(group, operation, _parse(body))))
+                self._administer(group, operation, _parse(body), done)
             self._node.mark(group)
 
     def _change(
@@ -157,16 +168,30 @@ class Answering:
             self.changes.move(group, _book(given), done)
         else:
             change = ConfChange.parse(_given(given, "change", str))
-            self.changes.begin(group, change, _book(given), done)
+
+            def ended(result: requests.Result) -> None:
+                status, known = group.status(), self._node.identity.book
+                if isinstance(result, InvalidInput) and in_force(status, change, known):
+                    done(_reply({"index": status.config_index}))
+                else:
+                    done(result)
+
+            self.changes.begin(group, change, _book(given), ended)
 
     def _watch(
         self, channel: Channel, name: str, number: int, body: bytes, done: requests.Done
     ) -> None:
         group = self._node.groups.get(name)
         if group is None:
-            raise GroupAbsent(name, self._node.identity.node)
+            raise self._missing(name)
         self.watching.begin(group, channel, number, body, done)
         self._node.mark(group)
+
+    def _missing(self, name: str) -> LithifyError:
+        """Why there is no group of a name to ask."""
+        if any(group_of(key) == name for key in self._node.ailing):
+            return Dropped(DropReason.NO_LEADER)
+        return GroupAbsent(name, self._node.identity.node)
 
     def _refuse(self, channel: Channel, name: str, number: int, error: LithifyError) -> None:
         outcome, text = self._outcome(error)
@@ -183,11 +208,22 @@ class Answering:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = Outcome.NOT_NOW
-        elif isinstance(result, OutcomeUnknown):
+        elif isinstance(result, EntryUnreadable):
+            outcome, text = self._elsewhere(text)
+        elif isinstance(result, OutcomeUnknown | CreationUnknown):
             outcome = Outcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = Outcome.ABSENT
         return outcome, text.encode()
+
+    def _elsewhere(self, why: str) -> tuple[Outcome, str]:
+        """Another node may have what cannot be read here."""
+        others = self._node.transport.connected
+        if not others:
+            return Outcome.NOT_NOW, why
+        self._turn += 1
+        name = others[self._turn % len(others)]
+        return Outcome.ELSEWHERE, f"{name} {self._node.identity.book[name]} {why}"
 
     # --- the operations that are not the machine's -------------------------------------------
 
@@ -224,11 +260,19 @@ class Answering:
 
         begin()
 
+    def _administer(
+        self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done
+    ) -> None:
+        if operation == Operation.BACKUP:
+            self._node.backups.ask(group, given, done)
+        elif operation == Operation.TRANSFER:
+            self.handovers.begin(group, _given(given, "to", str), _with_value(done))
+        else:
+            done(_reply(self._do(group, operation, given)))
+
     def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
         """What is done at once, or only begun."""
-        if operation == Operation.TRANSFER:
-            group.transfer(_given(given, "to", str))
-        elif operation == Operation.SNAPSHOT:
+        if operation == Operation.SNAPSHOT:
             group.take_snapshot()
         elif operation == Operation.COMPACT:
             group.compact()
@@ -256,6 +300,7 @@ class Answering:
             "standing": str(node.identity.recognition.standing),
             "address": str(node.transport.address),
             "connected": node.transport.connected,
+            "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
             "refused": node.transport.refused,
             "refused_by": node.transport.refused_by,
             **node.wal_overview(),
@@ -268,7 +313,8 @@ class _Creating:
 
     Unless somebody decides otherwise meanwhile, who then must not be worked against: by dropping
     the group, by removing one of them, or by letting another member lead. The client is refused
-    then, because what can be tried again it would, and create the group once more.
+    then, or told that the outcome is unknown if the group may exist: it must not try again and
+    create the group once more.
     """
 
     def __init__(
@@ -297,9 +343,9 @@ class _Creating:
         if self._node.groups.get(name) is not group:
             self._done(InvalidInput(f"group {name} was dropped while it was created"))
         elif self._joined and not group.status().config.members.issuperset(self._others):
-            self._done(InvalidInput(f"members of group {name} were removed while it was created"))
+            self._done(CreationUnknown(name, "some of its members were removed"))
         elif self._joined and not group.leading_term:
-            self._done(InvalidInput(f"group {name} got another leader while it was created"))
+            self._done(CreationUnknown(name, "it got another leader"))
         else:
             group.propose_change(self._change, self._changed)
             self._node.mark(group)
@@ -360,6 +406,11 @@ def _with_index(done: requests.Done) -> requests.Done:
         done(_reply({"index": result.index}) if isinstance(result, requests.Answer) else result)
 
     return ended
+
+
+def _with_value(done: requests.Done) -> Callable[[dict[str, Any] | LithifyError], None]:
+    """Answers with what a transfer has come to."""
+    return lambda result: done(result if isinstance(result, LithifyError) else _reply(result))
 
 
 def _reply(value: dict[str, Any]) -> requests.Answer:

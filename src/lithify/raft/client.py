@@ -6,8 +6,11 @@
 1. Any node that was named may be asked; one that does not lead says who does, and is asked no more.
    One that is away, or cannot do it now, is left for the next, round and round until time is up.
 2. Any number of requests may be under way; they share one connection to the node that leads.
-3. What was sent and not answered when a connection ended may have happened. A read is asked again;
-   for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
+3. What was sent and not answered may have happened: the connection ended, or time is up. A read is
+   asked again; for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
+   `NoAnswer` says that nothing was done, so it is raised only if every node that the request was
+   sent to has answered that it did nothing. A change of members goes by steps, and `not now` may
+   follow the first of them: without a last answer its outcome is unknown too.
 4. A watch has a connection of its own to the leader, over which comes what the group's machine
    sends (`feed.py`). Its name is drawn anew for each.
 
@@ -28,6 +31,7 @@ from lithify.raft.dialogue import WIRE_VERSION, Answer, Ask, Event, Hello
 from lithify.raft.feed import Feed, Inbox
 from lithify.raft.greeting import check_welcome, connect
 from lithify.raft.operations import (
+    GroupNotFound,
     MayHaveHappened,
     NoAnswer,
     Operation,
@@ -53,7 +57,16 @@ TIMEOUT_S = 30.0
 
 NAME_BYTES = 16
 
-_REPEATABLE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW, Operation.WATCH)
+UNKNOWN = "it may have taken effect or not"
+
+_BY_STEPS = (Operation.CHANGE,)
+_REPEATABLE = (
+    Operation.READ,
+    Operation.MEMBERS,
+    Operation.OVERVIEW,
+    Operation.WATCH,
+    Operation.BACKUP,
+)
 
 
 @dataclass(slots=True)
@@ -67,6 +80,10 @@ class _Request:
     """Who was asked last."""
     hops: int = 0
     """How often it was sent elsewhere."""
+    begun: bool = False
+    """A node has said `not now` to something that goes by steps; some may have been done."""
+    why: str = "no node was asked"
+    """What the last attempt came to."""
     absent: set[Address] = field(default_factory=set)
     """Who has said that there is no such group."""
 
@@ -88,7 +105,6 @@ class RaftClient:
         self._at = addresses[0]
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
-        self._why = "nobody was asked"
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,12 +133,19 @@ class RaftClient:
                 while (answer := await self._try(request)) is None:
                     pass
         except TimeoutError:
-            what = f"{operation.name.lower()} was not answered within {self._timeout_s:g} s"
-            kind = MayHaveHappened if request.under_way else NoAnswer
-            # Who has not answered this one may be silent for good.
+            # A node that has not answered this one may be silent for good.
             self._turn_from(request.asked)
-            raise kind(f"{what}: {self._why}") from None
+            raise self._timed_out(request) from None
         return answer.log_index, answer.body
+
+    def _timed_out(self, request: _Request) -> MayHaveHappened | NoAnswer:
+        what = f"{request.operation.name.lower()} got no answer within {self._timeout_s:g} s"
+        if request.under_way:
+            at = f"{request.asked} was asked and is silent"
+            return MayHaveHappened(f"{what}: {at}; {UNKNOWN}")
+        if request.begun:
+            return MayHaveHappened(f"{what}: {request.why}; {UNKNOWN}")
+        return NoAnswer(f"{what}: {request.why}")
 
     async def ask_json(self, group: str, operation: Operation, **given: object) -> Any:
         """The same, where both ways are JSON."""
@@ -162,16 +185,17 @@ class RaftClient:
         try:
             connection = await self._connected()
         except (OSError, ProtocolError) as error:
-            self._why = f"{self._at}: {str(error) or 'no answer'}"
+            request.why = f"{self._at}: {str(error) or 'no answer'}"
             await self._next()
             return None
         request.under_way = request.operation not in _REPEATABLE
         request.asked = connection.address
         answer = await connection.ask(request.group, request.operation, request.body)
         if answer is None:
-            self._why = f"{connection.address}: {connection.channel.reason}"
+            request.why = f"{connection.address}: {connection.channel.reason}"
             if request.under_way:
-                raise MayHaveHappened(f"it may have happened or not: {self._why}")
+                what = f"{request.operation.name.lower()} was sent and not answered"
+                raise MayHaveHappened(f"{what}: {request.why}; {UNKNOWN}")
             await self._next()
             return None
         request.under_way = False
@@ -184,14 +208,17 @@ class RaftClient:
         """Find somebody else to ask; raises if that is of no use."""
         text = answer.body.decode(errors="replace")
         if answer.outcome == Outcome.UNKNOWN and request.operation not in _REPEATABLE:
-            raise MayHaveHappened(f"it may have happened or not: {text}")
+            raise MayHaveHappened(f"{text}; {UNKNOWN}")
         if answer.outcome == Outcome.ABSENT:
             request.absent.add(address)
-        if answer.outcome == Outcome.REFUSED or request.absent.issuperset(self._addresses):
+        if answer.outcome == Outcome.REFUSED:
             raise Refused(text)
-        self._why = f"{address}: {text}"
+        if request.absent.issuperset(self._addresses):
+            raise GroupNotFound(text)
+        request.why = f"{address}: {text}"
+        request.begun |= answer.outcome == Outcome.NOT_NOW and request.operation in _BY_STEPS
         if answer.outcome == Outcome.ELSEWHERE:
-            self._at = parse_address(text.partition(" ")[2])
+            self._at = parse_address(text.split(" ", 2)[1])
             request.hops += 1
             if request.hops > HOPS_MAX:
                 # Two nodes may each take the other for the leader, for a moment.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.machine import Checkpoint, ReadEntries, ReleaseCursor, Timer
 from lithify.raft.requests import unwrap_many
 
@@ -50,10 +51,18 @@ class Effects:
                 self._timers[effect.name] = self._ticks + effect.ticks, effect.command
             elif isinstance(effect, ReadEntries):
                 if leads:
-                    payloads = [entry.payload for entry in self._log.read(effect.indexes)]
-                    self.do(effect.then(unwrap_many(payloads)[1]), applied, leads=leads)
+                    self._read(effect, applied)
             elif leads:
                 self._sends.append(effect)
+
+    def _read(self, effect: ReadEntries, applied: int) -> None:
+        try:
+            entries = self._log.read(effect.indexes)
+        except EntryUnreadable:
+            # As if what comes of it were lost when it is sent: who watches sees the gap.
+            return
+        commands = unwrap_many([entry.payload for entry in entries])[1]
+        self.do(effect.then(commands), applied, leads=True)
 
     def due(self) -> list[bytes]:
         """The commands of the timers that have run out; told once."""

@@ -3,6 +3,7 @@
 LithifyError
 ├── GapInLog        an entry that does not follow the one before it
 ├── EntryGone       an index that is compacted away
+├── EntryUnreadable an entry in a damaged place of a file, or that the disk does not read
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
@@ -10,17 +11,20 @@ LithifyError
 ├── MemberElsewhere a member is reached at another address than the one that was given
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnerBehind   a node that was added has not got the log yet
-└── OutcomeUnknown  nobody here knows whether a proposal was done
+├── OutcomeUnknown  nobody here knows whether a proposal was done
+└── CreationUnknown a group was begun, and not all of its members were seen to join
 """
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, UNREACHABLE, LithifyError
+from lithify.errors import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
 
 __all__ = [
     "ClientTooSlow",
+    "CreationUnknown",
     "EntriesLost",
     "EntryGone",
+    "EntryUnreadable",
     "GapInLog",
     "GroupAbsent",
     "LearnerBehind",
@@ -50,6 +54,16 @@ class EntryGone(LithifyError):
         super().__init__(f"group {group}: entry {index} is gone")
 
 
+class EntryUnreadable(LithifyError):
+    """An entry in a damaged place of a file, or that the disk does not read; others may have it."""
+
+    def __init__(self, index: int, path: str, cause: Exception) -> None:
+        self.index = index
+        self.path = path
+        self.cause = cause
+        super().__init__(f"entry {index} cannot be read from {path}: {cause}")
+
+
 class EntriesLost(LithifyError):
     """Entries that must be there and are not; the log is left as it is."""
 
@@ -62,6 +76,8 @@ class EntriesLost(LithifyError):
 
 class GroupAbsent(LithifyError):
     """A group that has no member on this node."""
+
+    exit_code = NOT_FOUND
 
     def __init__(self, group: str, node: str) -> None:
         self.group = group
@@ -125,7 +141,20 @@ class LearnerBehind(LithifyError):
 class OutcomeUnknown(LithifyError):
     """A proposal may have been done or not: this member was unseated, or a snapshot has passed."""
 
+    exit_code = OUTCOME_UNKNOWN
+
     def __init__(self, group: str, index: int) -> None:
         self.group = group
         self.index = index
         super().__init__(f"group {group}: nobody here knows what became of proposal {index}")
+
+
+class CreationUnknown(LithifyError):
+    """A group was begun; somebody has changed it before all of its members had joined."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+    def __init__(self, group: str, what: str) -> None:
+        self.group = group
+        self.what = what
+        super().__init__(f"group {group} was begun, but {what} while it was created")

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lithify.events import WriteRefused
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
+from lithify.raft.backup import Saved, live_entries
 from lithify.raft.compactor import Compactor, Outcome
 from lithify.raft.core import (
     Applied,
@@ -45,8 +46,9 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import entry_bytes
+from lithify.raft.core.values import SnapshotMeta, entry_bytes
 from lithify.raft.effects import Effects
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
@@ -56,8 +58,11 @@ from lithify.raft.names import group_of, key_of
 from lithify.raft.overview import disk_overview, place_overview
 from lithify.raft.queries import Queries
 from lithify.raft.receiving import Receiving
+from lithify.raft.repair import Known, Repair
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.requests import Proposals, Reads, single
 from lithify.raft.sending import Sending
+from lithify.raft.snapshot_file import Head
 from lithify.raft.snapshotting import Moment, Snapshotting
 from lithify.raft.transfer import SnapshotAck, SnapshotOffer, TransferMessage
 from lithify.raft.wal import Written
@@ -111,6 +116,7 @@ class Group(Generic[S]):
         state = machine.init() if found is None else machine.load(found)
         self._at = Moment(meta.index, meta.term, meta.config, state)
         core_settings = settings.core(node, draw)
+        self.election_ticks = core_settings.election_ticks
         self._core = RaftCore(core_settings, view)
         self._appends = Appends(name, storage.wal, own.log)
         self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)
@@ -126,6 +132,7 @@ class Group(Generic[S]):
             storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
         self._compaction: Job | None = None
+        self._repair = Repair(node, storage, own, self._snapshots.ask)
         self._moving = Moving(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
@@ -146,6 +153,7 @@ class Group(Generic[S]):
         self._receiving.tick()
         self._installing.tick()
         self._snapshots.tick()
+        self._repair.tick()
         self._moving.tick()
         self._effects.tick()
         if self._role is Role.LEADER:
@@ -164,8 +172,13 @@ class Group(Generic[S]):
                     meta = message.head.meta
                     self._core.check_committed(message.sender, meta.index, meta.term)
                 self._receiving.receive(message, self._core.term, self._at.index)
+            elif isinstance(message, EntriesFound | EntriesWanted):
+                self._repair.receive(message, self._core.status().commit, self._at.index)
             else:
                 self._core.step(message)
+        except EntryUnreadable:
+            # As if it were lost: the sender tries again, and the entry is being repaired.
+            return
         except MemberStopped as error:
             self.stop(error)
 
@@ -221,6 +234,13 @@ class Group(Generic[S]):
         """Have a snapshot taken, whenever the last was."""
         self._snapshots.ask()
 
+    def save(self) -> Saved:
+        """The state and the entries it needs, as of now; the worker may take them from it."""
+        at, machine = self._at, self._machine
+        head = Head(SnapshotMeta(at.index, at.term, at.config), machine.version)
+        live, pieces = machine.live_indexes(at.state), machine.save(at.state)
+        return Saved(group_of(self.name), head, live, pieces, live_entries(self._own.log, live))
+
     def compact(self) -> None:
         """Have segments merged, whatever the triggers say."""
         self._compactor.ask(merge=True)
@@ -269,6 +289,9 @@ class Group(Generic[S]):
             self._queries.done(job, result, self._at.index, self._at.state)
         elif self._installing.is_job(job):
             self._install(result)
+        elif self._repair.is_job(job):
+            self._compaction = None if job is self._compaction else self._compaction
+            self._repair.done(job, result)
         elif job is self._compaction:
             self._compaction = None
             assert isinstance(result, Outcome | BaseException)
@@ -367,6 +390,9 @@ class Group(Generic[S]):
         """Send what transfers have to say, and tell the core of those that are over."""
         messages, over = self._sending.take()
         self._out.messages += messages
+        if self._sending.damage is not None:
+            self._snapshots.renew(self._sending.damage)
+            self._sending.damage = None
         for status in over:
             self._core.step(status)
         self._out.messages += self._receiving.take()
@@ -396,11 +422,23 @@ class Group(Generic[S]):
             snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
         load = self._receiving.due_job()
         if self._compaction is None:
-            run = self._compactor.next_job()
-            self._compaction = None if run is None else Job("compact", run)
+            # One of the two: both replace segments.
+            repair = None if self._installing.is_active else self._repair_job()
+            run = self._compactor.next_job() if repair is None else None
+            self._compaction = repair if run is None else Job("compact", run)
             if self._compaction is not None:
                 self._out.jobs.append(self._compaction)
+        messages, answers = self._repair.take()
+        self._out.messages += messages
+        self._out.reads += answers
         self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
+
+    def _repair_job(self) -> Job | None:
+        if not self._repair.damages.open:
+            return None
+        status = self._core.status()
+        known = Known(status.commit, tuple(sorted(status.config.members)), status.term)
+        return self._repair.next_job(known)
 
     # --- about it ---------------------------------------------------------------------------
 
@@ -465,6 +503,7 @@ class Group(Generic[S]):
             "snapshots_taken": self._snapshots.taken,
             **disk_overview(self._storage.fs, self._own),
             **self._compactor.overview(),
+            **self._repair.damages.overview(),
         }
 
     def status(self) -> Status:

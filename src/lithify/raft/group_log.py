@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lithify.raft.core.values import entry_bytes, fit
-from lithify.raft.errors import EntriesLost, EntryGone
+from lithify.raft.errors import EntriesLost, EntryGone, EntryUnreadable
 from lithify.raft.snapshots import Place
 
 if TYPE_CHECKING:
@@ -134,7 +134,15 @@ class GroupLog:
         if index == self.snapshot_index:
             return self._snapshot_term
         entry = self.table.get(index)
-        return self.read([index])[0].term if entry is None else entry.term
+        if entry is not None:
+            return entry.term
+        try:
+            return self.read([index])[0].term
+        except EntryUnreadable:
+            term = self.segments.term_between(index)
+            if term is None:
+                raise
+            return term
 
     def entries(self, start: int, stop: int, bytes_max: int) -> list[Entry]:
         """Entries of the normal section from `start` up to `stop`, at least one if there are."""
@@ -142,7 +150,13 @@ class GroupLog:
         room = bytes_max
         for low in range(start, stop, 256):
             high = min(stop, low + 256)
-            some = self.table.get_run(low, high) or self.read(range(low, high))
+            try:
+                some = self.table.get_run(low, high) or self.read(range(low, high))
+            except EntryUnreadable as error:
+                # Up to there; whoever needs that one finds it at the beginning.
+                if error.index == start:
+                    raise
+                return found + (self.entries(low, error.index, room) if error.index > low else [])
             size = entry_bytes(some)
             if size > room:
                 fitting = fit(some, room)

@@ -62,17 +62,17 @@ class KvClient:
         self.group = group
 
     async def put(self, key: bytes, value: bytes) -> Reply:
-        """Let a key have a value."""
+        """Set the value of a key."""
         return await self._propose(kv.put(key, value))
 
     async def delete(self, key: bytes) -> Reply:
-        """Let a key be no more."""
+        """Delete a key."""
         return await self._propose(kv.delete(key))
 
     async def compare_and_set(
         self, key: bytes, value: bytes, expected: bytes | int | None
     ) -> Reply:
-        """Let a key have a value if it has a value, a revision, or (None) nothing."""
+        """Set the value of a key if it has a value, a revision, or (None) nothing."""
         return await self._propose(kv.compare_and_set(key, value, expected))
 
     async def get(self, key: bytes) -> Reply:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.requests import unwrap_many
 from lithify.raft.rewriting import Rewriter
 
@@ -61,8 +62,12 @@ class Moving(Generic[S]):
         for index in self._rewriter.take():
             command = None
             if index in live:
-                _, (found,) = unwrap_many([self._log.read([index])[0].payload])
-                command = self._machine.rewrite_command(state, index, found)
+                try:
+                    _, (found,) = unwrap_many([self._log.read([index])[0].payload])
+                    command = self._machine.rewrite_command(state, index, found)
+                except EntryUnreadable:
+                    # It stays where it is until it is repaired.
+                    command = None
             if command is None:
                 self._rewriter.settled()
             else:

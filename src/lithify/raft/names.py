@@ -7,6 +7,7 @@
                                             merged into a lower segment
     groups/GROUP/…0003-…0004.compacting     target of a merge: the numbers of all its sources
     groups/GROUP/…0003.link                 a name on its way to …0003.segment
+    groups/GROUP/…0003.repair               what is to replace a damaged …0003.segment
     groups/GROUP/snapshots/TERM_INDEX/      16 hexadecimal digits each
         snapshot                            the state
         live                                the indexes it still needs from the log
@@ -50,9 +51,11 @@ __all__ = [
     "new_key",
     "parse_compacting",
     "parse_link",
+    "parse_repair",
     "parse_segment",
     "parse_snapshot",
     "parse_wal",
+    "repair_name",
     "segment_name",
     "snapshot_name",
     "wal_name",
@@ -74,6 +77,7 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KEY = re.compile(rf"{_GROUP.pattern}(@[0-9a-f]{{16}})?")
 _WAL = re.compile(r"(\d{16})\.wal")
 _SEGMENT = re.compile(r"(\d{16})\.segment")
+_REPAIR = re.compile(r"(\d{16})\.repair")
 _LINK = re.compile(r"(\d{16})\.link")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
 _SNAPSHOT = re.compile(r"([0-9a-f]{16})_([0-9a-f]{16})")
@@ -162,6 +166,16 @@ def link_name(number: int) -> str:
 def parse_link(name: str) -> int | None:
     """Its number; None if it is something else."""
     return _number(_LINK, name)
+
+
+def repair_name(number: int) -> str:
+    """What is to take the place of a damaged segment in one step."""
+    return f"{number:016}.repair"
+
+
+def parse_repair(name: str) -> int | None:
+    """Its number; None if it is something else."""
+    return _number(_REPAIR, name)
 
 
 def snapshot_name(term: int, index: int) -> str:

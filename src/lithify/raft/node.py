@@ -41,12 +41,15 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFailed
 from lithify.events import WriteRefused
+from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
+from lithify.raft.ailing import Ailing
 from lithify.raft.answering import Answering
+from lithify.raft.backups import BACKUPS, Backups
 from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
-from lithify.raft.errors import GroupAbsent
+from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group import Group
 from lithify.raft.group_settings import GroupSettings
 from lithify.raft.identity import Identity
@@ -58,7 +61,9 @@ from lithify.raft.membership import (
     MemberQuery,
 )
 from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
+from lithify.raft.notices import Notices
 from lithify.raft.overview import wal_overview
+from lithify.raft.repair_messages import EntriesFound
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.transfer import SnapshotOffer
 from lithify.raft.transport import Handlers, Transport
@@ -120,6 +125,8 @@ class RaftNode:
         self._make_machine = make_machine
         self._draw = random.SystemRandom().randrange
         self.groups: dict[str, Group[Any]] = {}
+        self.ailing: dict[str, Ailing] = {}
+        """By key: members that cannot begin before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
         self._members: dict[str, Config] = {}
@@ -143,9 +150,11 @@ class RaftNode:
         self._disk: Disk
         self.transport: Transport
         self._answering: Answering
+        self.backups: Backups
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
+        remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
         # Who has lost that file does not lose its groups as well.
         self._storage.open_groups(self._live_of, None if identity.is_new else identity.files)
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
@@ -157,14 +166,37 @@ class RaftNode:
         self._end_probation()
         identity.save()
         for key in identity.groups:
-            group = self._begin(key)
-            if key in identity.stopped:
-                group.stop(MemberStopped(identity.stopped[key]))
+            self._begin_or_repair(key)
 
     def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
         """What a state needs of its log; all groups here have the same kind of machine."""
         machine = self._make_machine()
         return machine.live_indexes(machine.load(pieces))
+
+    def _begin_or_repair(self, key: str) -> None:
+        self.ailing.pop(key, None)
+        identity = self.identity
+        try:
+            group = self._begin(key)
+        except EntryUnreadable as error:
+            own = self._storage.groups[identity.files_of(key)]
+            self.ailing[key] = Ailing(identity.node, self._storage, own, error)
+            return
+        if key in identity.stopped:
+            group.stop(MemberStopped(identity.stopped[key]))
+
+    def _nurse(self) -> None:
+        """Repair members that cannot begin, and begin those that are repaired."""
+        for key, member in list(self.ailing.items()):
+            member.tick()
+            if member.is_repaired:
+                self._begin_or_repair(key)
+                continue
+            messages, job = member.work(list(self.identity.book))
+            for message in messages:
+                self.transport.send(key, message)
+            if job is not None:
+                self._disk.run(job, partial(member.done, job))
 
     def _begin(self, key: str) -> Group[Any]:
         identity, files = self.identity, self.identity.files_of(key)
@@ -174,10 +206,10 @@ class RaftNode:
         # Who comes later finds the identity of the first member in the log.
         own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
         members = Config(first, identities=own)
-        made = self.settings.group.core
+        made, notices = self.settings.group.core, Notices(group_of(key))
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
-            return replace(made(node, draw), may_vote=recognition.may_vote)
+            return replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
 
         settings = replace(self.settings.group, members=members, core=core)
         stored = self._storage.groups.get(files) or self._storage.create(files)
@@ -207,6 +239,7 @@ class RaftNode:
             )
             stack.push_async_callback(self._disk.close)
             self._storage.removing = self._disk.remove
+            self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             self._answering = Answering(self)
             stack.callback(self._answering.changes.close)
             handlers = Handlers(
@@ -252,6 +285,8 @@ class RaftNode:
                     if group.is_lonely:
                         self._ask_whether_member(group)
                 self._answering.watching.ticked(self.groups.values())
+                self._answering.handovers.ticked()
+                self._nurse()
 
     @contextmanager
     def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
@@ -316,6 +351,11 @@ class RaftNode:
     # --- what happens -----------------------------------------------------------------------
 
     def _heard(self, key: str, message: Message) -> None:
+        if key in self.ailing:
+            # To all others it is down.
+            if isinstance(message, EntriesFound):
+                self.ailing[key].receive(message)
+            return
         group = self._find(self.identity.files_of(key))
         if isinstance(message, MemberQuery | MemberGone | EndKnown):
             self._heard_of_members(key, group, message)

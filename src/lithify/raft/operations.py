@@ -9,8 +9,9 @@
 
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
-    transfer   {"to": "n2"}
+    transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
+    backup     see `backups.py`; the answer to a read is bytes
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
     move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
@@ -23,9 +24,10 @@ has one watch, which ends with it.
 | outcome | meaning | what a client does |
 |---|---|---|
 | done | | |
-| elsewhere | another node leads: the body is `name address` | asks there |
+| elsewhere | another node leads, or can read what this one cannot: the body is `name address`, and
+  perhaps why | asks there |
 | not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
-| unknown | it may have happened or not: leadership was lost meanwhile | asks the group what is so |
+| unknown | it may have happened or not: leadership was lost meanwhile | reports it as unknown |
 | absent | this node has no such group | asks another, or gives up if all have said so |
 | refused | it can never be; the body says why | gives up |
 """
@@ -35,10 +37,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    OUTCOME_UNKNOWN,
+    UNREACHABLE,
+    InvalidInput,
+    LithifyError,
+)
 
 __all__ = [
     "Address",
+    "GroupNotFound",
     "MayHaveHappened",
     "NoAnswer",
     "Operation",
@@ -66,6 +76,7 @@ class Operation(IntEnum):
     DROP = 11
     WHO = 20
     MOVE = 21
+    BACKUP = 22
 
 
 class Outcome(IntEnum):
@@ -80,15 +91,27 @@ class Outcome(IntEnum):
 
 
 class Refused(LithifyError):
-    """The node says that this can never be."""
+    """The node says that this can never be; nothing has changed."""
+
+    exit_code = CONFLICT
+
+
+class GroupNotFound(Refused):
+    """None of the nodes that were named has such a group."""
+
+    exit_code = NOT_FOUND
 
 
 class MayHaveHappened(LithifyError):
-    """What was asked for has happened, or has not, or will."""
+    """The outcome is unknown: the request took effect, or did not, or still will."""
+
+    exit_code = OUTCOME_UNKNOWN
 
 
 class NoAnswer(LithifyError):
-    """Nobody who could do it was found in time; nothing has happened."""
+    """No node that could do it was found in time; the request was never begun."""
+
+    exit_code = UNREACHABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import DamagedFile
+from lithify.errors import Corrupt, DamagedFile
 from lithify.log.batch import Batch
 from lithify.log.manifest import SegmentRef
 from lithify.log.recovery import count_frames, vouched_behind
-from lithify.log.scan import scan_frames
 from lithify.log.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
@@ -36,11 +35,12 @@ from lithify.log.segment import (
     read_footer,
     read_header,
 )
+from lithify.raft.damage import intact_frames
 from lithify.raft.entry import Entry
 from lithify.raft.names import segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lithify.fs import File, FileSystem
     from lithify.log.blocks import BlockIndex
@@ -99,27 +99,41 @@ def entries_of(frames: Frames) -> Iterator[Entry]:
 
 
 class SegmentFile:
-    """A segment that is open for reading."""
+    """A segment that is open for reading; `open` comes first.
+
+    `damaged` is told of each bad place that reading meets; what is intact is read all the same.
+    """
 
     def __init__(self, fs: FileSystem, directory: str, ref: SegmentRef) -> None:
         self.file: File = fs.open_read(f"{directory}/{ref.name}")
+        self.damaged: Callable[[Exception], None] = lambda _: None
+        self._first = ref.first_position
         self._stop = SEGMENT_HEADER_BYTES + ref.frame_bytes
-        try:
-            self._blocks = self._read_blocks()
-        except BaseException:
-            self.file.close()
-            raise
+        self._blocks: BlockIndex | None = None
+        self._opened = False
 
-    def _read_blocks(self) -> BlockIndex:
+    def open(self) -> None:
+        """Find out where frames are, once."""
+        if not self._opened:
+            self._blocks = self._read_blocks()
+            self._opened = True
+
+    def _read_blocks(self) -> BlockIndex | None:
+        """None if frames must be looked for from the first on."""
         try:
             footer = read_footer(self.file)
             blocks = read_blocks(self.file, footer)
         except DamagedFile:
             # The segment writer is appending to it, perhaps since the footer was read. The frames
             # that the group knows of are there.
-            writer, damage = count_frames(self.file, read_header(self.file), self._stop)
+            damage: Corrupt | None
+            try:
+                writer, damage = count_frames(self.file, read_header(self.file), self._stop)
+            except Corrupt as error:
+                damage = error
             if damage is not None:
-                raise damage from None
+                self.damaged(damage)
+                return None
             return writer.blocks
         # Not what the group knows: the name may lead to a merged file already.
         self._stop = footer.frames_end
@@ -131,23 +145,25 @@ class SegmentFile:
         wanted = np.array(indexes, dtype=np.int64)
         at = 0
         while at < len(wanted):
-            start, stop, after = self._block(int(wanted[at]))
-            for frames in scan_frames(self.file, start, stop, after):
+            start, stop, after, last = self._block(int(wanted[at]))
+            for frames in intact_frames(self.file, start, stop, after, self.damaged):
                 keep = np.isin(frames.positions, wanted[at:], assume_unique=True)
                 for entry in entries_of(frames.select(keep)):
                     found[entry.index] = entry
-                after = int(frames.positions[-1])
             # The block ends here: whatever it did not have is nowhere.
-            at = max(at + 1, int(np.searchsorted(wanted, after, side="right")))
+            at = max(at + 1, int(np.searchsorted(wanted, last, side="right")))
         return found
 
-    def _block(self, index: int) -> tuple[int, int, int]:
-        """(start, stop, index before the first) of the block that would hold an index."""
+    def _block(self, index: int) -> tuple[int, int, int, int]:
+        """(start, stop, index before the first, last index) of the block that would hold one."""
+        if self._blocks is None:
+            return SEGMENT_HEADER_BYTES, self._stop, self._first - 1, 2**62
         row = self._blocks.find_position(index)
         position, start = self._blocks.row(row)
-        last = row + 1 == len(self._blocks)
-        stop = self._stop if last else min(self._stop, self._blocks.row(row + 1)[1])
-        return start, stop, position - 1
+        if row + 1 == len(self._blocks):
+            return start, self._stop, position - 1, 2**62
+        following, stop = self._blocks.row(row + 1)
+        return start, min(self._stop, stop), position - 1, following - 1
 
     def close(self) -> None:
         """Close the file."""

@@ -8,8 +8,8 @@ For each group of the full file, `flush`:
    since: it was never committed, and what overwrote it is in a later file. One that should be there
    and is not is `EntriesLost`: nothing is removed, and the node says so.
 3. Entries are appended to the group's newest segment. A new one is begun when that is full, when
-   something in it was overwritten, or when nothing in it is live any more: the newest segment is
-   never compacted, so a dead one would stay for ever.
+   something in it was overwritten, when it is damaged, or when nothing in it is live any more: the
+   newest segment is never compacted, so a dead one would stay for ever.
 4. Block index, footer, fsync; the directory is synced.
 
 When all groups are through, each takes its segments in and forgets the entries in its mem table,
@@ -24,9 +24,11 @@ One thread flushes. It reads mem tables, which belong to other threads, by singl
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.errors import Corrupt
 from lithify.raft.errors import EntriesLost
 from lithify.raft.names import segment_name
 from lithify.raft.segment import SegmentAppender, SegmentLimits
@@ -90,7 +92,7 @@ class SegmentWriter:
             self._remove_begun(directory, newest)
         appender = None
         if grows and (entries or torn):
-            appender = SegmentAppender.reopen(self._fs, directory, newest, self._limits)
+            appender = self._reopen(directory, newest, segments)
         try:
             if appender is not None and _is_over(appender, state):
                 refs.append(appender.close())
@@ -115,6 +117,21 @@ class SegmentWriter:
             self._fs.sync_dir(directory)
         self._torn.discard(directory)
         return Flushed(group, number, indexes, tuple(ref for ref in refs if ref.entries))
+
+    def _reopen(
+        self, directory: str, newest: int, segments: GroupSegments
+    ) -> SegmentAppender | None:
+        """The newest segment; None if the next one is to be begun, because this is damaged."""
+        try:
+            return SegmentAppender.reopen(self._fs, directory, newest, self._limits)
+        except Corrupt as error:
+            damage: Exception = error
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            damage = error
+        segments.damages.found(segment_name(newest), damage)
+        return None
 
     def _remove_begun(self, directory: str, newest: int) -> None:
         """Segments above the newest one that the group knows are of a try that was refused."""

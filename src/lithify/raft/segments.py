@@ -8,7 +8,8 @@ before counts, and one of which nothing counts is superseded and can go.
 
 Reading goes by a plan: which indexes are to be read from which segment, decided once. A plan stays
 good while segments are merged under it: the merged file is found under all the old names. An index
-that has died since is `EntryGone`, not an error of the file.
+that has died since is `EntryGone`, not an error of the file. One in a damaged place is
+`EntryUnreadable`; its neighbours are read all the same, and the damage is noted (`damage.py`).
 
 `spans` is replaced as a whole and can be read by any thread; the group's thread changes it. Reading
 is safe from any thread.
@@ -23,6 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.errors import Corrupt, ReadFailed
+from lithify.raft.damage import Damages
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.segment import SegmentFile
 
 if TYPE_CHECKING:
@@ -68,9 +72,16 @@ def limited(spans: Sequence[Span], ref: SegmentRef) -> tuple[tuple[Span, ...], t
 class GroupSegments:
     """See the module."""
 
-    def __init__(self, fs: FileSystem, directory: str, refs: Iterable[SegmentRef] = ()) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        refs: Iterable[SegmentRef] = (),
+        damages: Damages | None = None,
+    ) -> None:
         self._fs = fs
         self._directory = directory
+        self.damages = damages or Damages(directory.rpartition("/")[2])
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
         self._open_max = OPEN_FILES_MAX
@@ -140,6 +151,22 @@ class GroupSegments:
         self.spans = tuple(spans)
         self._close([*removed, *(ref.name for ref in changed.values())])
 
+    def seal_newest(self) -> None:
+        """Let the next entries go to a new segment."""
+        self.last_number += 1
+
+    def repaired(self, ref: SegmentRef) -> None:
+        """A segment was replaced by one that has all that counts of it."""
+        spans = []
+        for span in self.spans:
+            if span.number == ref.id:
+                first, last = max(span.first, ref.first_position), min(span.last, ref.last_position)
+                spans.append(Span(ref, first, last))
+            else:
+                spans.append(span)
+        self.spans = tuple(spans)
+        self._close([ref.name])
+
     def find(self, index: int) -> Span | None:
         """The segment in which an index would be."""
         spans = self.spans
@@ -160,15 +187,17 @@ class GroupSegments:
         return plan
 
     def read(self, indexes: Iterable[int]) -> dict[int, Entry]:
-        """The entries at these ascending indexes, as far as they are here."""
+        """The entries at these ascending indexes, as far as they are here.
+
+        `EntryUnreadable` names one that is in a damaged place, or that the disk does not read.
+        """
         wanted = list(indexes)
         found: dict[int, Entry] = {}
         while True:
             spans = self.spans
             try:
                 for ref, here in self.plan(wanted):
-                    with self._use(ref) as segment:
-                        found |= segment.read(here)
+                    found |= self._read(ref, here)
             except FileNotFoundError:
                 # A compaction took place meanwhile: what was in a dropped segment is gone.
                 if spans is self.spans:
@@ -176,29 +205,82 @@ class GroupSegments:
             else:
                 return found
 
+    def read_intact(self, ref: SegmentRef, indexes: Sequence[int]) -> dict[int, Entry]:
+        """Those of a segment's entries that can be read; damage is noted."""
+        try:
+            with self._use(ref) as (segment, _):
+                return segment.read(indexes)
+        except FileNotFoundError:
+            raise
+        except (Corrupt, ReadFailed, OSError) as error:
+            self.damages.found(ref.name, error)
+            return {}
+
+    def term_between(self, index: int) -> int | None:
+        """The term of an entry that cannot be read, if its neighbours leave no other.
+
+        Terms never fall along a log; a segment knows its lowest and highest.
+        """
+        span = self.find(index)
+        if span is None:
+            return None
+        if span.ref.time_min == span.ref.time_max:
+            return span.ref.time_min
+        around = self.read_intact(span.ref, range(span.first, span.last + 1))
+        below = max((e.term for i, e in around.items() if i < index), default=span.ref.time_min)
+        above = min((e.term for i, e in around.items() if i > index), default=span.ref.time_max)
+        return below if below == above else None
+
+    def _read(self, ref: SegmentRef, indexes: Sequence[int]) -> dict[int, Entry]:
+        damage: Exception | None
+        try:
+            with self._use(ref) as (segment, seen):
+                found = segment.read(indexes)
+                damage = seen[0] if seen else None
+        except FileNotFoundError:
+            raise
+        except (Corrupt, ReadFailed, OSError) as error:
+            self.damages.found(ref.name, error)
+            found, damage = {}, error
+        if damage is not None:
+            for index in indexes:
+                if index not in found:
+                    raise EntryUnreadable(index, f"{self._directory}/{ref.name}", damage)
+        return found
+
     @contextmanager
-    def _use(self, ref: SegmentRef) -> Iterator[SegmentFile]:
-        """The segment, open; given back when the block ends, so that no other thread closes it."""
+    def _use(self, ref: SegmentRef) -> Iterator[tuple[SegmentFile, list[Exception]]]:
+        """The segment, open, and the damage that it meets.
+
+        It is given back when the block ends, so that no other thread closes it; one that is damaged
+        is closed, because it will be replaced.
+        """
         with self._lock:
             kept = self._open.pop(ref.name, None)
         if kept is not None and kept[0] != ref:
             kept[1].close()
             kept = None
-        segment = SegmentFile(self._fs, self._directory, ref) if kept is None else kept[1]
+        seen: list[Exception] = []
+        segment = kept[1] if kept else SegmentFile(self._fs, self._directory, ref)
+        segment.damaged = seen.append
         try:
-            yield segment
+            segment.open()
+            yield segment, seen
         except BaseException:
             segment.close()
             raise
+        for error in seen[:1]:
+            self.damages.found(ref.name, error)
+        closing: list[SegmentFile] = [segment] if seen else []
         with self._lock:
-            replaced = self._open.pop(ref.name, None)
-            self._open[ref.name] = ref, segment
-            oldest = None
-            if len(self._open) > self._open_max:
-                oldest = self._open.popitem(last=False)[1]
-        for each in (replaced, oldest):
-            if each is not None:
-                each[1].close()
+            if not seen:
+                replaced = self._open.pop(ref.name, None)
+                closing += [replaced[1]] if replaced else []
+                self._open[ref.name] = ref, segment
+                if len(self._open) > self._open_max:
+                    closing.append(self._open.popitem(last=False)[1][1])
+        for each in closing:
+            each.close()
 
     def _close(self, names: Iterable[str]) -> None:
         for name in names:

@@ -24,8 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.errors import Corrupt, ReadFailed
 from lithify.raft.core.messages import SnapshotStatus
 from lithify.raft.core.values import fit
+from lithify.raft.errors import EntryUnreadable
 from lithify.raft.transfer import SnapshotEntries, SnapshotOffer, SnapshotPiece, TransferState
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class Sender:
         self.index = self._stored.index
         self.transfer = transfer
         self.ended: bool | None = None
+        self.failure: Exception | None = None
+        """What the disk did not give."""
         self._rest: Iterator[TransferMessage] = iter(())
         self._tries = self._silent_ticks = 0
         self._current: TransferMessage = SnapshotOffer(*self._address, 0, self._stored.head)
@@ -97,7 +101,13 @@ class Sender:
         elif ack.number == self._current.number:
             if not ack.number:
                 self._rest = self._messages(ack.applied)
-            following = next(self._rest, None)
+            try:
+                following = next(self._rest, None)
+            except (Corrupt, ReadFailed, EntryUnreadable, OSError) as error:
+                # Tried again when it is repaired.
+                self.failure = error
+                self.close(arrived=False)
+                return
             if following is not None:
                 self._current = following
                 self._out.append(following)
@@ -160,6 +170,8 @@ class Sending:
         self._waiting: dict[str, tuple[SendSnapshot, int]] = {}
         """(request, ticks until it may begin) of those that failed before."""
         self._failures: dict[str, int] = {}
+        self.damage: Exception | None = None
+        """Why the newest snapshot could not be read."""
 
     def __bool__(self) -> bool:
         return bool(self._senders)
@@ -217,6 +229,8 @@ class Sending:
             if sender.ended is None:
                 continue
             del self._senders[peer]
+            if sender.failure is not None and not isinstance(sender.failure, EntryUnreadable):
+                self.damage = sender.failure
             over.append(SnapshotStatus(peer, sender.index, ok=sender.ended))
             if sender.ended:
                 self._failures.pop(peer, None)

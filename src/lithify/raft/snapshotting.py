@@ -84,6 +84,8 @@ class Snapshotting(Generic[S]):
         self._size_bytes = 0
         """Of the last snapshot."""
         self._wanted = self._checkpoint_wanted = False
+        self._renewing = False
+        """Is the newest snapshot damaged, so that one of the same index is worth writing?"""
         self._tidy_wanted = self._tidying = False
         self._release: int | None = None
         self._job: Job | None = None
@@ -92,6 +94,8 @@ class Snapshotting(Generic[S]):
         """Has a tick passed since the last one was begun?"""
         self.taken = 0
         """In this process."""
+        self._damaged = ""
+        """The name of a snapshot that is written again."""
 
     # --- when -------------------------------------------------------------------------------
 
@@ -103,6 +107,13 @@ class Snapshotting(Generic[S]):
     def ask(self) -> None:
         """Have one taken as soon as nothing else is under way."""
         self._wanted = True
+
+    def renew(self, error: Exception) -> None:
+        """Have the newest snapshot written again, from the state in memory: it is damaged."""
+        assert self._storage.stored is not None
+        self._damaged = self._storage.stored.directory.rpartition("/")[2]
+        self._storage.log.segments.damages.found(self._damaged, error)
+        self._wanted = self._renewing = True
 
     def ask_checkpoint(self) -> None:
         """Have a checkpoint written."""
@@ -137,12 +148,12 @@ class Snapshotting(Generic[S]):
             return self._job
         if self._job is not None or self._pause_ticks or now.index > log.written_index:
             return None
-        if now.index <= log.snapshot_index:
+        if now.index <= log.snapshot_index and not self._renewing:
             # Nothing was applied since.
             self._wanted = self._checkpoint_wanted = False
             return None
         if self._wanted or self._is_due(sending=sending):
-            self._wanted = self._rested = False
+            self._wanted = self._rested = self._renewing = False
             self._entries = self._bytes = 0
             self._job = self._write(now, checkpoint=False)
         elif self._release is not None:
@@ -206,6 +217,9 @@ class Snapshotting(Generic[S]):
         if not isinstance(result, _Taken):
             return False
         storage, stored = self._storage, result.stored
+        if self._damaged and not result.checkpoint and not self._renewing:
+            storage.log.segments.damages.repaired(self._damaged, "a new snapshot")
+            self._damaged = ""
         newest = storage.stored
         if newest is not None and newest.index >= stored.index:
             # One of another member was installed meanwhile.

@@ -37,6 +37,7 @@ from lithify.raft.names import (
     LOCK,
     WAL,
     install_name,
+    parse_repair,
     parse_segment,
     segment_name,
 )
@@ -346,9 +347,12 @@ class RaftStorage:
         removed = False
         for name in self.fs.list(directory):
             path = f"{directory}/{name}"
-            if parse_segment(name) is None or name in names or self.fs.stat(path).is_symlink:
+            if parse_repair(name) is None and (
+                parse_segment(name) is None or name in names or self.fs.stat(path).is_symlink
+            ):
                 continue
-            # Just begun, or overwritten as a whole by segments that came after it.
+            # Just begun, or overwritten as a whole by segments that came after it; or a repair that
+            # was not finished.
             self.fs.remove(path)
             removed = True
         if removed:

@@ -65,6 +65,7 @@ from lithify.raft.dialogue import (
 )
 from lithify.raft.entry import make_entry
 from lithify.raft.membership import EndKnown, MemberGone, MemberQuery
+from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
     SnapshotAck,
@@ -128,6 +129,8 @@ KINDS: tuple[type, ...] = (
     MemberGone,
     EndKnown,
     Introduction,
+    EntriesWanted,
+    EntriesFound,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 

@@ -67,7 +67,7 @@ def test_who_reads_while_a_group_is_forgotten_leaves_no_file_open() -> None:
     log.append([Entry(1, 1, b"x")])
     (rolled,) = (event for event in storage.wal.roll() if isinstance(event, Rolled))
     storage.settle(rolled, storage.flush(rolled))
-    with log.segments._use(log.segments.spans[0].ref) as file:
+    with log.segments._use(log.segments.spans[0].ref) as (file, _):
         storage.forget("a")
         assert file.read([1])[1].payload == b"x"
     assert not log.segments._open

@@ -52,6 +52,7 @@ from lithify.raft.core.ready import ReadState, Role, SendSnapshot
 from lithify.raft.core.roles import RoleState
 from lithify.raft.core.values import ENTRY_BYTES, NOBODY, EntryKind, entry_bytes
 from lithify.raft.entry import make_entries
+from lithify.raft.errors import EntryUnreadable
 
 if TYPE_CHECKING:
     from lithify.raft.core.engine import Engine
@@ -266,6 +267,9 @@ class Leader(RoleState):
                 entries = log.entries(first, last + 1, engine.settings.append_bytes_max)
             except Compacted:
                 self._send_snapshot(peer, progress)
+                return
+            except EntryUnreadable:
+                # It is being repaired; a heartbeat's reply brings the peer back.
                 return
             engine.outbox.send(
                 AppendRequest(engine.node, peer, engine.term, first - 1, prev_term, entries, commit)

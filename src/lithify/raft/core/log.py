@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.core.errors import Compacted
 from lithify.raft.core.values import SnapshotMeta, entry_bytes, fit
+from lithify.raft.errors import EntryUnreadable
 
 if TYPE_CHECKING:
     from lithify.raft.core.storage import LogView
@@ -187,7 +188,11 @@ class RaftLog:
     def next_apply(self, bytes_max: int) -> list[Entry]:
         """Hand out entries to be applied."""
         end = min(self.committed, self.stable) + 1
-        entries = self.entries(self.applying + 1, end, bytes_max)
+        try:
+            entries = self.entries(self.applying + 1, end, bytes_max)
+        except EntryUnreadable:
+            # It is being repaired; applying goes on behind it then.
+            return []
         self.applying = entries[-1].index
         self._applies.append((self.applying, entry_bytes(entries)))
         return entries

@@ -1,0 +1,225 @@
+"""`lithify raft`, saving and restoring: backups of groups, and the way out of a lost majority.
+
+    lithify raft backup DIR                    of a group of running nodes, at one index
+    lithify raft verify-backup DIR             read every byte of a backup
+    lithify raft restore DIR --id n1 --data NEW        a new data directory of a backup
+    lithify raft recover --from DIR --to NEW           the same of a stopped node's data directory
+
+`docs/runbooks.md` says when to use which.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lithify.cli.output import human_count, print_json, print_line
+from lithify.cli.raft_options import GROUP, NODES, AsJson, GroupName, Nodes, TlsFiles, tls_of
+from lithify.errors import CONFLICT, LithifyError
+
+if TYPE_CHECKING:
+    from lithify.raft.backup import Backup
+    from lithify.raft.restore import Survivor
+
+__all__ = ["backup", "recover", "restore", "verify_backup"]
+
+Directory = Annotated[str, typer.Argument(metavar="DIR")]
+NodeName = Annotated[str, typer.Option("--id", metavar="NAME", help="The node's name.")]
+NewData = Annotated[str, typer.Option(metavar="DIR", help="The directory to make.")]
+Cluster = Annotated[str, typer.Option(metavar="NAME", help="The cluster that it is of.")]
+
+
+class NotConfirmed(LithifyError):
+    """A step that may lose data was not confirmed."""
+
+    exit_code = CONFLICT
+
+
+def backup(
+    directory: Directory,
+    nodes: Nodes = NODES,
+    group: GroupName = GROUP,
+    tls: TlsFiles = "",
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Save a group of running nodes at one index, and verify what was saved."""
+    from lithify.fs import LocalFileSystem
+    from lithify.raft.backup import check_new, verify_backup
+    from lithify.raft.backups import fetch_backup
+    from lithify.raft.client import RaftClient
+    from lithify.raft.operations import Operation, parse_address
+
+    fs, target = LocalFileSystem(), directory.rstrip("/")
+    check_new(fs, target)
+    temporary = f"{target}.tmp"
+    _remove(temporary)
+
+    async def main() -> None:
+        addresses = [parse_address(text) for text in nodes.split(",")]
+        async with RaftClient(addresses, tls=tls_of(tls)) as client:
+
+            async def read(**given: object) -> bytes:
+                body = json.dumps(given).encode()
+                return (await client.ask(group, Operation.BACKUP, body))[1]
+
+            async def ask(**given: object) -> Any:
+                return json.loads(await read(**given))
+
+            await fetch_backup(ask, read, fs, temporary)
+
+    try:
+        asyncio.run(main())
+        verify_backup(fs, temporary)
+    except BaseException:
+        _remove(temporary)
+        raise
+    fs.rename(temporary, target)
+    fs.sync_dir(target.rpartition("/")[0] or ".")
+    _print_backup(verify_backup(fs, target), "saved", as_json=as_json)
+
+
+def verify_backup(
+    directory: Directory,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Read every byte of a backup; exit code 1 if one is not what was written."""
+    from lithify.fs import LocalFileSystem
+    from lithify.raft import backup as saving
+
+    found = saving.verify_backup(LocalFileSystem(), directory.rstrip("/"))
+    _print_backup(found, "whole", as_json=as_json)
+
+
+def restore(
+    directory: Directory,
+    node: NodeName,
+    data: NewData,
+    group: Annotated[
+        str, typer.Option("--group", metavar="NAME", help="Another name for the group.")
+    ] = "",
+    cluster: Cluster = "raft",
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Make a new data directory of a backup, for a node that is the group's only member."""
+    from dataclasses import replace
+
+    from lithify.fs import LocalFileSystem
+    from lithify.raft import backup as saving
+    from lithify.raft.kv import KvMachine
+    from lithify.raft.names import check_group
+    from lithify.raft.restore import restore as make
+
+    fs, data = LocalFileSystem(), data.rstrip("/")
+    found = saving.verify_backup(fs, directory.rstrip("/"))
+    saved = saving.read_backup(fs, found)
+    if group:
+        saved = replace(saved, group=check_group(group))
+    draw = random.SystemRandom().randrange
+    make(fs, data, node, cluster, [saved], KvMachine, draw)
+    if as_json:
+        print_json({"data": data, "group": saved.group, "index": found.index})
+        return
+    print_line(f"{data} has group {saved.group} at index {found.index}, with {node} as its member")
+    print_line(f"Next: lithify raft serve --id {node} --data {data} --listen HOST:PORT")
+
+
+def recover(
+    source: Annotated[
+        str, typer.Option("--from", metavar="DIR", help="A stopped node's data directory.")
+    ],
+    data: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make.")],
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="Only this group.")] = "",
+    yes: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--yes", help="Do not ask: the other members are lost for good.")
+    ] = False,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Go on with one survivor of groups whose majority is lost for good.
+
+    The survivor's directory stays as it is; the new one has its groups with the node as their only
+    member. Writes that only lost members had are lost.
+    """
+    from lithify.fs import LocalFileSystem
+    from lithify.raft.backup import check_new
+    from lithify.raft.kv import KvMachine
+    from lithify.raft.restore import load_stopped
+    from lithify.raft.restore import restore as make
+
+    fs, data, source = LocalFileSystem(), data.rstrip("/"), source.rstrip("/")
+    check_new(fs, data)
+    with load_stopped(fs, source, KvMachine, group) as found:
+        shown = [_survivor(each) for each in found]
+        if not as_json:
+            for each in shown:
+                _print_survivor(each)
+        if not yes:
+            _confirm()
+        first, draw = found[0], random.SystemRandom().randrange
+        groups = [each.saved for each in found]
+        make(fs, data, first.node, first.cluster, groups, KvMachine, draw)
+    if as_json:
+        print_json({"data": data, "groups": shown})
+        return
+    print_line(f"{data} is ready. Next, with {source} kept as it is:")
+    print_line(f"  lithify raft serve --id {first.node} --data {data} --listen HOST:PORT")
+    print_line("  then start new nodes with --join and `lithify raft add` them")
+
+
+def _survivor(each: Survivor) -> dict[str, Any]:
+    meta = each.saved.head.meta
+    return {
+        "group": each.saved.group,
+        "node": each.node,
+        "members": str(meta.config),
+        "lost": each.gone,
+        "last_index": meta.index,
+        "last_term": meta.term,
+        "term": each.term,
+        "commit_index": each.commit,
+        "uncommitted": meta.index - each.commit,
+        "snapshot_index": each.snapshot_index,
+    }
+
+
+def _print_survivor(each: dict[str, Any]) -> None:
+    print_line(f"group {each['group']} on {each['node']}: {each['members']}")
+    print_line(f"  last entry {each['last_index']} of term {each['last_term']}")
+    print_line(f"  known to be committed up to {each['commit_index']}")
+    print_line(f"  members that are left out: {', '.join(each['lost']) or 'none'}")
+    print_line("  lost: every acknowledged write that only these members have")
+    if each["uncommitted"]:
+        print_line(
+            f"  kept: {each['uncommitted']} entries above the commit index that this node knows;"
+            " some may never have been acknowledged"
+        )
+
+
+def _confirm() -> None:
+    if not typer.get_text_stream("stdin").isatty():
+        raise NotConfirmed("nothing was done: give --yes if the other members are lost for good")
+    if not typer.confirm("Are the other members lost for good?"):
+        raise NotConfirmed("nothing was done")
+
+
+def _print_backup(found: Backup, what: str, *, as_json: bool) -> None:
+    if as_json:
+        shown = {name: getattr(found, name) for name in ("group", "index", "term", "members")}
+        print_json(shown | {"entries": found.entries, "bytes": found.size_bytes, "state": what})
+        return
+    size = human_count(found.size_bytes)
+    print_line(
+        f"{found.directory}: group {found.group} at index {found.index}, {size} bytes, {what}"
+    )
+
+
+def _remove(directory: str) -> None:
+    from lithify.fs import LocalFileSystem
+    from lithify.fs.trees import remove_tree
+
+    remove_tree(LocalFileSystem(), directory)

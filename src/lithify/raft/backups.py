@@ -1,0 +1,140 @@
+"""A running node's part in a backup: it writes one beside its groups, and hands it out.
+
+    backup {"begin": true}                            the leader writes a backup of the group at its
+                                                      applied index: {"backup": ID, "files": {…}}
+    backup {"read": ID, "file": NAME, "offset": N}    up to `READ_BYTES` of a file, as they are
+    backup {"end": ID}                                the node removes it
+
+Nothing is compacted and no snapshot taken while the worker writes it, because they are the worker's
+jobs too. So the state and the entries that it needs are those of one index, whatever is written
+meanwhile. One backup a group; the next takes its place. `BACKUPS` is emptied when the node starts.
+
+The node's event loop calls; files are the threads' of `disk.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, LithifyError, WriteFailed
+from lithify.fs.trees import remove_tree
+from lithify.raft.backup import BACKUP, Backup, is_backup_file, write_backup
+from lithify.raft.core.errors import Dropped, DropReason
+from lithify.raft.requests import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.fs import FileSystem
+    from lithify.raft.disk import Disk
+    from lithify.raft.group import Group
+    from lithify.raft.requests import Done
+
+__all__ = ["BACKUPS", "Backups", "fetch_backup"]
+
+BACKUPS = "backups"
+READ_BYTES = 2**20
+
+
+class Backups:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, directory: str, disk: Disk) -> None:
+        self._fs = fs
+        self._directory = f"{directory}/{BACKUPS}"
+        self._disk = disk
+        self._made: dict[str, Backup] = {}
+
+    def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
+        """Do a step of a backup."""
+        if given.get("begin"):
+            self._begin(group, done)
+        elif "read" in given:
+            self._read(given, done)
+        else:
+            self._end(str(given.get("end")), done)
+
+    def _begin(self, group: Group[Any], done: Done) -> None:
+        if not group.leading_term:
+            reason = DropReason.NOT_LEADER if group.leader else DropReason.NO_LEADER
+            raise Dropped(reason, group.leader)
+        saved, name = group.save(), token_hex(8)
+        before = [key for key, made in self._made.items() if made.group == saved.group]
+        for key in before:
+            del self._made[key]
+
+        def write() -> Backup:
+            for key in before:
+                remove_tree(self._fs, f"{self._directory}/{key}")
+            self._fs.mkdir(self._directory)
+            try:
+                return write_backup(self._fs, f"{self._directory}/{name}", saved)
+            except OSError as error:
+                raise WriteFailed(self._directory, error) from error
+
+        def written(result: object) -> None:
+            if not isinstance(result, Backup):
+                self._disk.remove(partial(remove_tree, self._fs, f"{self._directory}/{name}.tmp"))
+                done(_failure(result))
+                return
+            self._made[name] = result
+            files = {file: size for file, (size, _) in result.files.items()}
+            reply = {"backup": name, "files": files, "index": result.index}
+            done(Answer(result.index, json.dumps(reply).encode()))
+
+        self._disk.run(write, written)
+
+    def _read(self, given: dict[str, Any], done: Done) -> None:
+        name, file, offset = str(given["read"]), str(given.get("file")), given.get("offset")
+        made = self._made.get(name)
+        if made is None or file not in (BACKUP, *made.files):
+            raise InvalidInput(f"there is no file {file} of a backup {name} here")
+        if not isinstance(offset, int) or not 0 <= offset < 2**62:
+            raise InvalidInput(f"offset is {offset!r}, must be a number of bytes")
+        path = f"{made.directory}/{file}"
+
+        def read() -> bytes:
+            with self._fs.open_read(path) as opened:
+                return opened.pread(READ_BYTES, offset)
+
+        def was_read(result: object) -> None:
+            done(Answer(0, result) if isinstance(result, bytes) else _failure(result))
+
+        self._disk.read(read, was_read)
+
+    def _end(self, name: str, done: Done) -> None:
+        made = self._made.pop(name, None)
+        if made is not None:
+            self._disk.remove(partial(remove_tree, self._fs, made.directory))
+        done(Answer(0, b"{}"))
+
+
+def _failure(result: object) -> LithifyError:
+    return result if isinstance(result, LithifyError) else InvalidInput(f"backup: {result}")
+
+
+async def fetch_backup(
+    ask: Callable[..., Any], read: Callable[..., Any], fs: FileSystem, directory: str
+) -> int:
+    """Copy a backup from a node to a new directory; the bytes that came.
+
+    `ask` gives the answer to a step, `read` the bytes of one. It is not verified here.
+    """
+    begun = await ask(begin=True)
+    name, total = begun["backup"], 0
+    fs.mkdir(directory)
+    files = [file for file in begun["files"] if is_backup_file(file)]
+    for file in (*files, BACKUP):
+        with fs.open_append(f"{directory}/{file}") as target:
+            offset = 0
+            while piece := await read(read=name, file=file, offset=offset):
+                target.write(piece)
+                offset += len(piece)
+            target.fsync()
+        total += offset
+    fs.sync_dir(directory)
+    await ask(end=name)
+    return total

@@ -1,0 +1,106 @@
+"""A crash at every operation of a repair: the damaged segment or the repaired one, and again."""
+
+from __future__ import annotations
+
+from random import Random
+
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut, read_file
+from lithify.log.segment import SEGMENT_HEADER_BYTES
+from tests.raft_members import GROUP, Member, Members
+
+KEYS = 60
+
+
+class Damaged(Members):
+    """Three members; a segment of n2 has a bad byte."""
+
+    def __init__(self) -> None:
+        super().__init__("n1", "n2", "n3")
+        self.elect("n1")
+        for number in range(KEYS):
+            self.put("n1", b"k%d" % number, self.value(number))
+        for name in self.all:
+            self.snapshot(name)
+        own = self["n2"].storage.groups[GROUP]
+        self.path = f"{own.directory}/{own.log.segments.spans[0].ref.name}"
+        self.disk = self["n2"].fs.crash_clone(Random(1))
+        data = bytearray(read_file(self.disk, self.path))
+        data[SEGMENT_HEADER_BYTES + 150] ^= 4
+        with self.disk.open_append(self.path) as file:
+            file.truncate(0)
+            file.write(bytes(data))
+            file.fsync()
+        self.fs = FaultyFileSystem(self.disk, [])
+        self.restart()
+
+    def value(self, number: int) -> bytes:
+        return b"value %d" % number + b"." * 100
+
+    def restart(self) -> None:
+        member = Member("n2", self.fs, self["n2"].settings)  # type: ignore[arg-type]
+        self.all["n2"] = member
+        self.tick(3)
+
+    def lose_power(self, seed: int) -> None:
+        self.disk: MemoryFileSystem = self.disk.crash_clone(Random(seed))
+        self.fs = FaultyFileSystem(self.disk, [])
+
+    def repair(self) -> None:
+        """Have it found and repaired."""
+        log = self["n2"].storage.groups[GROUP].log
+        log.segments.read_intact(log.segments.spans[0].ref, list(log.state.live))
+        self.tick(5)
+
+    def check(self) -> None:
+        own = self["n2"].storage.groups[GROUP]
+        assert not own.log.segments.damages.open
+        for number in range(KEYS):
+            assert self.get("n2", b"k%d" % number) == self.value(number)
+        assert not own.log.segments.damages.open, "nothing is damaged any more"
+        assert not [name for name in self.disk.list(own.directory) if name.endswith(".repair")]
+
+
+def test_a_damaged_segment_is_repaired_with_entries_of_others() -> None:
+    members = Damaged()
+    members.repair()
+    overview = members["n2"].group.overview()
+    assert (overview["damage_found"], overview["damage_repaired"]) == (1, 1)
+    members.check()
+    members.lose_power(1)
+    members.restart()
+    members.check()
+
+
+def test_a_crash_at_every_operation_of_a_repair() -> None:
+    nth = crashes = 0
+    while True:
+        nth += 1
+        members = Damaged()
+        members.fs.add(Fault("mutating", "*", nth, kind="CRASH"))
+        try:
+            members.repair()
+        except PowerCut:
+            crashes += 1
+            members.lose_power(nth)
+            members.restart()
+            members.repair()
+            members.check()
+        else:
+            break
+    print(f"{crashes} crashes")
+    assert crashes >= 6
+
+
+def test_entries_that_others_have_compacted_away_are_dead_here_too() -> None:
+    members = Damaged()
+    # n2 does not take part for a while in snapshots: the others let old values go.
+    for number in range(KEYS):
+        members.put("n1", b"k%d" % number, b"new" + members.value(number))
+    for name in ("n1", "n3"):
+        members.snapshot(name)
+    log = members["n2"].storage.groups[GROUP].log
+    log.segments.read_intact(log.segments.spans[0].ref, list(log.state.live))
+    members.tick(200)
+    assert not log.segments.damages.open
+    for number in range(KEYS):
+        assert members.get("n2", b"k%d" % number) == b"new" + members.value(number)

@@ -1,0 +1,169 @@
+"""What a client says about a write is true, wherever its connection ends.
+
+A proxy stands between client and node. It forwards so many bytes of one direction and then cuts
+the connection, or goes silent. A client that says "not done" must be right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.errors import OUTCOME_UNKNOWN, UNREACHABLE
+from lithify.raft.client import RaftClient
+from lithify.raft.kv_client import KvClient
+from lithify.raft.kv_format import Outcome
+from lithify.raft.operations import Address, MayHaveHappened, NoAnswer, Operation
+from tests.unit.raft.test_node import client_of, running, settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+FREE = 2**62
+
+
+@dataclass
+class Proxy:
+    """Forwards to a node, up to a limit for each direction."""
+
+    target: Address
+    up: int = FREE
+    down: int = FREE
+    silent: bool = False
+    """At the limit, stop to forward instead of cutting."""
+    sent: int = 0
+    """Bytes of the client that were forwarded."""
+    answered: int = 0
+    port: int = 0
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self.target.host, self.target.port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pump(reader, back, writer, is_up=True))
+            group.create_task(self._pump(there, writer, back, is_up=False))
+
+    async def _pump(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        other: asyncio.StreamWriter,
+        *,
+        is_up: bool,
+    ) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                room = self.up - self.sent if is_up else self.down - self.answered
+                passed = data[: max(room, 0)]
+                if is_up:
+                    self.sent += len(passed)
+                else:
+                    self.answered += len(passed)
+                sink.write(passed)
+                await sink.drain()
+                if len(passed) < len(data):
+                    if not self.silent:
+                        break
+                    await source.read(-1)
+        sink.close()
+        if not self.silent:
+            other.close()
+
+
+@asynccontextmanager
+async def proxied(target: Address, **limits: int) -> AsyncIterator[Proxy]:
+    proxy = Proxy(target, **limits)  # type: ignore[arg-type]
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+
+
+async def _bytes_of_a_put(target: Address, key: bytes) -> tuple[int, int]:
+    async with proxied(target) as proxy, RaftClient([proxy.address]) as client:
+        await KvClient(client, "default").put(key, b"value")
+        return proxy.sent, proxy.answered
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: bool) -> None:
+    async def said(kv: KvClient, target: Address, key: bytes, **limits: int) -> str:
+        async with (
+            proxied(target, silent=silent, **limits) as proxy,
+            RaftClient([proxy.address], timeout_s=3) as client,
+        ):
+            try:
+                await KvClient(client, "default").put(key, b"value")
+            except (MayHaveHappened, NoAnswer) as error:
+                code, text = error.exit_code, str(error)
+            else:
+                assert (await kv.get(key)).outcome is Outcome.DONE
+                return "done"
+        if code == OUTCOME_UNKNOWN:
+            assert "no node was asked" not in text
+            return "unknown"
+        assert code == UNREACHABLE
+        # All that the proxy let through has come to the node by now.
+        await kv.put(b"barrier", b"")
+        assert (await kv.get(key)).outcome is Outcome.ABSENT, limits
+        return "not done"
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
+            kv, target = KvClient(direct, "default"), node.transport.address
+            await kv.put(b"first", b"")
+            sent, answered = await _bytes_of_a_put(target, b"measure")
+            limits = [("up", n) for n in range(sent + 1)]
+            limits += [("down", n) for n in range(answered + 1)]
+            all_said = await asyncio.gather(
+                *(said(kv, target, b"%s-%04d" % (d.encode(), n), **{d: n}) for d, n in limits)
+            )
+            # The limits reach from before the greeting to behind the answer.
+            assert set(all_said) == {"not done", "unknown", "done"}
+            # The last byte of the request decides whether it can be done.
+            assert all_said[sent - 1] == "unknown"
+            assert all_said[-1] == "done"
+
+    asyncio.run(story())
+
+
+def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
+            kv, target = KvClient(direct, "default"), node.transport.address
+            await kv.put(b"first", b"")
+            _, answered = await _bytes_of_a_put(target, b"k")
+            async with (
+                proxied(target, down=answered - 1, silent=True) as proxy,
+                RaftClient([proxy.address], timeout_s=2) as client,
+            ):
+                with pytest.raises(MayHaveHappened, match="was asked and is silent") as raised:
+                    await KvClient(client, "default").put(b"k2", b"value")
+            assert raised.value.exit_code == OUTCOME_UNKNOWN
+            assert (await kv.get(b"k2")).outcome is Outcome.DONE
+
+    asyncio.run(story())
+
+
+def test_a_change_that_goes_by_steps_is_unknown_without_a_last_answer(tmp_path: Path) -> None:
+    """`+n2` makes a learner first; n2 never runs, so it stays one."""
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
+            await KvClient(direct, "default").put(b"first", b"")
+            async with client_of(node, timeout_s=1) as client:
+                book = {"n2": "127.0.0.1:1"}
+                with pytest.raises(MayHaveHappened):
+                    await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
+
+    asyncio.run(story())
