@@ -74,7 +74,11 @@ _KEPT = frozenset(
         FileKind.HISTORY,
         FileKind.ERASE,
         FileKind.REPLICATION,
+        FileKind.MARK,
     }
+)
+_NOT_OF_A_LOG = frozenset(
+    {FileKind.FOREIGN, FileKind.LOCK, FileKind.TEMPORARY, FileKind.PIN, FileKind.MARK}
 )
 _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_INDEX})
 
@@ -111,7 +115,7 @@ def check_new_directory(fs: FileSystem, directory: str) -> None:
     for name in fs.list(directory):
         parsed = parse_name(name)
         path = f"{directory}/{name}"
-        if parsed.kind in (FileKind.FOREIGN, FileKind.LOCK, FileKind.TEMPORARY, FileKind.PIN):
+        if parsed.kind in _NOT_OF_A_LOG:
             continue
         first = parsed.kind is FileKind.SEGMENT and parsed.segment_id == 1
         if not (first and fs.stat(path).size <= SEGMENT_HEADER_BYTES):

@@ -197,7 +197,9 @@ class DefinitionsFile:
         self._fs = fs
         self._path = path
         self._changing = threading.Lock()
-        if not fs.exists(path):
+        self.found = fs.exists(path)
+        """Was there a file? Without one a node begins with none of what it may have had."""
+        if not self.found:
             self.current = Definitions.initial()
             return
         lines, _ = read_lines(fs, path)
