@@ -40,7 +40,13 @@ from lithify.blobs.store import KIND
 from lithify.blobs.validity import Fate, Operation, Terms, judge_history
 from lithify.blobs.writer import BlobWriter, NewRecord, read_recent, used_bytes
 from lithify.clock import SystemClock
-from lithify.compaction.marks import begin_creation, clear_mark, is_creating, remove_created
+from lithify.compaction.marks import (
+    begin_creation,
+    clear_mark,
+    is_creating,
+    is_empty,
+    remove_created,
+)
 from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
 from lithify.log.blocks import ROW_BYTES
 from lithify.log.frame import decode_frame
@@ -153,7 +159,7 @@ def _remove_leftover(fs: FileSystem, making: str) -> None:
     if lock is None:
         raise LogLocked(making, "another copy")
     lock.release()
-    if not is_creating(fs, making):
+    if not is_creating(fs, making) and not is_empty(fs, making):
         # A store may have this name.
         raise BlobStoreExists(f"{making} is in the way: it is no unfinished copy")
     remove_created(fs, making)

@@ -40,7 +40,7 @@ from lithify.compaction.marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory
+from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory, WriteFailed
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import read_manifest
 from lithify.log.names import CREATING, DELETED, MANIFEST
@@ -193,8 +193,8 @@ class StoreDirectories:
                 else:
                     remove_created(self._fs, path)
             elif not known and is_empty(self._fs, path):
-                with suppress(OSError):
-                    self._fs.rmdir(path)
+                with suppress(WriteFailed):
+                    remove_tree(self._fs, path)
         if self.look():
             log.warning(
                 "directories of blob stores that no definition explains are set aside and not "

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import LithifyError, WriteFailed
 from lithify.fs import write_atomic
+from lithify.fs.atomic import TEMPORARY_SUFFIX
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import read_manifest
-from lithify.log.names import CREATING, DELETED
+from lithify.log.names import CREATING, DELETED, LOCK
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 _VERSION = 1
+_NO_DATA = frozenset({LOCK, CREATING + TEMPORARY_SUFFIX, DELETED + TEMPORARY_SUFFIX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,8 @@ def is_creating(fs: FileSystem, directory: str) -> bool:
 
 
 def is_empty(fs: FileSystem, directory: str) -> bool:
-    """Is it a directory with nothing in it? A crash in the last step of a removal leaves one."""
-    return fs.stat(directory).is_dir and not fs.list(directory)
+    """Is it a directory with no data in it? A crash in the first or last step leaves one."""
+    return fs.stat(directory).is_dir and _NO_DATA.issuperset(fs.list(directory))
 
 
 def clear_mark(fs: FileSystem, directory: str, name: str) -> None:

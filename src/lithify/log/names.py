@@ -15,6 +15,7 @@ DELETED                    mark: the directory is deleted; what is left of it ma
 000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
 5f3a9c….pin                a reading process's claim on a generation
 PACE.tmp                   the rate of the run that is going on, for its tasks
+000000000007.seg.aside     a segment with entries that the manifest does not name, set aside
 *.tmp                      an atomic replacement that did not finish
 """
 

@@ -150,8 +150,8 @@ class TopicDirectories:
             else:
                 remove_created(self._fs, self.path(name))
         for name in found.empty:
-            with suppress(OSError):
-                self._fs.rmdir(self.path(name))
+            with suppress(WriteFailed):
+                remove_tree(self._fs, self.path(name))
         self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
         if self.unclaimed:
             log.warning(
