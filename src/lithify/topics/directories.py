@@ -78,7 +78,7 @@ class TopicDirectories:
         """Raise `UnclaimedDirectory` if there is data where a new topic would have its own."""
         path = self.path(name)
         if name in self.unclaimed:
-            raise _conflict(name, self.unclaimed[name].directories[0])
+            raise _conflict(name, name, self.unclaimed[name].directories[0])
         if not self._fs.exists(path):
             return
         deletion = deletion_of(self._fs, self._root, name)
@@ -90,7 +90,9 @@ class TopicDirectories:
         elif is_empty(self._fs, path):
             remove_tree(self._fs, path)
         else:
-            raise _conflict(name, path)
+            whole = self.unclaimed.get(name.whole)
+            is_part = whole is not None and path in whole.directories
+            raise _conflict(name, name.whole if is_part else name, path)
 
     # --- deleting ---------------------------------------------------------------------------
 
@@ -163,8 +165,8 @@ class TopicDirectories:
             )
 
 
-def _conflict(name: TopicName, directory: str) -> UnclaimedDirectory:
-    return UnclaimedDirectory(f"topic {name}", directory, f"lithify topics adopt {name}")
+def _conflict(name: TopicName, adopt: TopicName, directory: str) -> UnclaimedDirectory:
+    return UnclaimedDirectory(f"topic {name}", directory, f"lithify topics adopt {adopt}")
 
 
 def _last(name: TopicName) -> str:
