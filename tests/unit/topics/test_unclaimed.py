@@ -8,7 +8,7 @@ from lithify.errors import UnclaimedDirectory, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, read_file, write_atomic
 from lithify.log.names import DELETED
 from lithify.topics.cursor import Cursor
-from lithify.topics.definitions import AlreadyDefined
+from lithify.topics.definitions import AlreadyDefined, NamespaceDefinition
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.schemas import Schema, SchemaType
 from lithify.topics.store import TopicNotFound, Topics
@@ -109,8 +109,6 @@ def test_tenants_and_namespaces_that_are_missing_are_defined_with_the_topic() ->
     fs = MemoryFileSystem()
     topics = open_topics(fs)
     topics.definitions.change(lambda d: d.with_tenant("acme", {}))
-    from lithify.topics.definitions import NamespaceDefinition
-
     space = Namespace("acme", "shop")
     topics.definitions.change(lambda d: d.with_namespace(space, NamespaceDefinition()))
     topics.create("acme/shop/orders").append(value=b"paid")
