@@ -7,15 +7,18 @@ import signal
 import subprocess
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
 import lithify
 from lithify.blobs.errors import BlobError
 from lithify.blobs.verify import verify_store
+from lithify.cli.main import app
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.log.verify import verify_log
@@ -30,15 +33,9 @@ MIB = 2**20
 
 
 def run(*words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [COMMAND, *map(str, words)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S_MAX,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if not code else done.stderr
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == code, result.output
+    return result.stderr if code else result.stdout
 
 
 @dataclass
@@ -61,6 +58,10 @@ class Load:
         ]
         for thread in self.threads:
             thread.start()
+
+    def has(self, *, sent: int, blobs: int) -> bool:
+        """Was so much acknowledged?"""
+        return len(self.sent) >= sent and len(self.blobs) >= blobs
 
     def end(self) -> None:
         self.stop.set()
@@ -149,7 +150,8 @@ def test_a_node_is_saved_under_load_and_everything_acknowledged_comes_back(
         try:
             previous: list[object] = []
             for number in range(rounds):
-                wait_until(lambda n=number: len(load.sent) > 100 * (n + 1) and len(load.blobs) > 40)
+                wanted = len(load.sent) + 100
+                wait_until(partial(load.has, sent=wanted, blobs=40))
                 sent, deleted = len(load.sent), set(load.deleted)
                 blobs = dict(load.blobs)
                 backup = tmp_path / f"backup-{number}"
@@ -170,7 +172,7 @@ def test_the_node_and_the_backup_are_killed_and_both_go_on(tmp_path: Path) -> No
     with served(tmp_path / "data", LITHIFY_SEGMENT_BYTES_MAX="65536") as node:
         load = made(node)
         load.start()
-        wait_until(lambda: len(load.sent) > 200 and len(load.blobs) > 60)
+        wait_until(partial(load.has, sent=200, blobs=60))
         target = tmp_path / "backup"
         killed = subprocess.Popen([COMMAND, "backup", target, "--url", node.http])
         wait_until(lambda: (target / "topics").exists() or killed.poll() is not None)

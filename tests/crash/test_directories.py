@@ -97,8 +97,8 @@ def found_in(node: Stage) -> dict[str, list[bytes | None]]:
     """Everything that readers find, after adopting all there is."""
     for topic in node.topics.unclaimed():
         node.topics.adopt(topic.name)
-    for store in node.stores.unclaimed():
-        node.stores.adopt(store.name)
+    for each in node.stores.unclaimed():
+        node.stores.adopt(each.name)
     found: dict[str, list[bytes | None]] = {}
     for name in node.topics.definitions.current.topics:
         local = name.rpartition("/")[2]

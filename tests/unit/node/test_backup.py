@@ -59,8 +59,11 @@ def save(tmp_path: Path, name: str = "one", previous: str | None = None) -> Back
     )
 
 
-def restore(tmp_path: Path, name: str = "one", **wanted: str) -> None:
-    run_restore(FS, str(tmp_path / name), str(tmp_path / "again"), clock=SystemClock(), **wanted)
+def restore(
+    tmp_path: Path, name: str = "one", *, topic: str | None = None, store: str | None = None
+) -> None:
+    backup, data = str(tmp_path / name), str(tmp_path / "again")
+    run_restore(FS, backup, data, clock=SystemClock(), topic=topic, store=store)
 
 
 def messages(node: Node, name: str) -> list[bytes | None]:
