@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LogLocked
+from lithify.errors import NOT_FOUND, InvalidInput, LogLocked
 from lithify.fs import read_file
 from lithify.log.names import MANIFEST
 from lithify.logger import get_logger
@@ -59,6 +59,8 @@ log = get_logger("lithify.topics")
 
 class TopicNotFound(InvalidInput):
     """No such topic, and it may not be created by using it."""
+
+    exit_code = NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
