@@ -179,7 +179,7 @@ def test_the_node_and_the_backup_are_killed_and_both_go_on(tmp_path: Path) -> No
         killed.kill()
         killed.wait()
         if killed.returncode:
-            assert "not finished" in run("restore", target, "--check", code=1)
+            assert "not finished" in run("restore", target, "--check", code=3)
         else:
             target = tmp_path / "other"
         sent, blobs, deleted = len(load.sent), dict(load.blobs), set(load.deleted)
@@ -205,9 +205,9 @@ def test_definitions_that_are_lost_are_reported_and_the_data_adopted(tmp_path: P
         assert 'lithify_unclaimed{kind="topic"} 1.0' in httpx.get(f"{node.http}/metrics").text
         assert "orders" in run("topics", "list", "--unclaimed", *at)
         assert "photos" in run("blobs", "list", "--unclaimed", *at)
-        assert "topics adopt" in run("topics", "produce", "orders", "x", *at, code=1)
+        assert "topics adopt" in run("topics", "produce", "orders", "x", *at, code=4)
         shape = ["--capacity", "4MiB", "--segment", "1MiB"]
-        assert "blobs adopt" in run("blobs", "create", "photos", *shape, *at, code=1)
+        assert "blobs adopt" in run("blobs", "create", "photos", *shape, *at, code=4)
         client = pulsar.Client(node.pulsar, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         with pytest.raises(pulsar.NotAllowedError):
             client.create_producer("orders")

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import CONFLICT, DamagedFile, InvalidInput, MissingFile, UnsupportedVersion
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    DamagedFile,
+    InvalidInput,
+    MissingFile,
+    UnsupportedVersion,
+)
 from lithify.fs import write_atomic
 
 if TYPE_CHECKING:
@@ -51,6 +58,8 @@ _PIECE_BYTES = 2**20
 
 class NotABackup(InvalidInput):
     """A directory holds no finished backup."""
+
+    exit_code = NOT_FOUND
 
 
 class BackupExists(InvalidInput):
