@@ -190,14 +190,23 @@ class BlobStores:
                 self._directories.mark_deleted(name, self.clock.now_ms())
                 self._definitions.remove_store(name)
             except BaseException:
-                # If the disk refuses this too, the next open deletes the store.
-                self._directories.unmark(name)
+                try:
+                    self._directories.unmark(name)
+                except LithifyError:
+                    # Nothing may be acknowledged in what the next open, or the next attempt,
+                    # deletes.
+                    self._take_out(name)
+                    raise
                 raise
-            self.compactions.cancel(name)
-            store = self._open.pop(name, None)
-            if store is not None:
-                store.abandon()
+            self._take_out(name)
             self._directories.remove_deleted(name)
+
+    def _take_out(self, name: str) -> None:
+        """Let nobody use a store any more."""
+        self.compactions.cancel(name)
+        store = self._open.pop(name, None)
+        if store is not None:
+            store.abandon()
 
     # --- directories ------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ LithifyError
 ├── EntriesLost     entries that must be there and are not
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
+├── UnknownGroup    files of a group that the file NODE does not name
 └── OutcomeUnknown  nobody here knows whether a proposal was done
 """
 
 from __future__ import annotations
 
-from lithify.errors import LithifyError
+from lithify.errors import CONFLICT, LithifyError
 
 __all__ = [
     "ClientTooSlow",
@@ -20,6 +21,7 @@ __all__ = [
     "GapInLog",
     "GroupAbsent",
     "OutcomeUnknown",
+    "UnknownGroup",
 ]
 
 
@@ -59,6 +61,19 @@ class GroupAbsent(LithifyError):
         self.group = group
         self.node = node
         super().__init__(f"there is no group {group!r} on node {node}")
+
+
+class UnknownGroup(LithifyError):
+    """Files of a group that the node neither has nor dropped: its file NODE is an older one."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} holds a group that the file NODE does not name and that was not dropped: "
+            "NODE is older than the data. Put the newer one back, or move the directory away"
+        )
 
 
 class ClientTooSlow(LithifyError):

@@ -219,9 +219,13 @@ class Topics:
                     deletion = self._directories.mark_deleted(name, parts, self.now_ms())
                     self.definitions.change(lambda d: d.without_topic(name))
                 except BaseException:
-                    # If the disk refuses this too, the topic stays out of use until it is deleted
-                    # again, or at the next open.
-                    self._directories.unmark(name)
+                    with ExitStack() as closing:
+                        for topic in opened.values():
+                            closing.callback(topic.close)
+                        # If the disk refuses this too, the topic stays out of use: nothing may be
+                        # acknowledged in what the next open, or the next attempt, deletes.
+                        self._directories.unmark(name)
+                        closing.pop_all()
                     self._open.update(opened)
                     raise
                 for topic in opened.values():

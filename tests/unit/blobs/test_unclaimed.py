@@ -91,6 +91,20 @@ def test_a_delete_that_fails_leaves_the_store_in_use() -> None:
     assert not fs.exists(f"{NODE}/blobs/photos/{DELETED}")
 
 
+def test_a_delete_that_can_neither_go_on_nor_back_takes_the_store_out_of_use() -> None:
+    fs = MemoryFileSystem()
+    faulty = FaultyFileSystem(fs)
+    node = filled(faulty, "photos")
+    faulty.add(Fault("rename", path=DEFINITIONS, kind="EIO"))
+    faulty.add(Fault("remove", path=f"*/{DELETED}", kind="EIO"))
+    with pytest.raises(WriteFailed):
+        node.stores.delete("photos")
+    with pytest.raises(BlobStoreNotFound):
+        node.stores.get("photos")
+    node.stores.delete("photos")
+    assert not fs.exists(f"{NODE}/blobs/photos")
+
+
 def test_a_mark_of_creation_that_could_not_be_removed_goes_with_the_next_use() -> None:
     fs = MemoryFileSystem()
     faulty = FaultyFileSystem(fs)

@@ -196,6 +196,21 @@ def test_a_delete_that_fails_leaves_the_topic_in_use() -> None:
     assert values(open_topics(fs), "a") == [b"a"]
 
 
+def test_a_delete_that_can_neither_go_on_nor_back_takes_the_topic_out_of_use() -> None:
+    fs = filled("a")
+    faulty = FaultyFileSystem(fs)
+    topics = open_topics(faulty)
+    topics.get("a")
+    faulty.add(Fault("rename", path=DEFINITIONS, kind="EIO"))
+    faulty.add(Fault("remove", path=f"*/{DELETED}", kind="EIO"))
+    with pytest.raises(WriteFailed):
+        topics.delete("a")
+    with pytest.raises(TopicNotFound):
+        topics.get("a")
+    topics.delete("a")
+    assert not fs.exists(f"{NODE}/topics/public/default/a")
+
+
 def test_what_is_not_a_directory_of_ours_is_left_alone() -> None:
     fs = filled("a")
     fs.mkdir(f"{NODE}/topics/public/default/.snapshot")
