@@ -8,7 +8,8 @@ command that fails with it ends with its `exit_code`.
     ├── InvalidInput            the caller asked for something that cannot be
     │   ├── InvalidSetting      a setting is negative, absurd or contradicts another
     │   ├── PositionOutOfRange  a position that the log does not and cannot have
-    │   └── EntryTooLarge       a body above the limit
+    │   ├── EntryTooLarge       a body above the limit
+    │   └── UnclaimedDirectory  data that no definition explains is in the way
     ├── Corrupt                 bytes on disk are not what was written
     │   ├── NotASegment         no magic: some other file
     │   ├── DamagedFrame        CRC, length or order wrong inside a segment
@@ -59,6 +60,7 @@ __all__ = [
     "RunFailed",
     "RunRefused",
     "RunSuspended",
+    "UnclaimedDirectory",
     "UnsupportedVersion",
     "WriteFailed",
 ]
@@ -128,6 +130,19 @@ class EntryTooLarge(InvalidInput):
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
         super().__init__(f"entry of {size_bytes} bytes is larger than the limit {limit_bytes}")
+
+
+class UnclaimedDirectory(InvalidInput):
+    """A directory that no definition explains is in the way; `adopt` is the command for it."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, what: str, directory: str, adopt: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{what} is not defined, but {directory} holds data: take it over with "
+            f"'{adopt}', or move the directory away"
+        )
 
 
 class Corrupt(LithifyError):

@@ -19,6 +19,7 @@ __all__ = [
     "RunPhase",
     "RunRecovered",
     "SegmentSealed",
+    "SetAside",
     "TailCut",
     "WriteRefused",
     "ignore_events",
@@ -68,6 +69,19 @@ class OrphanRemoved(Event):
 
     def __str__(self) -> str:
         return f"{self.log}: removed {self.name}, which belongs to no generation"
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside(Event):
+    """A segment with entries that the manifest does not name was given another name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log}: set {self.name} aside: it has entries, but the manifest, which is older, "
+            "does not name it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

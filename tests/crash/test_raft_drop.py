@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
+from lithify.fs import (
+    Fault,
+    FaultyFileSystem,
+    MemoryFileSystem,
+    PowerCut,
+    read_file,
+    write_atomic,
+)
 from lithify.liveset import LiveSet
 from lithify.raft.core import Role, Status
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
+from lithify.raft.errors import UnknownGroup
 from lithify.raft.identity import Identity
 from lithify.raft.live_state import LiveState
 from lithify.raft.names import new_key
@@ -51,7 +59,7 @@ class Node:
         self.storage = RaftStorage(fs, "d", StorageSettings(segments=SegmentLimits(5, 10_000)))
         self.identity = Identity(fs, "d", "n1", "raft")
         self.identity.save()
-        self.storage.open_groups(rebuild, self.identity.files)
+        self.storage.open_groups(rebuild, self.identity.files, self.identity.is_gone)
         for key in self.identity.groups:
             files = self.identity.files_of(key)
             if files not in self.storage.groups:
@@ -207,3 +215,20 @@ def test_a_crash_at_every_operation_of_the_next_start(how: str) -> None:
                 error.add_note(f"{where}, then at operation {nth} of the start")
                 raise
     assert len(seen) >= 3
+
+
+def test_an_older_list_of_groups_removes_none() -> None:
+    fs = MemoryFileSystem()
+    node = Node(fs)
+    node.begin(OTHER)
+    older = read_file(fs, "d/NODE")
+    node.begin(FIRST)
+    node.write(FIRST, 21, 3)
+    fs = fs.kill_clone()
+    newer = read_file(fs, "d/NODE")
+    write_atomic(fs, "d/NODE", older)
+    with pytest.raises(UnknownGroup, match="orders"):
+        Node(fs)
+    write_atomic(fs, "d/NODE", newer)
+    found = Node(fs.kill_clone())
+    assert found.storage.groups[found.identity.files_of(FIRST)].log.last_index == 20

@@ -8,10 +8,12 @@
 3. Records are written in the order they had, into the directory `TARGET.copying`. Ids, times, life
    versions, expiries and contents are the source's; positions and the log's id are new, and so are
    the hashes of the ids. Every CRC is checked on the way, that of the whole content too.
-4. When all is durable the target gets its shape and then its name, by one rename.
+4. When all is durable the target gets its shape and then its name, by one rename; then it is
+   defined, and then the mark `CREATING`, which it has had from the beginning, is removed.
 
-A crash before the rename leaves `TARGET.copying`, which nobody takes for a store; the next copy to
-the same target removes it and begins again. Memory: as for reading the source, and 1 MiB.
+A crash before the last step leaves `TARGET.copying` or `TARGET` with its mark
+(`compaction/marks.py`): it is no store yet, and whoever opens the stores or copies to the same
+target removes it. Memory: as for reading the source, and 1 MiB.
 
 Any process may call it, also while another one has the source open.
 """
@@ -38,12 +40,18 @@ from lithify.blobs.store import KIND
 from lithify.blobs.validity import Fate, Operation, Terms, judge_history
 from lithify.blobs.writer import BlobWriter, NewRecord, read_recent, used_bytes
 from lithify.clock import SystemClock
+from lithify.compaction.marks import (
+    begin_creation,
+    clear_mark,
+    is_creating,
+    is_empty,
+    remove_created,
+)
 from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
-from lithify.fs.trees import remove_tree
 from lithify.log.blocks import ROW_BYTES
 from lithify.log.frame import decode_frame
 from lithify.log.log import Log
-from lithify.log.names import LOCK
+from lithify.log.names import CREATING, LOCK
 from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from lithify.settings import Durability
 
@@ -99,8 +107,11 @@ def copy_store(
     clock: Clock | None = None,
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     progress: Callable[[int], None] = lambda _: None,
+    define: Callable[[], None] = lambda: None,
 ) -> CopyReport:
     """Make `target`, which must not exist; `progress` is called with the bytes of each record.
+
+    `define` is called when the target is in its place, and makes a store of it.
 
     Of the settings the retention counts: it must be the one that the source is used with.
     """
@@ -115,6 +126,7 @@ def copy_store(
         _check_fits(stored, terms, shape, target)
         making = target + COPYING
         _remove_leftover(fs, making)
+        begin_creation(fs, making)
         try:
             copy = _Copy(fs, making, shape, settings, clock, random_bytes)
             with copy.log:
@@ -126,12 +138,15 @@ def copy_store(
                 used = used_bytes(copy.log.manifest) + copy.log.active_bytes
             fs.rename(making, target)
             fs.sync_dir(target.rpartition("/")[0] or ".")
+            define()
         except BaseException as error:
-            with suppress(LithifyError):
-                remove_tree(fs, making)
+            for unfinished in (making, target):
+                with suppress(LithifyError):
+                    remove_created(fs, unfinished)
             if isinstance(error, OSError):
                 raise WriteFailed(making, error) from error
             raise
+        clear_mark(fs, target, CREATING)
         rows = sum(len(stored.live_rows(ref)) for ref in stored.opened.manifest.segments)
     left_out = rows - copy.records
     return CopyReport(source, target, copy.blobs, copy.records, copy.bytes, left_out, used)
@@ -144,7 +159,10 @@ def _remove_leftover(fs: FileSystem, making: str) -> None:
     if lock is None:
         raise LogLocked(making, "another copy")
     lock.release()
-    remove_tree(fs, making)
+    if not is_creating(fs, making) and not is_empty(fs, making):
+        # A store may have this name.
+        raise BlobStoreExists(f"{making} is in the way: it is no unfinished copy")
+    remove_created(fs, making)
 
 
 def _valid(stored: StoredBlobs, terms: Terms) -> Iterator[_Valid]:

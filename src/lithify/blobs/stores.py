@@ -5,15 +5,15 @@
 
     DIRECTORY/blobs/NAME/     the log of a store
 
-A store exists when it is defined, whatever directories there are.
+A store exists when it is defined, whatever directories there are. What becomes of a directory
+without a definition is in `unclaimed.py`: it is removed by a mark of its own, or else it stays.
 
-1. Creating makes the files first and the definition after them: a defined store without its files
-   is damage, and is told, not made anew.
-2. Deleting takes the definition away first and the files after it.
-3. A directory without a definition is what an interruption of either left, and is removed when the
-   stores are opened.
+1. Creating makes a directory with the mark `CREATING`, then the files, then the definition, then
+   takes the mark away. A defined store without its files is damage and reported, not made anew.
+2. Deleting writes the mark `DELETED`, takes the definition away, then removes the files, the mark
+   last.
 
-Any thread may call. A store is opened once; who comes second waits for it, and for no other.
+Any thread may call. A store is opened once; a second caller waits for it, and for no other.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from lithify.blobs.definition import (
 )
 from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
 from lithify.blobs.store import BlobStore
+from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LithifyError
-from lithify.fs.trees import remove_tree
+from lithify.compaction.marks import begin_creation, remove_created
+from lithify.errors import LithifyError
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ class BlobStores:
     ) -> None:
         """The stores below `directory`, which no other process may have open."""
         self._fs = fs
-        self._directory = directory
         self._definitions = definitions
         self.clock = clock
         self._events = events
@@ -82,7 +82,7 @@ class BlobStores:
         """How stores behave that do not say otherwise."""
         self.token = ""
         """Shown to the nodes of other replicas."""
-        self._remove_undefined()
+        self._directories = StoreDirectories(fs, f"{directory}/blobs", definitions)
 
     # --- definitions ------------------------------------------------------------------------
 
@@ -105,24 +105,33 @@ class BlobStores:
         with self._claims.of([name]):
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} exists already")
-            # A deletion that failed may have left files.
-            remove_tree(self._fs, self._path(name))
-            store = BlobStore.create(
-                self._fs,
-                self._path(name),
-                capacity_bytes=capacity_bytes,
-                segment_bytes=segment_bytes,
-                settings=applied,
-                clock=self.clock,
-                events=self._events,
-            )
+            self._directories.check_free(name)
             try:
-                # A crash before this leaves a directory that nobody defines.
-                self._definitions.add_store(name, definition.row())
+                begin_creation(self._fs, self._path(name))
+                store = BlobStore.create(
+                    self._fs,
+                    self._path(name),
+                    capacity_bytes=capacity_bytes,
+                    segment_bytes=segment_bytes,
+                    settings=applied,
+                    clock=self.clock,
+                    events=self._events,
+                )
+                try:
+                    # A crash before this leaves a directory that is marked as unfinished.
+                    self._definitions.add_store(name, definition.row())
+                except BaseException:
+                    store.abandon()
+                    raise
             except BaseException:
-                store.abandon()
                 with suppress(LithifyError):
-                    remove_tree(self._fs, self._path(name))
+                    remove_created(self._fs, self._path(name))
+                raise
+            try:
+                self._directories.created(name)
+            except BaseException:
+                # It is defined: the next use takes the mark away.
+                store.abandon()
                 raise
             self._open[name] = store
         if shape.capacity_bytes == shape.segment_bytes:
@@ -144,8 +153,8 @@ class BlobStores:
         with self._claims.of([target]):
             if target in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {target} exists already")
-            remove_tree(self._fs, self._path(target))
-            report = copy_store(
+            self._directories.check_free(target)
+            return copy_store(
                 self._fs,
                 self._path(source),
                 self._path(target),
@@ -153,10 +162,8 @@ class BlobStores:
                 segment_bytes=segment_bytes,
                 settings=with_settings(self.settings, known.settings),
                 clock=self.clock,
+                define=lambda: self._definitions.add_store(target, definition.row()),
             )
-            # A crash before this leaves a directory that nobody defines.
-            self._definitions.add_store(target, definition.row())
-        return report
 
     def verify(self, name: str) -> VerifyReport:
         """Check every byte of a store, and its index against a replay of its log."""
@@ -179,12 +186,59 @@ class BlobStores:
         """Forget a store and delete its files; a blob that is being read is read to its end."""
         with self._claims.of([name]):
             self.definition(name)
-            self._definitions.remove_store(name)
-            self.compactions.cancel(name)
-            store = self._open.pop(name, None)
-            if store is not None:
-                store.abandon()
-            remove_tree(self._fs, self._path(name))
+            try:
+                self._directories.mark_deleted(name, self.clock.now_ms())
+                self._definitions.remove_store(name)
+            except BaseException:
+                try:
+                    self._directories.unmark(name)
+                except LithifyError:
+                    # Nothing may be acknowledged in what the next open, or the next attempt,
+                    # deletes.
+                    self._take_out(name)
+                    raise
+                raise
+            self._take_out(name)
+            self._directories.remove_deleted(name)
+
+    def _take_out(self, name: str) -> None:
+        """Let nobody use a store any more."""
+        self.compactions.cancel(name)
+        store = self._open.pop(name, None)
+        if store is not None:
+            store.abandon()
+
+    # --- directories ------------------------------------------------------------------------
+
+    def unclaimed(self) -> list[UnclaimedStore]:
+        """Directories of stores that no definition explains, as they are on disk now."""
+        return list(self._directories.look().values())
+
+    @property
+    def unclaimed_count(self) -> int:
+        """How many the last look at the disk has found."""
+        return len(self._directories.unclaimed)
+
+    def adopt(
+        self,
+        name: str,
+        *,
+        namespace: str = NAMESPACE_DEFAULT,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Define a store that has a directory and no definition; see `unclaimed.py`."""
+        with self._claims.of([name]):
+            if name in self._definitions.stores():
+                raise BlobStoreExists(f"blob store {name} exists already")
+            if name not in self._directories.look():
+                raise BlobStoreNotFound(f"there is no unclaimed directory of blob store {name}")
+            definition = self._directories.definition(
+                name, namespace, settings or {}, self.clock.now_ms()
+            )
+            with_settings(self.settings, definition.settings)
+            self._definitions.add_store(name, definition.row())
+            self._directories.look()
+        log.info("blob store adopted", store=name)
 
     # --- stores -----------------------------------------------------------------------------
 
@@ -197,6 +251,9 @@ class BlobStores:
             definition = self.definition(name)
             store = self._open.get(name)
             if store is None:
+                if self._directories.is_deleted(name):
+                    raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
+                self._directories.created(name)
                 store = self._open[name] = BlobStore.open(
                     self._fs,
                     self._path(name),
@@ -232,16 +289,4 @@ class BlobStores:
             raise errors[0]
 
     def _path(self, name: str) -> str:
-        return f"{self._directory}/blobs/{name}"
-
-    def _remove_undefined(self) -> None:
-        above = f"{self._directory}/blobs"
-        for name in self._fs.list(above) if self._fs.exists(above) else ():
-            path = f"{above}/{name}"
-            try:
-                check_store_name(name)
-            except InvalidInput:
-                # Not a name of ours, so not a directory of ours: it is left alone.
-                continue
-            if name not in self._definitions.stores() and self._fs.stat(path).is_dir:
-                remove_tree(self._fs, path)
+        return self._directories.path(name)

@@ -3,6 +3,7 @@
     lithify blobs create STORE --capacity SIZE --segment SIZE [--namespace T/N] [--set NAME=VALUE]…
     lithify blobs drop STORE
     lithify blobs list [STORE] [--include WHAT]
+    lithify blobs list --unclaimed
     lithify blobs put STORE [FILE] [--service S] [--owner O] [--content-type T] [--ttl S] [--meta …]
     lithify blobs get STORE ID [--out FILE] [--include WHAT]
     lithify blobs head|delete|undelete STORE ID
@@ -27,6 +28,7 @@ from lithify.cli.output import human_count, human_time, print_json, print_line, 
 from lithify.cli.topics import (  # typer reads them at run time
     AsJson,
     Data,
+    Unclaimed,
     Url,
     Yes,
     confirm_delete,
@@ -41,7 +43,16 @@ if TYPE_CHECKING:
     from lithify.blobs.spool import Readable
     from lithify.fs import File
 
-__all__ = ["Capacity", "Segment", "Store", "app", "print_result"]
+__all__ = [
+    "NAMESPACE",
+    "Capacity",
+    "Namespace",
+    "Segment",
+    "Store",
+    "app",
+    "print_result",
+    "value_of",
+]
 
 app = typer.Typer(
     help="Create blob stores; put, get, change and delete blobs.", no_args_is_help=True
@@ -69,7 +80,7 @@ def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
         print_line(line)
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """A setting's value: JSON, or else text."""
     import json
 
@@ -98,7 +109,7 @@ def create(
     shape = {
         "capacity_bytes": parse_bytes(capacity),
         "segment_bytes": parse_bytes(segment),
-        "settings": {name: _value(text) for name, text in pairs},
+        "settings": {name: value_of(text) for name, text in pairs},
     }
     with open_blobs(data, url, create=True) as admin:
         row = admin.create(store, shape, namespace)
@@ -126,11 +137,17 @@ def list_blobs(
     store: Annotated[str | None, typer.Argument(metavar="[STORE]")] = None,
     namespace: Namespace = NAMESPACE,
     include: Include = "none",
+    unclaimed: Unclaimed = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """List the stores of a namespace, or the blobs of a store, one a line."""
+    if unclaimed:
+        from lithify.cli.unclaimed import print_unclaimed
+
+        print_unclaimed("stores", data, url, as_json=as_json)
+        return
     with open_blobs(data, url) as admin:
         if store is None:
             _print_stores(namespace, admin.stores(namespace), as_json=as_json)

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 
 from lithify import __version__
 from lithify.cli import (
+    backup,
     blob_stores,
     blobs,
     config,
@@ -32,6 +33,7 @@ from lithify.cli import (
     serve,
     topic_compaction,
     topics,
+    unclaimed,
 )
 from lithify.errors import FAILED, NOT_FOUND, USAGE, LithifyError
 
@@ -84,6 +86,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve.serve)
+app.command()(backup.backup)
+app.command()(backup.restore)
 _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
     (
         topics.app,
@@ -92,6 +96,7 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             topic_compaction.compaction_status,
             topic_compaction.compaction_history,
             topic_compaction.get,
+            unclaimed.adopt_topics,
         ),
     ),
     (
@@ -104,6 +109,7 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             blob_stores.replicas,
             blob_stores.copy,
             blob_stores.verify,
+            unclaimed.adopt_stores,
         ),
     ),
     (
@@ -127,9 +133,11 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
     ),
 )
 """Verbs that stand in a module of their own."""
+_VERBS = {unclaimed.adopt_topics: "adopt", unclaimed.adopt_stores: "adopt"}
+"""Those whose function has another name."""
 for noun, commands in _MORE:
     for command in commands:
-        noun.command()(command)
+        noun.command(_VERBS.get(command))(command)
 app.add_typer(topics.app, name="topics")
 app.add_typer(blobs.app, name="blobs")
 app.add_typer(raft.app, name="raft")

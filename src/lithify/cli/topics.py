@@ -1,6 +1,6 @@
 """`lithify topics`: the topics of a node, or of a data directory that nobody serves.
 
-    lithify topics list [--namespace TENANT/NAMESPACE]
+    lithify topics list [--namespace TENANT/NAMESPACE | --unclaimed]
     lithify topics create TOPIC [--partitions N]
     lithify topics delete TOPIC [--yes]
     lithify topics stats TOPIC
@@ -39,6 +39,7 @@ __all__ = [
     "AsJson",
     "Data",
     "Name",
+    "Unclaimed",
     "Url",
     "Yes",
     "app",
@@ -74,6 +75,10 @@ Url = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Unclaimed = Annotated[
+    bool,
+    typer.Option("--unclaimed", help="Instead: directories that no definition explains, of all."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")]
 
 
@@ -88,11 +93,17 @@ def list_topics(
     namespace: Annotated[
         str, typer.Option(metavar="TENANT/NAMESPACE", help="The namespace to look into.")
     ] = "public/default",
+    unclaimed: Unclaimed = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Print the names of all topics of a namespace, each partition by itself."""
+    if unclaimed:
+        from lithify.cli.unclaimed import print_unclaimed
+
+        print_unclaimed("topics", data, url, as_json=as_json)
+        return
     from lithify.topics.names import Namespace
 
     with open_admin(data, url) as admin:

@@ -20,13 +20,17 @@ TRIES = 10
 _CHANGED = frozenset((errno.ENOENT, errno.ENOTEMPTY))
 
 
-def remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a directory if there is one; raises `WriteFailed`."""
+def remove_tree(fs: FileSystem, path: str, last: str = "") -> None:
+    """Remove a directory if there is one; raises `WriteFailed`.
+
+    The file `last` in it is removed when the removal of everything else is durable: whatever is
+    left after a crash still has it.
+    """
     for left in reversed(range(TRIES)):
         if not fs.exists(path):
             return
         try:
-            _remove(fs, path)
+            _remove(fs, path, last)
             return
         except OSError as error:
             # Somebody has put a file there or taken one away since the directory was listed.
@@ -34,11 +38,17 @@ def remove_tree(fs: FileSystem, path: str) -> None:
                 raise WriteFailed(path, error) from error
 
 
-def _remove(fs: FileSystem, path: str) -> None:
-    for name in fs.list(path):
+def _remove(fs: FileSystem, path: str, last: str) -> None:
+    names = fs.list(path)
+    for name in names:
+        if name == last:
+            continue
         child = f"{path}/{name}"
         if fs.stat(child).is_dir:
             remove_tree(fs, child)
         else:
             fs.remove(child)
+    if last in names:
+        fs.sync_dir(path)
+        fs.remove(f"{path}/{last}")
     fs.rmdir(path)

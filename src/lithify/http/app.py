@@ -33,6 +33,7 @@ from lithify.http import (
     tail,
     tenants,
     topics,
+    unclaimed,
     upkeep,
 )
 from lithify.http.auth import authorize
@@ -91,7 +92,7 @@ def create_app(
             schemas,
             metrics,
         ),
-        *(policies, produce, tail, lookup, upkeep),
+        *(policies, produce, tail, lookup, upkeep, unclaimed),
     ):
         app.include_router(module.router)
     app.include_router(topics.non_persistent)

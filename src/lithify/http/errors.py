@@ -26,7 +26,14 @@ from lithify.blobs.errors import (
     BlobTooLarge,
     RangeNotSatisfiable,
 )
-from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused, WriteFailed
+from lithify.errors import (
+    InvalidInput,
+    LithifyError,
+    LogClosed,
+    RunRefused,
+    UnclaimedDirectory,
+    WriteFailed,
+)
 from lithify.logger import get_logger
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
@@ -58,6 +65,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (TopicNotFound, HTTPStatus.NOT_FOUND),
     (NotDefined, HTTPStatus.NOT_FOUND),
     (AlreadyDefined, HTTPStatus.CONFLICT),
+    (UnclaimedDirectory, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
     (IncompatibleSchema, HTTPStatus.CONFLICT),
     (ProducerBusy, HTTPStatus.CONFLICT),

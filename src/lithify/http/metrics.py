@@ -50,6 +50,13 @@ class _Node(Collector):
         for namespace, count in counts.items():
             defined.add_metric((self._cluster, namespace), count)
         yield defined
+        unclaimed = GaugeMetricFamily(
+            "lithify_unclaimed", "Directories that no definition explains.", labels=("kind",)
+        )
+        unclaimed.add_metric(("topic",), topics.unclaimed_count)
+        if self._blobs is not None:
+            unclaimed.add_metric(("store",), self._blobs.stores.unclaimed_count)
+        yield unclaimed
         opened = list(topics.opened().values())
         yield from self._topics(opened)
         yield from self._subscriptions(opened)

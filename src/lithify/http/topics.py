@@ -1,7 +1,6 @@
 """Topics: list, create, delete, partitions, statistics and single messages."""
 
 import asyncio
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from lithify.http.ids import from_id, from_position
 from lithify.http.messages import message_response
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, parts_of, topic_at, topics_at
 from lithify.pulsar.broker import Broker
-from lithify.topics.definitions import AlreadyDefined, Definitions, TopicDefinition
+from lithify.topics.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.names import TopicName
 from lithify.topics.stats import internal_stats, sum_stats, topic_stats
 from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
@@ -150,13 +149,7 @@ async def add_partitions(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"topic {name} has {found.partitions} partitions and cannot have fewer: {partitions}",
         )
-
-    def edit(definitions: Definitions) -> Definitions:
-        # What it is now: this may come after another change.
-        now = definitions.topics.get(str(name), found)
-        return definitions.with_topic(name, replace(now, partitions=partitions))
-
-    await asyncio.to_thread(broker.topics.definitions.change, edit)
+    await asyncio.to_thread(broker.topics.add_partitions, name, partitions)
     return _done()
 
 

@@ -6,6 +6,8 @@ JOURNAL                    progress of a compaction run; exists only while one i
 HISTORY                    reports of finished runs
 ERASE                      progress of erasing, and the frames that are being written over
 REPLICATION                how far a store has read its replicas, and they it
+CREATING                   mark: the directory is not finished, and nothing in it acknowledged
+DELETED                    mark: the directory is deleted; what is left of it may be removed
 000000000007.seg           segment 7, written by appends
 000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
 000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
@@ -13,6 +15,7 @@ REPLICATION                how far a store has read its replicas, and they it
 000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
 5f3a9c….pin                a reading process's claim on a generation
 PACE.tmp                   the rate of the run that is going on, for its tasks
+000000000007.seg.aside     a segment with entries that the manifest does not name, set aside
 *.tmp                      an atomic replacement that did not finish
 """
 
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 __all__ = [
+    "CREATING",
+    "DELETED",
     "ERASE",
     "HISTORY",
     "JOURNAL",
@@ -47,6 +52,8 @@ ERASE = "ERASE"
 PACE = "PACE.tmp"
 """Removed at the next open, as all that ends so."""
 REPLICATION = "REPLICATION"
+CREATING = "CREATING"
+DELETED = "DELETED"
 
 
 class FileKind(StrEnum):
@@ -58,6 +65,7 @@ class FileKind(StrEnum):
     HISTORY = "history"
     ERASE = "erase"
     REPLICATION = "replication"
+    MARK = "mark"
     SEGMENT = "segment"
     REWRITTEN = "rewritten segment"
     DEAD_SET = "dead set"
@@ -84,6 +92,8 @@ _FIXED = {
     HISTORY: FileKind.HISTORY,
     ERASE: FileKind.ERASE,
     REPLICATION: FileKind.REPLICATION,
+    CREATING: FileKind.MARK,
+    DELETED: FileKind.MARK,
 }
 _SUFFIXES = {"seg": FileKind.SEGMENT, "keys": FileKind.KEY_INDEX, "dead": FileKind.DEAD_SET}
 _NUMBERED = re.compile(r"(\d{12})(?:-([0-9a-z]+))?\.(seg|keys|dead)")

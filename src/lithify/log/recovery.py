@@ -13,8 +13,11 @@
       it is cut, and the cut is made durable before anything is appended.
 3. Bytes that the manifest does not vouch for are fsynced: a killed process leaves them in the
    operating system's cache only.
-4. Files that the manifest does not name are removed. While a journal exists, rewritten segments and
-   what belongs to them are left to the journal's owner.
+4. Files that the manifest does not name are removed: what runs wrote, and a segment that was begun
+   and has no entries. While a journal exists, rewritten segments and what belongs to them are left
+   to the journal's owner. A segment of appends that has entries is not explained by any crash: the
+   manifest is older than it, because somebody put it back. It gets the name `….seg.aside`, so that
+   nothing overwrites it, and is reported.
 5. Files that the manifest names must be there.
 
 A crash during any of these steps leaves a state that the same steps accept.
@@ -22,6 +25,7 @@ A crash during any of these steps leaves a state that the same steps accept.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
-from lithify.events import Event, OrphanRemoved, TailCut
+from lithify.events import Event, OrphanRemoved, SetAside, TailCut
 from lithify.log import kernels
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.names import JOURNAL, MANIFEST, FileKind, FileName, parse_name
@@ -74,7 +78,11 @@ _KEPT = frozenset(
         FileKind.HISTORY,
         FileKind.ERASE,
         FileKind.REPLICATION,
+        FileKind.MARK,
     }
+)
+_NOT_OF_A_LOG = frozenset(
+    {FileKind.FOREIGN, FileKind.LOCK, FileKind.TEMPORARY, FileKind.PIN, FileKind.MARK}
 )
 _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_INDEX})
 
@@ -111,7 +119,7 @@ def check_new_directory(fs: FileSystem, directory: str) -> None:
     for name in fs.list(directory):
         parsed = parse_name(name)
         path = f"{directory}/{name}"
-        if parsed.kind in (FileKind.FOREIGN, FileKind.LOCK, FileKind.TEMPORARY, FileKind.PIN):
+        if parsed.kind in _NOT_OF_A_LOG:
             continue
         first = parsed.kind is FileKind.SEGMENT and parsed.segment_id == 1
         if not (first and fs.stat(path).size <= SEGMENT_HEADER_BYTES):
@@ -259,14 +267,33 @@ def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[E
         if name not in present:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
     orphans = find_orphans(manifest, names)
+    strangers = [name for name in orphans if _has_entries(fs, directory, name)]
     if orphans:
         # What this generation does not name, the one that a power cut could bring back may.
         fs.sync_dir(directory)
     for name in orphans:
-        fs.remove(f"{directory}/{name}")
+        if name in strangers:
+            fs.rename(f"{directory}/{name}", f"{directory}/{_aside_name(name, present)}")
+        else:
+            fs.remove(f"{directory}/{name}")
     if orphans:
         fs.sync_dir(directory)
-    return [OrphanRemoved(directory, name) for name in orphans]
+    return [
+        SetAside(directory, name) if name in strangers else OrphanRemoved(directory, name)
+        for name in orphans
+    ]
+
+
+def _has_entries(fs: FileSystem, directory: str, name: str) -> bool:
+    """Is it a segment of appends with more than a header?"""
+    if parse_name(name).kind is not FileKind.SEGMENT:
+        return False
+    return fs.stat(f"{directory}/{name}").size > SEGMENT_HEADER_BYTES
+
+
+def _aside_name(name: str, present: frozenset[str]) -> str:
+    numbered = (f"{name}.aside{number or ''}" for number in itertools.count())
+    return next(each for each in numbered if each not in present)
 
 
 def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from lithify.events import WriteRefused
+from lithify.events import SetAside, WriteRefused
 from lithify.node.line_queue import EXIT_S, LineQueue
 
 if TYPE_CHECKING:
@@ -86,5 +86,7 @@ def log_event(event: Event) -> None:
     """The `EventSink` of a node; may be called from any thread."""
     if isinstance(event, WriteRefused):
         _log.error(str(event))
+    elif isinstance(event, SetAside):
+        _log.warning(str(event))
     else:
         _log.info(str(event))

@@ -12,7 +12,8 @@ LithifyError
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnerBehind   a node that was added has not got the log yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
-└── CreationUnknown a group was begun, and not all of its members were seen to join
+├── CreationUnknown a group was begun, and not all of its members were seen to join
+└── UnknownGroup    files of a group that the file NODE does not name
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "MemberElsewhere",
     "NodeNotReached",
     "OutcomeUnknown",
+    "UnknownGroup",
 ]
 
 
@@ -83,6 +85,19 @@ class GroupAbsent(LithifyError):
         self.group = group
         self.node = node
         super().__init__(f"there is no group {group!r} on node {node}")
+
+
+class UnknownGroup(LithifyError):
+    """Files of a group that the node neither has nor dropped: its file NODE is an older one."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} holds a group that the file NODE does not name and that was not dropped: "
+            "NODE is older than the data. Put the newer one back, or move the directory away"
+        )
 
 
 class ClientTooSlow(LithifyError):

@@ -14,10 +14,11 @@ were last reached. `stopped` has the groups in which this node takes no further 
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
 when it was created, which no log entry says; none for a group that this node was added to later.
-Files of a group that is not in it are removed when the node starts, and what the write-ahead log
-has of it is passed over. So a group begins when it is written here, before its first file is, and
-ends when it is not any more, before the last file goes. A crash between the two leaves nothing that
-counts.
+A group begins when it is written here, before its first file is, and ends when `dropped` or `left`
+has it, before the last file goes. Files of such a group are removed when the node starts, and what
+the write-ahead log has of it is passed over: a crash between the two leaves nothing that counts.
+Files of a group that is in none of the three mean that this file is older than they are. Then the
+node does not start: nothing is removed because it is not named.
 
 `left` is about groups that this node was removed from: how often, its term, and term and index of
 its last entry, which it is bound by if it is added again (`membership.py`). Its files then have
@@ -136,6 +137,11 @@ class Identity:
     def files(self) -> set[str]:
         """How the files of all groups are called that this node has."""
         return set(map(self.files_of, self.groups))
+
+    def is_gone(self, files: str) -> bool:
+        """Was the group of these files dropped, or were they of an earlier membership?"""
+        key, _, times = files.partition("~")
+        return key in self.dropped or int(times or 0) < self.left.get(key, NEVER_LEFT).times
 
     def begin(self, key: str, members: list[str]) -> None:
         """Have a group from now on."""

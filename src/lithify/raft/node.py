@@ -156,7 +156,8 @@ class RaftNode:
         identity, settings = self.identity, self.settings
         remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
         # Who has lost that file does not lose its groups as well.
-        self._storage.open_groups(self._live_of, None if identity.is_new else identity.files)
+        known = None if identity.is_new else identity.files
+        self._storage.open_groups(self._live_of, known, identity.is_gone)
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
         if identity.is_new and not settings.join:

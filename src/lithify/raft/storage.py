@@ -27,7 +27,7 @@ from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
-from lithify.raft.errors import EntriesLost
+from lithify.raft.errors import EntriesLost, UnknownGroup
 from lithify.raft.group_log import GroupLog
 from lithify.raft.install import Install
 from lithify.raft.live_state import LiveState, LiveStates
@@ -131,17 +131,25 @@ class RaftStorage:
         self.settled_number = 0
         """What the files of the write-ahead log up to this number held is in segments."""
 
-    def open_groups(self, rebuild: Rebuild, known: Container[str] | None = None) -> None:
+    def open_groups(
+        self,
+        rebuild: Rebuild,
+        known: Container[str] | None = None,
+        is_gone: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Read everything that is there; `rebuild` finds the live indexes in a group's state.
 
-        What is there of groups that are not `known` any more is removed.
+        What is there of groups that are not `known` is removed if they are gone by a decision, and
+        `UnknownGroup` if not.
         """
         found: dict[str, tuple[Snapshots, Stored | None]] = {}
         for group in self.fs.list(f"{self.directory}/{GROUPS}"):
             if known is None or group in known:
                 found[group] = self._read_snapshot(group, rebuild)
-            else:
+            elif is_gone(group):
                 self.remove_files(group)
+            else:
+                raise UnknownGroup(self._directory_of(group))
         installs = {g: stored.place.wal_file for g, (_, stored) in found.items() if stored}
         recovered = self.wal.recover(installs, known)
         for group, (snapshots, stored) in found.items():

@@ -212,7 +212,9 @@ class DefinitionsFile:
         self._changing = threading.Lock()
         self.watchers: list[Callable[[], None]] = []
         """Called after each change, in the thread that made it; they must not wait."""
-        if not fs.exists(path):
+        self.found = fs.exists(path)
+        """Was there a file? Without one a node begins with none of what it may have had."""
+        if not self.found:
             self.current = Definitions.initial()
             return
         lines, _ = read_lines(fs, path)

@@ -4,34 +4,44 @@
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
 
-A topic exists when it is defined, whatever directories there are. Deleting takes the definition
-away first and the files after it; a directory without a definition is removed at the next open.
+A topic exists when it is defined, whatever directories there are. A directory without a definition
+is **unclaimed**: it stays as it is, no topic takes its place, and it can be adopted
+(`unclaimed.py`).
 
-One thread at a time uses it, but for `unopened`, `get`, `create`, `create_partitioned` and what
-`deleting` returns, which wait for the disk: other threads may call them meanwhile. A topic is
-opened once; who comes second waits for it, and for no other.
+Deleting a topic
+1. Write the mark `DELETED` into the topic's own directory: it names the log of every partition.
+   From here on the topic is gone: a crash leaves the mark, and the next open does the rest.
+2. Take the definition away.
+3. Remove the partitions' directories, then the topic's own one, its mark last.
+
+One thread at a time uses it, but for `unopened`, `get`, `create`, `create_partitioned`,
+`add_partitions`, `unclaimed`, `adopt` and what `deleting` returns, which wait for the disk: other
+threads may call them meanwhile. A topic is opened once; a second caller waits for it, and for no
+other.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
 from lithify.errors import NOT_FOUND, InvalidInput, LogLocked
 from lithify.fs import read_file
-from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
+from lithify.logger import get_logger
 from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
 from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
+from lithify.topics.directories import TopicDirectories
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.policies import Policies, deduplicates, is_terminated, policies_of
 from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
+from lithify.topics.unclaimed import UnclaimedTopic, adopted, defines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTITIONS_MAX", "TopicNotFound", "TopicSettings", "Topics"]
 
 PARTITIONS_MAX = 10_000
+log = get_logger("lithify.topics")
 
 
 class TopicNotFound(InvalidInput):
@@ -100,7 +111,7 @@ class Topics:
         self._lock = lock
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
-            self._remove_undefined(f"{directory}/topics", ())
+            self._directories = TopicDirectories(fs, f"{directory}/topics", self.definitions)
         except BaseException:
             lock.release()
             raise
@@ -126,20 +137,38 @@ class Topics:
             self._define(name, topic)
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
-        # Files of an earlier topic of that name may be left, if deleting them failed.
-        for part in _parts(name, topic):
-            remove_tree(self._fs, self._path(part))
-        remove_tree(self._fs, self._path(name))
+        for part in {name, *_parts(name, topic)}:
+            self._check_free(part)
         self.definitions.change(lambda d: d.with_topic(name, topic))
+
+    def _check_free(self, name: TopicName) -> None:
+        if str(name) in self.definitions.current.topics:
+            raise AlreadyDefined(f"topic {name} exists already")
+        self._directories.check_free(name)
+
+    def add_partitions(self, name: str | TopicName, partitions: int) -> None:
+        """Give a partitioned topic more partitions."""
+        name = _parsed(name)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
+        new = [name.partition_name(each) for each in range(self.partitions(name), partitions)]
+        with self._claims.of(new):
+            for part in new:
+                self._check_free(part)
+
+            def edit(definitions: Definitions) -> Definitions:
+                # What it is now: this may come after another change.
+                now = definitions.topics.get(str(name))
+                if now is None or not now.partitions:
+                    raise TopicNotFound(f"partitioned topic {name} does not exist")
+                count = max(partitions, now.partitions)
+                return definitions.with_topic(name, replace(now, partitions=count))
+
+            self.definitions.change(edit)
 
     def exists(self, name: str | TopicName) -> bool:
         """Is it defined, or a partition of one that is?"""
-        name = _parsed(name)
-        topics = self.definitions.current.topics
-        if str(name) in topics:
-            return True
-        whole = topics.get(str(name.whole))
-        return whole is not None and 0 <= name.partition < whole.partitions
+        return defines(self.definitions.current, _parsed(name))
 
     def partitions(self, name: str | TopicName) -> int:
         """How many partitions it has; 0 if it is not partitioned or does not exist."""
@@ -187,16 +216,22 @@ class Topics:
         def finish() -> None:
             with claims:
                 try:
+                    deletion = self._directories.mark_deleted(name, parts, self.now_ms())
                     self.definitions.change(lambda d: d.without_topic(name))
                 except BaseException:
+                    with ExitStack() as closing:
+                        for topic in opened.values():
+                            closing.callback(topic.close)
+                        # If the disk refuses this too, the topic stays out of use: nothing may be
+                        # acknowledged in what the next open, or the next attempt, deletes.
+                        self._directories.unmark(name)
+                        closing.pop_all()
                     self._open.update(opened)
                     raise
                 for topic in opened.values():
                     topic.close()
-                for part in parts:
-                    remove_tree(self._fs, self._path(part))
                 self._schemas.pop(name, None)
-                remove_tree(self._fs, self._path(name))
+                self._directories.remove(name, deletion)
 
         return finish
 
@@ -236,6 +271,9 @@ class Topics:
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
+        whole = name if str(name) in self.definitions.current.topics else name.whole
+        if self._directories.is_deleted(whole):
+            raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         topic = Topic.open(
             self._fs,
             self._path(name),
@@ -326,25 +364,34 @@ class Topics:
         if errors:
             raise errors[0]
 
+    # --- directories ------------------------------------------------------------------------
+
+    def unclaimed(self) -> tuple[UnclaimedTopic, ...]:
+        """Topics that have directories and no definition, as they are on disk now."""
+        return tuple(self._directories.look().values())
+
+    @property
+    def unclaimed_count(self) -> int:
+        """How many the last look at the disk has found."""
+        return len(self._directories.unclaimed)
+
+    def adopt(self, name: str | TopicName) -> None:
+        """Define a topic that has directories and no definition; see `unclaimed.py`."""
+        name = _parsed(name)
+        found = self._directories.look().get(name)
+        if found is None:
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
+        if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
+            raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
+        with self._claims.of([name, *map(name.partition_name, found.partitions)]):
+            self.definitions.change(lambda d: adopted(self._fs, found, d, self.now_ms()))
+        self._directories.look()
+        log.info("topic adopted", topic=str(name), partitions=len(found.partitions))
+
     def _path(self, name: TopicName) -> str:
-        return f"{self.directory}/topics/{name.path}"
-
-    def _remove_undefined(self, path: str, above: tuple[str, ...]) -> None:
-        """Remove what an interrupted deletion left: directories of topics that nobody defines."""
-        for name in self._fs.list(path) if self._fs.exists(path) else ():
-            place = (*above, name)
-            if len(place) < 3:
-                self._remove_undefined(f"{path}/{name}", place)
-            elif not self._is_of_a_topic("/".join(place)):
-                remove_tree(self._fs, f"{path}/{name}")
-
-    def _is_of_a_topic(self, path: str) -> bool:
-        try:
-            name = TopicName.from_path(path)
-        except InvalidInput:
-            # Not a name of ours, so not a directory of ours: it is left alone.
-            return True
-        return name.path != path or self.exists(name)
+        return self._directories.path(name)
 
 
 def _parsed(name: str | TopicName) -> TopicName:

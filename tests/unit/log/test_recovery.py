@@ -17,7 +17,7 @@ from lithify.errors import (
     NotASegment,
     UnsupportedVersion,
 )
-from lithify.events import Event, OrphanRemoved, Published, TailCut
+from lithify.events import Event, OrphanRemoved, Published, SetAside, TailCut
 from lithify.fs import (
     Fault,
     FaultyFileSystem,
@@ -244,6 +244,32 @@ def test_files_of_no_generation_are_removed_and_foreign_ones_left_alone() -> Non
     open_log(fs, events=events.append)
     assert events == [OrphanRemoved(DIRECTORY, name) for name in orphans]
     assert set(fs.list(DIRECTORY)) == mine | set(kept)
+
+
+def test_segments_that_an_older_manifest_does_not_name_are_set_aside() -> None:
+    fs = MemoryFileSystem()
+    with open_log(fs) as log:
+        fill(log, 4)
+    older = read_file(fs, f"{DIRECTORY}/MANIFEST")
+    with open_log(fs) as log:
+        log.roll()
+        fill(log, 4)
+        log.roll()
+        fill(log, 4)
+    later = [name for name in fs.list(DIRECTORY) if name.endswith(".seg")][-2:]
+    before = [read_file(fs, f"{DIRECTORY}/{name}") for name in later]
+    for turn in ("", "1"):
+        # A second time the names are taken again.
+        overwrite(fs, f"{DIRECTORY}/MANIFEST", older)
+        events: list[Event] = []
+        with open_log(fs, events=events.append) as log:
+            assert SetAside(DIRECTORY, later[0]) in events
+            fill(log, 4)
+            log.roll()
+            fill(log, 4)
+        aside = f"{DIRECTORY}/{later[0]}.aside{turn}"
+        assert fs.exists(aside)
+    assert [read_file(fs, f"{DIRECTORY}/{name}.aside") for name in later] == before
 
 
 def test_a_journal_keeps_what_a_run_has_written_so_far() -> None:

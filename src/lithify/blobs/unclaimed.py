@@ -1,0 +1,204 @@
+"""The directories of a node's blob stores: which belong to a store, which may go, which stay.
+
+    ROOT/NAME/          see `stores.py`
+
+At open a directory that has a store's name is one of these:
+
+1. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
+   and is finished, also if definitions from before the deletion know the store.
+2. marked `CREATING` and not defined: making a store, a copy or a restore was interrupted; nothing
+   of it was acknowledged. Removed. If it is defined, only the mark is left over.
+3. defined: it is served.
+4. empty: the last step of a removal was interrupted. Removed.
+5. **unclaimed**: left as it is and reported. Nothing of it is served and no store is created in its
+   place until somebody adopts it or moves it away.
+
+Adopting defines the store: its shape is in its manifest. Its namespace and its settings are not in
+the directory, so whoever adopts it gives them; what is not given is the node's.
+
+For `stores.py`, which holds the claim of the name; all wait for the disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.blobs.definition import StoreDefinition, check_store_name
+from lithify.blobs.errors import NotABlobStore
+from lithify.blobs.settings import Shape
+from lithify.blobs.store import KIND
+from lithify.compaction.marks import (
+    Deletion,
+    clear_mark,
+    is_creating,
+    is_empty,
+    log_id_in,
+    read_deletion,
+    remove_created,
+    remove_deleted,
+    write_deletion,
+)
+from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory, WriteFailed
+from lithify.fs.trees import remove_tree
+from lithify.log.manifest import read_manifest
+from lithify.log.names import CREATING, DELETED, MANIFEST
+from lithify.logger import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.blobs.definition import StoreDefinitions
+    from lithify.fs import FileSystem
+
+__all__ = ["StoreDirectories", "UnclaimedStore"]
+
+NAMED_MAX = 10
+"""Unclaimed stores that one line of the log names."""
+
+log = get_logger("lithify.blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedStore:
+    """A directory that may hold a store."""
+
+    name: str
+    directory: str
+    problem: str
+    """Why it cannot be adopted; empty if it can."""
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"store": self.name, "directory": self.directory, "problem": self.problem}
+
+
+class StoreDirectories:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, root: str, definitions: StoreDefinitions) -> None:
+        """Finish what was interrupted, and set aside what no definition explains."""
+        self._fs = fs
+        self._root = root
+        self._definitions = definitions
+        self.unclaimed: dict[str, UnclaimedStore] = {}
+        """What the last look at the disk has found."""
+        self._settle()
+
+    def path(self, name: str) -> str:
+        """The directory of a store."""
+        return f"{self._root}/{name}"
+
+    def check_free(self, name: str) -> None:
+        """Raise `UnclaimedDirectory` if there is data where a new store would have its own."""
+        path = self.path(name)
+        if not self._fs.exists(path):
+            return
+        if self.is_deleted(name):
+            remove_deleted(self._fs, path)
+        elif is_creating(self._fs, path):
+            remove_created(self._fs, path)
+        elif is_empty(self._fs, path):
+            remove_tree(self._fs, path)
+        else:
+            raise UnclaimedDirectory(f"blob store {name}", path, f"lithify blobs adopt {name}")
+
+    def is_deleted(self, name: str) -> bool:
+        """Is a store marked as deleted?"""
+        found = read_deletion(self._fs, self.path(name))
+        return (
+            found is not None
+            and found.name == name
+            and found.covers("", log_id_in(self._fs, self.path(name)))
+        )
+
+    def mark_deleted(self, name: str, now_ms: int) -> None:
+        """Decide, durably, that a store is deleted."""
+        path = self.path(name)
+        if self._fs.exists(path):
+            logs = {"": log_id_in(self._fs, path)}
+            write_deletion(self._fs, path, Deletion(name, now_ms, logs))
+
+    def unmark(self, name: str) -> None:
+        """Take the decision back; its definition is still there."""
+        clear_mark(self._fs, self.path(name), DELETED)
+
+    def remove_deleted(self, name: str) -> None:
+        """Remove a store that is marked as deleted, its mark last."""
+        remove_deleted(self._fs, self.path(name))
+
+    def created(self, name: str) -> None:
+        """A store is defined: what is in its directory counts from now on."""
+        if is_creating(self._fs, self.path(name)):
+            clear_mark(self._fs, self.path(name), CREATING)
+
+    def definition(
+        self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int
+    ) -> StoreDefinition:
+        """What an unclaimed directory is as a store; raises if it is none."""
+        shape = self._shape(name)
+        return StoreDefinition(
+            namespace, shape.capacity_bytes, shape.segment_bytes, now_ms, dict(settings)
+        )
+
+    def look(self) -> dict[str, UnclaimedStore]:
+        """Find unclaimed stores again."""
+        known = self._definitions.stores()
+        self.unclaimed = {
+            name: UnclaimedStore(name, self.path(name), self._problem(name))
+            for name in self._names()
+            if name not in known
+            and not self.is_deleted(name)
+            and not is_creating(self._fs, self.path(name))
+            and not is_empty(self._fs, self.path(name))
+        }
+        return self.unclaimed
+
+    def _problem(self, name: str) -> str:
+        try:
+            self._shape(name)
+        except (LithifyError, OSError, ValueError, KeyError, TypeError) as error:
+            return str(error)
+        return ""
+
+    def _shape(self, name: str) -> Shape:
+        path = self.path(name)
+        if self._fs.exists(f"{path}/{MANIFEST}"):
+            manifest = read_manifest(self._fs, path)
+            shape = Shape.from_state(manifest.state) if manifest.kind == KIND else None
+            if shape is not None:
+                return shape
+        raise NotABlobStore(f"{path} holds no blob store, or one half created")
+
+    def _names(self) -> Iterator[str]:
+        for name in self._fs.list(self._root) if self._fs.exists(self._root) else ():
+            with suppress(InvalidInput):
+                # What has another name is not ours, and left alone.
+                check_store_name(name)
+                if self._fs.stat(self.path(name)).is_dir:
+                    yield name
+
+    def _settle(self) -> None:
+        for name in list(self._names()):
+            known = name in self._definitions.stores()
+            path = self.path(name)
+            if self.is_deleted(name):
+                if known:
+                    self._definitions.remove_store(name)
+                remove_deleted(self._fs, path)
+            elif is_creating(self._fs, path):
+                if known:
+                    clear_mark(self._fs, path, CREATING)
+                else:
+                    remove_created(self._fs, path)
+            elif not known and is_empty(self._fs, path):
+                with suppress(WriteFailed):
+                    remove_tree(self._fs, path)
+        if self.look():
+            log.warning(
+                "directories of blob stores that no definition explains are set aside and not "
+                "served: see 'lithify blobs list --unclaimed' and 'lithify blobs adopt'",
+                stores=len(self.unclaimed),
+                first=", ".join(list(self.unclaimed)[:NAMED_MAX]),
+            )

@@ -1,0 +1,129 @@
+"""`lithify backup` and `lithify restore`: a data directory saved and put back.
+
+    lithify backup DIR [--data DATA | --url URL] [--previous BACKUP]
+    lithify restore BACKUP --data DATA [--topic TOPIC | --store STORE]
+    lithify restore BACKUP --check
+
+A backup reads the files of the data directory, whether a node serves it or not: the command runs on
+the node's machine, as a user that may read its files and write its pins. With `--url` the node says
+where its data is; nothing is written by the node, and only where this user may write.
+
+See `node/backup.py` and `node/restore.py`.
+"""
+
+# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lithify.cli.admin import remote_node
+from lithify.cli.output import human_count, print_json, print_line, progress_bar
+from lithify.cli.topics import AsJson, Url  # noqa: TC001  (typer reads them at run time)
+from lithify.clock import SystemClock
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+
+__all__ = ["backup", "restore"]
+
+
+def backup(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Becomes the backup; new, or empty.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="The data directory, served or not."),
+    ] = None,
+    url: Url = None,
+    previous: Annotated[
+        str | None,
+        typer.Option(metavar="BACKUP", help="Link to the files of this one that are the same."),
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Save all topics and blob stores, also while a node serves them."""
+    from lithify.compaction.plan import human_bytes
+    from lithify.fs import LocalFileSystem
+    from lithify.node.backup import run_backup
+
+    fs, clock = LocalFileSystem(), SystemClock()
+    if data is not None and url is not None:
+        raise InvalidInput("--data and --url name two different places: give one of them")
+    place = data if data is not None else _data_of_node(fs, url)
+    with progress_bar("saving", None, clock) as progress:
+        report = run_backup(fs, place, directory, clock=clock, previous=previous, progress=progress)
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_line(
+        f"{directory}: {report.topics} topics, {report.stores} blob stores, "
+        f"{human_count(report.files)} files, {human_bytes(report.bytes)}, "
+        f"of which {human_bytes(report.copied_bytes)} copied"
+    )
+    for what, names in (
+        ("deleted meanwhile", report.left_out),
+        ("not saved, because no definition explains it", report.unclaimed),
+    ):
+        for name in names:
+            print_line(f"  {what}: {name}")
+
+
+def _data_of_node(fs: FileSystem, url: str | None) -> str:
+    """Where the node at an address has its data, which must be on this machine."""
+    from lithify.fs import read_file
+
+    node = remote_node(url)
+    said = node.call("GET", "brokers/configuration/runtime")
+    data, lock = str(said["dataDirectory"]), f"{said['dataDirectory']}/LOCK"
+    if not fs.exists(lock) or read_file(fs, lock).decode() != said["owner"]:
+        raise InvalidInput(
+            f"the node at {node.url} has its data in {data}, which is not on this machine: "
+            "run the command there"
+        )
+    return data
+
+
+def restore(
+    directory: Annotated[str, typer.Argument(metavar="BACKUP", help="Made by lithify backup.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="A data directory that no node serves."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store.")] = None,
+    check: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--check", help="Check every byte of the backup; restore nothing.")
+    ] = False,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Put a backup, or one topic or store of it, back, and verify every byte."""
+    from lithify.compaction.plan import human_bytes
+    from lithify.fs import LocalFileSystem
+    from lithify.node.restore import check_backup, run_restore
+
+    fs, clock = LocalFileSystem(), SystemClock()
+    if check == (data is not None):
+        raise InvalidInput("give --data DATA to restore, or --check to check the backup")
+    if topic is not None and store is not None:
+        raise InvalidInput("give --topic or --store, not both")
+    with progress_bar("checking" if check else "restoring", None, clock) as progress:
+        if data is None:
+            report = check_backup(fs, directory, progress)
+        else:
+            report = run_restore(
+                fs, directory, data, clock=clock, topic=topic, store=store, progress=progress
+            )
+    if as_json:
+        print_json(asdict(report))
+        return
+    done = "no damage" if data is None else f"restored to {data} and verified"
+    print_line(
+        f"{directory}: {report.topics} topics, {report.stores} blob stores, "
+        f"{human_count(report.files)} files, {human_bytes(report.bytes)}: {done}"
+    )

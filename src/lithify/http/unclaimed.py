@@ -1,0 +1,75 @@
+"""Directories of topics and blob stores that no definition explains: listed, adopted.
+
+| path                         |                                                                   |
+|------------------------------|-------------------------------------------------------------------|
+| /admin/v2/unclaimed          | GET: {"topics": […], "stores": […]}, as they are on disk now      |
+| /admin/v2/unclaimed/topics   | POST {"topic": NAME}: define it                                   |
+| /admin/v2/unclaimed/stores   | POST {"store": NAME, "namespace": …, "settings": {…}}: define it  |
+
+For superusers: a directory without a definition belongs to nobody yet.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from lithify.blobs.definition import NAMESPACE_DEFAULT
+from lithify.blobs.stores import BlobStores
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/admin/v2/unclaimed", tags=["unclaimed"])
+
+
+class AdoptTopic(BaseModel):
+    """Which topic."""
+
+    topic: str
+
+
+class AdoptStore(BaseModel):
+    """Which store, and what its directory does not say."""
+
+    store: str
+    namespace: str = NAMESPACE_DEFAULT
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def _stores(request: Request) -> BlobStores | None:
+    blobs = request.app.state.blobs
+    return None if blobs is None else blobs.stores
+
+
+@router.get("")
+async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
+    """All of them."""
+    topics = await asyncio.to_thread(broker.topics.unclaimed)
+    stores = _stores(request)
+    found = [] if stores is None else await asyncio.to_thread(stores.unclaimed)
+    return {"topics": [each.row() for each in topics], "stores": [each.row() for each in found]}
+
+
+@router.post("/topics", status_code=204)
+async def adopt_topic(wanted: AdoptTopic, broker: BrokerHere) -> Response:
+    """Define a topic from its directories."""
+    await asyncio.to_thread(broker.topics.adopt, wanted.topic)
+    return Response(status_code=204)
+
+
+@router.post("/stores", status_code=204)
+async def adopt_store(wanted: AdoptStore, request: Request) -> Response:
+    """Define a store from its directory."""
+    stores = _stores(request)
+    if stores is None:
+        raise Refused(HTTPStatus.NOT_FOUND, "this node has no blob stores")
+
+    def adopt() -> None:
+        stores.adopt(wanted.store, namespace=wanted.namespace, settings=wanted.settings)
+
+    await asyncio.to_thread(adopt)
+    return Response(status_code=204)

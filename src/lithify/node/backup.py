@@ -1,0 +1,416 @@
+"""A backup of a data directory, whether a node serves it or not.
+
+    run_backup(fs, "/var/lib/lithify", "/backup/monday", clock=clock)
+    run_backup(fs, "/var/lib/lithify", "/backup/tuesday", clock=clock, previous="/backup/monday")
+
+The files are read where they are, by a process that may read them; a node that serves them is not
+asked, and goes on. The result has everything that was acknowledged before the backup began and was
+not deleted since.
+
+1. Lock `UNFINISHED` in the target, which must be empty or hold an unfinished backup: what is left
+   of that is removed.
+2. Read the definitions.
+3. Each topic. Its cursors come first and its log after them: a cursor must never be ahead of the
+   log, or messages produced after a restore would count as acknowledged. Its schemas come last:
+   every message in the copy finds its schema.
+4. Each log, by one generation (`log/readonly.py` pins it): sealed segments, dead sets and key
+   indexes are hard links, or copies on another file system; the active segment is copied up to its
+   last good frame and checked; a manifest that names exactly these is written.
+5. Each blob store likewise, but its segments are always copied: erasing writes over sealed ones.
+   What `ERASE` says is being written over is finished in the copy, then the copy is checked; one
+   that caught a frame half written is made again.
+6. A topic or store that was deleted meanwhile is left out, and out of the definitions.
+7. Write the definitions, sync all, write `BACKUP`, remove `UNFINISHED`.
+
+Incremental: a file that the backup `previous` has with the same bytes is a link to that one where
+it would be a copy, and a link to the same file is not read again.
+
+Before files are linked the log's directory is synced: a power cut that brought an older manifest
+back would make a sealed segment the active one again, which is written to.
+
+A kill at any time leaves `UNFINISHED` and no `BACKUP`. Called by the command `lithify backup`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lithify.blobs.erase_journal import load_erase
+from lithify.compaction.lines import encode_line
+from lithify.errors import (
+    Corrupt,
+    DamagedFrame,
+    InvalidInput,
+    LithifyError,
+    LogLocked,
+    MissingFile,
+    WriteFailed,
+)
+from lithify.fs import write_atomic
+from lithify.fs.trees import remove_tree
+from lithify.log.erasing import erase
+from lithify.log.manifest import Manifest, read_manifest, write_manifest
+from lithify.log.names import HISTORY, MANIFEST, REPLICATION, key_index_name
+from lithify.log.readonly import pinned_manifest
+from lithify.log.recovery import read_tail
+from lithify.log.verify import verify_log
+from lithify.node.backup_files import (
+    BACKUP,
+    UNFINISHED,
+    BackupExists,
+    BackupList,
+    CopiedFile,
+    checksum_file,
+    copy_file,
+    read_list,
+    write_list,
+)
+from lithify.topics.definitions import Definitions, DefinitionsFile, TopicDefinition
+from lithify.topics.names import TopicName
+from lithify.topics.unclaimed import scan_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+
+__all__ = ["BackupReport", "run_backup"]
+
+TRIES = 20
+"""For a log that is deleted and made again, or written over, while it is copied."""
+_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a backup has."""
+
+    directory: str
+    topics: int
+    stores: int
+    files: int
+    bytes: int
+    copied_bytes: int
+    """Written; the rest are links."""
+    left_out: tuple[str, ...]
+    """Topics and stores that were deleted meanwhile."""
+    unclaimed: tuple[str, ...]
+    """Topics and stores that have directories and no definition: not in the backup."""
+
+
+def run_backup(
+    fs: FileSystem,
+    data: str,
+    target: str,
+    *,
+    clock: Clock,
+    previous: str | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> BackupReport:
+    """Make a backup; `progress` is called with bytes as they are read."""
+    if not fs.exists(f"{data}/LOCK"):
+        raise InvalidInput(f"{data} is not a data directory")
+    known = BackupList(0, 0, "")
+    if previous is not None:
+        known = read_list(fs, previous)
+    try:
+        fs.mkdir(target)
+        _check_target(fs, target)
+        lock = fs.lock(f"{target}/{UNFINISHED}", f"pid {os.getpid()}")
+        if lock is None:
+            raise LogLocked(target, "another backup")
+        try:
+            fs.sync_dir(target)
+            _clear(fs, target)
+            backup = _Backup(fs, data, target, clock, previous or "", known, progress)
+            report = backup.run()
+            fs.remove(f"{target}/{UNFINISHED}")
+            fs.sync_dir(target)
+            return report
+        finally:
+            lock.release()
+    except OSError as error:
+        raise WriteFailed(target, error) from error
+
+
+def _check_target(fs: FileSystem, target: str) -> None:
+    names = fs.list(target)
+    if BACKUP in names:
+        raise BackupExists(f"{target} is a backup already: each needs a directory of its own")
+    if names and UNFINISHED not in names:
+        raise BackupExists(f"{target} is not empty, and no unfinished backup: it has {names[0]}")
+
+
+def _clear(fs: FileSystem, target: str) -> None:
+    """Remove what an unfinished backup left, which is known by its mark."""
+    for name in fs.list(target):
+        if name == UNFINISHED:
+            continue
+        if fs.stat(f"{target}/{name}").is_dir:
+            remove_tree(fs, f"{target}/{name}")
+        else:
+            fs.remove(f"{target}/{name}")
+
+
+class _Changed(LithifyError):
+    """What is copied was replaced meanwhile."""
+
+
+@dataclass(slots=True)
+class _Backup:
+    fs: FileSystem
+    data: str
+    target: str
+    clock: Clock
+    previous: str
+    known: BackupList
+    progress: Callable[[int], None]
+    files: dict[str, CopiedFile] = field(default_factory=dict)
+    copied_bytes: int = 0
+
+    def run(self) -> BackupReport:
+        began_ms = self.clock.now_ms()
+        read = DefinitionsFile(self.fs, f"{self.data}/definitions")
+        definitions, left_out = read.current, []
+        if not read.found and self._unclaimed(definitions):
+            raise InvalidInput(
+                f"{self.data} has data, but its file definitions is missing: adopt the data first"
+            )
+        for text, topic in sorted(definitions.topics.items()):
+            name = TopicName.parse(text)
+            if not self._again(partial(self._topic, name, topic), _paths(name, topic)):
+                definitions = definitions.without_topic(name)
+                left_out.append(text)
+        for store in sorted(definitions.stores):
+            path = f"blobs/{store}"
+            if not self._again(partial(self._log, path, links=False), [path]):
+                definitions = definitions.without_store(store)
+                left_out.append(store)
+        self._write("definitions", encode_line(definitions.to_json()))
+        self.fs.sync_dir(self.target)
+        found = BackupList(began_ms, self.clock.now_ms(), os.path.abspath(self.data), self.files)
+        write_list(self.fs, self.target, found)
+        return BackupReport(
+            self.target,
+            len(definitions.topics),
+            len(definitions.stores),
+            len(self.files),
+            found.bytes,
+            self.copied_bytes,
+            tuple(left_out),
+            self._unclaimed(definitions),
+        )
+
+    def _unclaimed(self, definitions: Definitions) -> tuple[str, ...]:
+        topics, blobs = f"{self.data}/topics", f"{self.data}/blobs"
+        found = [str(name) for name in scan_topics(self.fs, topics, definitions).unclaimed]
+        stores = self.fs.list(blobs) if self.fs.exists(blobs) else []
+        return (*found, *(name for name in stores if name not in definitions.stores))
+
+    def _again(self, work: Callable[[], None], paths: list[str]) -> bool:
+        """Do it until nothing was replaced meanwhile; False if what is copied was deleted."""
+        problem: Exception
+        for _ in range(TRIES):
+            ids = [self._log_id(path) for path in paths]
+            try:
+                work()
+                if ids == [self._log_id(path) for path in paths]:
+                    return True
+                problem = _Changed(f"{self.data}/{paths[0]} changes all the time")
+            except (FileNotFoundError, NotADirectoryError, Corrupt, InvalidInput) as error:
+                problem = error
+            for path in paths:
+                # What was copied is of no use, whatever comes next.
+                self._discard(path)
+            if not self._is_defined(paths[0]):
+                return False
+            is_damage = isinstance(problem, Corrupt) and not isinstance(problem, MissingFile)
+            if is_damage and ids == [self._log_id(path) for path in paths]:
+                break
+        raise problem
+
+    def _log_id(self, path: str) -> str:
+        """Of the log in a topic's or store's directory; empty if there is none."""
+        for place in (f"{self.data}/{path}/log", f"{self.data}/{path}"):
+            if self.fs.exists(f"{place}/{MANIFEST}"):
+                try:
+                    return read_manifest(self.fs, place).log_id.hex()
+                except FileNotFoundError:
+                    return ""
+        return ""
+
+    def _is_defined(self, path: str) -> bool:
+        definitions: Definitions = DefinitionsFile(self.fs, f"{self.data}/definitions").current
+        kind, _, name = path.partition("/")
+        if kind == "blobs":
+            return name in definitions.stores
+        return str(TopicName.from_path(name)) in definitions.topics
+
+    def _discard(self, path: str) -> None:
+        remove_tree(self.fs, f"{self.target}/{path}")
+        for each in [each for each in self.files if each.startswith(f"{path}/")]:
+            del self.files[each]
+
+    # --- topics and stores ------------------------------------------------------------------
+
+    def _topic(self, name: TopicName, topic: TopicDefinition) -> None:
+        for path in _paths(name, topic):
+            if self.fs.exists(f"{self.data}/{path}/log/{MANIFEST}"):
+                if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
+                    self._log(f"{path}/cursors")
+                self._small(f"{path}/producers")
+                self._log(f"{path}/log")
+                self._sync(path)
+        own = f"topics/{name.path}"
+        self._small(f"{own}/schemas")
+        self._sync(own)
+
+    # --- logs -------------------------------------------------------------------------------
+
+    def _log(self, path: str, *, links: bool = True) -> None:
+        """Step 4, and 5 for a log whose segments are written over."""
+        source = f"{self.data}/{path}"
+        owner, token = f"lithify backup, pid {os.getpid()}", secrets.token_hex(8)
+        pinned = pinned_manifest(self.fs, source, owner=owner, clock=self.clock, token=token)
+        with pinned as manifest:
+            self.fs.sync_dir(source)
+            self.fs.mkdir(f"{self.target}/{path}")
+            for name in sorted(manifest.sizes()):
+                if name == manifest.active.name:
+                    continue
+                if links:
+                    self._immutable(f"{path}/{name}")
+                    self._key_index(path, name)
+                else:
+                    self._copy(f"{path}/{name}")
+            end = self._active(path, manifest)
+            for name in (HISTORY, REPLICATION):
+                self._small(f"{path}/{name}")
+            kept = replace(manifest, retired=(), synced_bytes=end)
+            write_manifest(self.fs, f"{self.target}/{path}", kept)
+            self.files[f"{path}/{MANIFEST}"] = self._checksum(f"{path}/{MANIFEST}")
+            if not links:
+                self._finish_erase(path, manifest)
+            self.fs.sync_dir(f"{self.target}/{path}")
+
+    def _active(self, path: str, manifest: Manifest) -> int:
+        """Copy the active segment up to its last good frame; where that ends."""
+        name = f"{path}/{manifest.active.name}"
+        for _ in range(TRIES):
+            with self.fs.open_read(f"{self.data}/{name}") as file:
+                end = read_tail(file, manifest).writer.end
+            self._copy(name, end)
+            try:
+                with self.fs.open_read(f"{self.target}/{name}") as file:
+                    copied = read_tail(file, manifest)
+            except DamagedFrame:
+                copied = None
+            if copied is not None and copied.writer.end == end:
+                self._reuse(name)
+                return end
+            # A write that failed was taken back and another one put in its place.
+            self.fs.remove(f"{self.target}/{name}")
+        raise _Changed(f"{self.data}/{name} changes all the time")
+
+    def _key_index(self, path: str, name: str) -> None:
+        """A side file, and missing if nobody has needed it yet."""
+        keys = f"{path}/{key_index_name(name)}"
+        if name.endswith(".seg") and self.fs.exists(f"{self.data}/{keys}"):
+            self._immutable(keys)
+
+    def _finish_erase(self, path: str, manifest: Manifest) -> None:
+        """Step 5: no frame of the copy is half written over."""
+        source, directory = f"{self.data}/{path}", f"{self.target}/{path}"
+        sealed = manifest.sizes().keys() - {manifest.active.name}
+        for left in reversed(range(TRIES)):
+            frames = load_erase(self.fs, source).frames
+            erase(self.fs, directory, (frame for frame in frames if frame.segment in sealed))
+            damage = verify_log(self.fs, directory).damage
+            if damage is None:
+                break
+            name = getattr(damage, "path", "").removeprefix(f"{directory}/")
+            if not left or not isinstance(damage, DamagedFrame) or name not in sealed:
+                raise damage
+            self.fs.remove(damage.path)
+            self._copy(f"{path}/{name}")
+        for name in sorted(sealed):
+            self.files[f"{path}/{name}"] = self._checksum(f"{path}/{name}")
+            self._reuse(f"{path}/{name}")
+
+    # --- files ------------------------------------------------------------------------------
+
+    def _immutable(self, path: str) -> None:
+        """Link a file that never changes; copy it to another file system."""
+        source, target = f"{self.data}/{path}", f"{self.target}/{path}"
+        try:
+            self.fs.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            self._copy(path)
+            self._reuse(path)
+            return
+        known = self.known.files.get(path)
+        if known is not None and self._is_same(target, f"{self.previous}/{path}"):
+            self.files[path] = known
+        else:
+            self.files[path] = self._checksum(path)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        if not self.fs.exists(other):
+            return False
+        mine, theirs = self.fs.stat(one), self.fs.stat(other)
+        return (mine.device, mine.inode) == (theirs.device, theirs.inode)
+
+    def _copy(self, path: str, length: int | None = None) -> None:
+        source, target = f"{self.data}/{path}", f"{self.target}/{path}"
+        if length is None:
+            length = self.fs.stat(source).size
+        self.files[path] = copy_file(self.fs, source, target, length, self.progress)
+        self.copied_bytes += length
+
+    def _small(self, path: str) -> None:
+        """Copy a file that is replaced or appended to as a whole, if there is one."""
+        if self.fs.exists(f"{self.data}/{path}"):
+            self.fs.mkdir(f"{self.target}/{path.rpartition('/')[0]}")
+            self._copy(path)
+
+    def _write(self, path: str, content: bytes) -> None:
+        write_atomic(self.fs, f"{self.target}/{path}", content)
+        self.files[path] = self._checksum(path)
+
+    def _checksum(self, path: str) -> CopiedFile:
+        return checksum_file(self.fs, f"{self.target}/{path}", self.progress)
+
+    def _reuse(self, path: str) -> None:
+        """Put a link to the file of the previous backup in the place of a copy that equals it."""
+        old, new = f"{self.previous}/{path}", f"{self.target}/{path}"
+        if self.files[path] != self.known.files.get(path) or not self.fs.exists(old):
+            return
+        if self._is_same(old, new) or self.fs.stat(old).size != self.files[path].bytes:
+            return
+        try:
+            self.fs.link(old, f"{new}.tmp")
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            return
+        self.fs.rename(f"{new}.tmp", new)
+        self.copied_bytes -= self.files[path].bytes
+
+    def _sync(self, path: str) -> None:
+        """Make the names in the directories of a topic durable."""
+        if self.fs.exists(f"{self.target}/{path}"):
+            self.fs.sync_dir(f"{self.target}/{path}")
+
+
+def _paths(name: TopicName, topic: TopicDefinition) -> list[str]:
+    """The topic's own directory, and those of its partitions."""
+    parts = [name.partition_name(number) for number in range(topic.partitions)]
+    return [f"topics/{each.path}" for each in (name, *parts)]

@@ -1,0 +1,251 @@
+"""What is in a backup, put back into a data directory that no node serves.
+
+    run_restore(fs, "/backup/monday", "/var/lib/lithify", clock=clock)
+    run_restore(fs, "/backup/monday", "/var/lib/lithify", clock=clock, topic="orders")
+
+1. Read the list `BACKUP` and the definitions in the backup.
+2. Lock the data directory. Nothing that is to be restored may be there, defined or not: a restore
+   never replaces data.
+3. Make each directory with the mark `CREATING` (`compaction/marks.py`), copy its files into it and
+   check the size and CRC of each against the list. All are copies: the backup never changes.
+4. Verify every byte of each log and store as it now stands in the data directory.
+5. Write the definitions: those of what was restored, and of its tenants and namespaces where they
+   are missing. From here on it exists.
+6. Remove the marks.
+
+A kill before step 5 leaves directories that are marked and not defined: the next open, or the next
+restore, removes them. One after it leaves marks, which the next open removes.
+
+Called by the command `lithify restore`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.blobs.unclaimed import StoreDirectories
+from lithify.blobs.verify import verify_store
+from lithify.compaction.lines import parse_lines
+from lithify.compaction.marks import begin_creation, clear_mark, remove_created
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    DamagedFile,
+    InvalidInput,
+    LithifyError,
+    LogLocked,
+    WriteFailed,
+)
+from lithify.fs import read_file
+from lithify.log.names import CREATING, LOCK, MANIFEST
+from lithify.log.verify import verify_log
+from lithify.node.backup_files import check_file, checksum_file, copy_file, read_list
+from lithify.topics.definitions import Definitions, DefinitionsFile
+from lithify.topics.directories import TopicDirectories
+from lithify.topics.names import Namespace, TopicName
+from lithify.topics.unclaimed import defines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.node.backup_files import BackupList
+
+__all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
+
+
+class NotInBackup(InvalidInput):
+    """A backup does not have what was asked for."""
+
+    exit_code = NOT_FOUND
+
+
+class AlreadyThere(InvalidInput):
+    """A topic or store that is to be restored exists."""
+
+    exit_code = CONFLICT
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What was checked, or put back and verified."""
+
+    backup: str
+    topics: int
+    stores: int
+    files: int
+    bytes: int
+
+
+def check_backup(
+    fs: FileSystem, backup: str, progress: Callable[[int], None] = lambda _: None
+) -> RestoreReport:
+    """Check every byte of a backup against its list; raises `DamagedFile` with the file."""
+    files = read_list(fs, backup)
+    definitions = _definitions_in(fs, backup, files)
+    for path, expected in sorted(files.files.items()):
+        check_file(checksum_file(fs, f"{backup}/{path}", progress), expected, f"{backup}/{path}")
+    topics, stores = len(definitions.topics), len(definitions.stores)
+    return RestoreReport(backup, topics, stores, len(files.files), files.bytes)
+
+
+def run_restore(
+    fs: FileSystem,
+    backup: str,
+    data: str,
+    *,
+    clock: Clock,
+    topic: str | None = None,
+    store: str | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> RestoreReport:
+    """Restore everything, or one topic, or one store; `progress` is called with bytes."""
+    files = read_list(fs, backup)
+    wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
+    try:
+        fs.mkdir(data)
+        lock = fs.lock(f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
+        if lock is None:
+            raise LogLocked(data, read_file(fs, f"{data}/{LOCK}").decode() or "unknown")
+        try:
+            restore = _Restore(fs, backup, data, clock, files, wanted, progress)
+            return restore.run(whole=topic is None and store is None)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise WriteFailed(data, error) from error
+
+
+def _definitions_in(fs: FileSystem, backup: str, files: BackupList) -> Definitions:
+    path = f"{backup}/definitions"
+    check_file(checksum_file(fs, path), files.files["definitions"], path)
+    lines, _ = parse_lines(read_file(fs, path), path)
+    return Definitions.from_json(lines[0][1], path)
+
+
+def _wanted(found: Definitions, backup: str, topic: str | None, store: str | None) -> Definitions:
+    """The part of a backup's definitions that is to be restored."""
+    if topic is None and store is None:
+        return found
+    topics, stores = {}, {}
+    if topic is not None:
+        name = str(TopicName.parse(topic))
+        if name not in found.topics:
+            raise NotInBackup(f"{backup} has no topic {name}")
+        topics = {name: found.topics[name]}
+    if store is not None:
+        if store not in found.stores:
+            raise NotInBackup(f"{backup} has no blob store {store}")
+        stores = {store: found.stores[store]}
+    return Definitions(found.tenants, found.namespaces, topics, stores)
+
+
+@dataclass(slots=True)
+class _Restore:
+    fs: FileSystem
+    backup: str
+    data: str
+    clock: Clock
+    files: BackupList
+    wanted: Definitions
+    progress: Callable[[int], None]
+    made: list[str] = field(default_factory=list)
+    """Directories with the mark, below the data directory."""
+    count: int = 0
+    bytes: int = 0
+
+    def run(self, *, whole: bool) -> RestoreReport:
+        definitions = DefinitionsFile(self.fs, f"{self.data}/definitions")
+        paths = self._check_free(definitions)
+        try:
+            for path in paths:
+                self._copy(path)
+            self._verify()
+            found = definitions.found
+            definitions.change(lambda d: self._merged(d if found else None, whole=whole))
+        except BaseException:
+            for path in self.made:
+                with suppress(LithifyError, OSError):
+                    remove_created(self.fs, f"{self.data}/{path}")
+            raise
+        for path in self.made:
+            clear_mark(self.fs, f"{self.data}/{path}", CREATING)
+        topics, stores = len(self.wanted.topics), len(self.wanted.stores)
+        return RestoreReport(self.backup, topics, stores, self.count, self.bytes)
+
+    def _check_free(self, definitions: DefinitionsFile) -> list[str]:
+        """Step 2; the directories that are to be made."""
+        topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions)
+        stores = StoreDirectories(self.fs, f"{self.data}/blobs", definitions)
+        paths = []
+        for text, topic in self.wanted.topics.items():
+            name = TopicName.parse(text)
+            for part in (name, *map(name.partition_name, range(topic.partitions))):
+                if defines(definitions.current, part):
+                    raise AlreadyThere(f"topic {part} exists in {self.data}: delete it first")
+                topics.check_free(part)
+                paths.append(f"topics/{part.path}")
+        for store in self.wanted.stores:
+            if store in definitions.stores():
+                raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+            stores.check_free(store)
+            paths.append(f"blobs/{store}")
+        return [path for path in paths if path in self.files.by_directory]
+
+    def _copy(self, path: str) -> None:
+        """Step 3."""
+        self.made.append(path)
+        begin_creation(self.fs, f"{self.data}/{path}")
+        directories = {path}
+        for each, expected in sorted(self.files.by_directory[path].items()):
+            directory = each.rpartition("/")[0]
+            if directory not in directories:
+                self.fs.mkdir(f"{self.data}/{directory}")
+                directories.add(directory)
+            source = f"{self.backup}/{each}"
+            copied = copy_file(self.fs, source, f"{self.data}/{each}", progress=self.progress)
+            check_file(copied, expected, source)
+            self.count += 1
+            self.bytes += copied.bytes
+        for directory in directories:
+            self.fs.sync_dir(f"{self.data}/{directory}")
+
+    def _verify(self) -> None:
+        """Step 4."""
+        for path in self.made:
+            directory = f"{self.data}/{path}"
+            if path.startswith("blobs/"):
+                report = verify_store(self.fs, directory, self.clock, progress=self.progress)
+                if not report.ok:
+                    problem = report.problems[0]
+                    raise DamagedFile(directory, 0, f"{problem.where}: {problem.what}")
+                continue
+            for log in ("log", "cursors"):
+                if self.fs.exists(f"{directory}/{log}/{MANIFEST}"):
+                    damage = verify_log(self.fs, f"{directory}/{log}", self.progress).damage
+                    if damage is not None:
+                        raise damage
+
+    def _merged(self, known: Definitions | None, *, whole: bool) -> Definitions:
+        """Step 5; a data directory without definitions takes all namespaces of the backup."""
+        wanted = self.wanted
+        known = known or Definitions(wanted.tenants, wanted.namespaces)
+        spaces = list(wanted.namespaces) if whole else []
+        spaces += [str(TopicName.parse(name).namespace) for name in wanted.topics]
+        spaces += [row["namespace"] for row in wanted.stores.values()]
+        tenants = list(wanted.tenants) if whole else []
+        for tenant in (*tenants, *(Namespace.parse(each).tenant for each in spaces)):
+            if tenant not in known.tenants:
+                known = known.with_tenant(tenant, wanted.tenants.get(tenant, {}))
+        for space in spaces:
+            if space not in known.namespaces:
+                known = known.with_namespace(Namespace.parse(space), wanted.namespaces[space])
+        for name, topic in wanted.topics.items():
+            known = known.with_topic(TopicName.parse(name), topic)
+        for store, row in wanted.stores.items():
+            known = known.with_store(store, row)
+        return known
