@@ -19,6 +19,7 @@ __all__ = [
     "RunPhase",
     "RunRecovered",
     "SegmentSealed",
+    "SideFileSetAside",
     "TailCut",
     "WriteRefused",
     "ignore_events",
@@ -101,6 +102,21 @@ class WriteRefused(Event):
 
     def __str__(self) -> str:
         return f"{self.log}: {self.path}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFileSetAside(Event):
+    """A side file cannot be used and is written again; its bytes are kept as `kept_as`."""
+
+    path: str
+    kept_as: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log}: side file {self.path} cannot be used and is written again, "
+            f"{f'kept as {self.kept_as}' if self.kept_as else 'not kept'}: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

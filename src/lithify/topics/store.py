@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
 from lithify.errors import InvalidInput, LogLocked
-from lithify.fs import read_file
+from lithify.fs import lock_owner
 from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
 from lithify.settings import LogSettings
@@ -94,7 +94,7 @@ class Topics:
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
         if lock is None:
-            raise LogLocked(directory, read_file(fs, f"{directory}/LOCK").decode() or "unknown")
+            raise LogLocked(directory, lock_owner(fs, f"{directory}/LOCK"))
         self._lock = lock
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
