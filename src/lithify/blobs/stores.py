@@ -18,7 +18,7 @@ Any thread may call. A store is opened once; who comes second waits for it, and 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,12 @@ from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
 from lithify.blobs.store import BlobStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError, OpenFailed
 from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lithify.blobs.copying import CopyReport
     from lithify.blobs.definition import StoreDefinitions
@@ -102,25 +102,27 @@ class BlobStores:
         )
         applied = with_settings(self.settings, definition.settings)
         shape = definition.shape
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} exists already")
             # A deletion that failed may have left files.
             remove_tree(self._fs, self._path(name))
-            store = BlobStore.create(
-                self._fs,
-                self._path(name),
-                capacity_bytes=capacity_bytes,
-                segment_bytes=segment_bytes,
-                settings=applied,
-                clock=self.clock,
-                events=self._events,
-            )
+            store = None
             try:
+                store = BlobStore.create(
+                    self._fs,
+                    self._path(name),
+                    capacity_bytes=capacity_bytes,
+                    segment_bytes=segment_bytes,
+                    settings=applied,
+                    clock=self.clock,
+                    events=self._events,
+                )
                 # A crash before this leaves a directory that nobody defines.
                 self._definitions.add_store(name, definition.row())
             except BaseException:
-                store.abandon()
+                if store is not None:
+                    store.abandon()
                 with suppress(LithifyError):
                     remove_tree(self._fs, self._path(name))
                 raise
@@ -193,7 +195,7 @@ class BlobStores:
         store = self._open.get(name)
         if store is not None:
             return store
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
             store = self._open.get(name)
             if store is None:
@@ -245,3 +247,11 @@ class BlobStores:
                 continue
             if name not in self._definitions.stores() and self._fs.stat(path).is_dir:
                 remove_tree(self._fs, path)
+
+
+@contextmanager
+def _typed_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpenFailed(f"blob store {name}", error) from error

@@ -5,6 +5,7 @@ from lithify.fs.base import File, FileLock, FileStat, FileSystem
 from lithify.fs.faulty import Fault, FaultyFileSystem, PowerCut
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
+from lithify.fs.probe import why_not_writable
 
 __all__ = [
     "Fault",
@@ -18,5 +19,6 @@ __all__ = [
     "PowerCut",
     "lock_owner",
     "read_file",
+    "why_not_writable",
     "write_atomic",
 ]

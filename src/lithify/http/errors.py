@@ -26,7 +26,7 @@ from lithify.blobs.errors import (
     BlobTooLarge,
     RangeNotSatisfiable,
 )
-from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused, WriteFailed
+from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused
 from lithify.logger import get_logger
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
@@ -78,6 +78,15 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
 
+_STATUS_BY_ERRNO = {
+    errno.ENOSPC: HTTPStatus.INSUFFICIENT_STORAGE,
+    errno.EDQUOT: HTTPStatus.INSUFFICIENT_STORAGE,
+    errno.EROFS: HTTPStatus.SERVICE_UNAVAILABLE,
+    errno.EMFILE: HTTPStatus.SERVICE_UNAVAILABLE,
+    errno.ENFILE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""Of an error whose `cause` is one of the operating system."""
+
 _BLOBS = "/blobs/"
 
 
@@ -85,8 +94,9 @@ def status_of(error: LithifyError) -> HTTPStatus:
     """The first that fits; what is not the caller's fault is ours."""
     if isinstance(error, Refused):
         return error.status
-    if isinstance(error, WriteFailed) and error.cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HTTPStatus.INSUFFICIENT_STORAGE
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, OSError):
+        return _STATUS_BY_ERRNO.get(cause.errno or 0, HTTPStatus.INTERNAL_SERVER_ERROR)
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status

@@ -18,6 +18,7 @@ from lithify.errors import LithifyError
 from lithify.logger import get_logger
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
+from lithify.pulsar.write_retries import WriteRetries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._alarms: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
         self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
+        self._write_retries = WriteRetries(topics.why_not_writable)
         self._news: dict[TopicName, asyncio.Future[None]] = {}
         self.ending = False
         """The node is about to stop: whoever follows a topic has to go."""
@@ -142,6 +144,10 @@ class Broker:
             log.exception("an answer failed", topic=str(topic.name))
 
     # --- what waits for the disk ------------------------------------------------------------
+
+    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
+        """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
+        self._write_retries.wait(topic, reason, then)
 
     def is_working(self, on: Topic | TopicName) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
@@ -252,6 +258,7 @@ class Broker:
     def end(self) -> None:
         """The node stops: those who follow a topic have seen all they will."""
         self.ending = True
+        self._write_retries.end()
         for name in list(self._news):
             self.tell_followers(name)
 

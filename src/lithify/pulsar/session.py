@@ -93,6 +93,9 @@ class Host(Protocol):
     def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call `then` once everything given to `when_durable` before has been called."""
 
+    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
+        """Call `then` once the file system takes writes to a topic again."""
+
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
 

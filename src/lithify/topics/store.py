@@ -14,13 +14,13 @@ opened once; who comes second waits for it, and for no other.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LogLocked
-from lithify.fs import lock_owner
+from lithify.errors import InvalidInput, LithifyError, LogLocked, OpenFailed, WriteFailed
+from lithify.fs import lock_owner, why_not_writable
 from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
 from lithify.settings import LogSettings
@@ -34,7 +34,7 @@ from lithify.topics.schemas import Schemas
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from lithify.clock import Clock
     from lithify.events import EventSink
@@ -109,7 +109,8 @@ class Topics:
         """Define a topic, which must not exist, and open it."""
         name = _parsed(name)
         self._create(name, TopicDefinition(0, self._clock.now_ms()))
-        return self.get(name)
+        with self._undone(name):
+            return self.get(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
         """Define a topic with partitions, which must not exist; each is opened when it is used."""
@@ -118,7 +119,7 @@ class Topics:
         self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
 
     def _create(self, name: TopicName, topic: TopicDefinition) -> None:
-        with self._claims.of({name, *_parts(name, topic)}):
+        with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             self._define(name, topic)
@@ -129,6 +130,17 @@ class Topics:
             remove_tree(self._fs, self._path(part))
         remove_tree(self._fs, self._path(name))
         self.definitions.change(lambda d: d.with_topic(name, topic))
+
+    @contextmanager
+    def _undone(self, name: TopicName) -> Iterator[None]:
+        """If the files of a topic that was just defined cannot be made, it does not exist."""
+        try:
+            yield
+        except (OSError, OpenFailed, WriteFailed):
+            with suppress(LithifyError):
+                self.definitions.change(lambda d: d.without_topic(name))
+                remove_tree(self._fs, self._path(name))
+            raise
 
     def exists(self, name: str | TopicName) -> bool:
         """Is it defined, or a partition of one that is?"""
@@ -223,11 +235,13 @@ class Topics:
         topic = self._open.get(name)
         if topic is not None:
             return topic
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
                 self._define(name, TopicDefinition(0, self._clock.now_ms()))
+                with self._undone(name):
+                    return self._open_topic(name)
             elif self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it meanwhile.
@@ -293,6 +307,10 @@ class Topics:
             found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
         return found
 
+    def why_not_writable(self, topic: Topic) -> str:
+        """Why nothing can be written to a topic; "" if it can. Waits for the disk."""
+        return why_not_writable(self._fs, topic.log.directory)
+
     def now_ms(self) -> int:
         """The time by the node's clock."""
         return self._clock.now_ms()
@@ -343,6 +361,14 @@ class Topics:
             # Not a name of ours, so not a directory of ours: it is left alone.
             return True
         return name.path != path or self.exists(name)
+
+
+@contextmanager
+def _typed_errors(name: TopicName) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpenFailed(f"topic {name}", error) from error
 
 
 def _parsed(name: str | TopicName) -> TopicName:

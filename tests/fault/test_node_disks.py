@@ -1,0 +1,89 @@
+"""A whole node, in a process of its own, on a disk that is full, read-only or damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pulsar
+import pytest
+
+from tests.cli.nodes import Served, served
+from tests.fault.disks import filled, small_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DISK_BYTES = 8 * 2**20
+TOPIC = "persistent://public/default/orders"
+ADMIN = "/admin/v2/persistent/public/default"
+WAIT_S = 30
+
+
+@contextmanager
+def on_small_disk(tmp_path: Path, *options: str) -> Iterator[tuple[Served, Path]]:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        with served(disk / "data", *options) as node:
+            yield node, disk
+            logged = node.logged()
+        assert "Traceback" not in logged, logged
+
+
+@contextmanager
+def client_of(node: Served) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(node.pulsar, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def ask(node: Served, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """(status, answer); JSON if it is some."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {} if data is None else {"Content-Type": "application/json"}
+    request = Request(f"{node.http}{path}", data, headers, method=method)
+    try:
+        with urlopen(request, timeout=WAIT_S) as answer:
+            status, content = answer.status, answer.read().decode()
+    except HTTPError as error:
+        status, content = error.code, error.read().decode()
+    try:
+        return status, json.loads(content)
+    except ValueError:
+        return status, content
+
+
+def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None:
+    with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
+        producer = client.create_producer(TOPIC, send_timeout_millis=3000)
+        producer.send(b"before")
+        with filled(disk):
+            began_s = time.monotonic()
+            with pytest.raises(pulsar.Timeout):
+                # What fits on a last page is taken.
+                for _ in range(100):
+                    producer.send(bytes(2**16))
+            assert time.monotonic() - began_s < 20
+            with pytest.raises(pulsar.Timeout):
+                producer.send(b"while it is full")
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                producer.send(b"after")
+                break
+            except pulsar.Timeout:
+                assert time.monotonic() < deadline_s, node.logged()
+        waits = node.logged().count("producers wait until the disk takes writes")
+        assert 1 <= waits <= 3, "the client reconnects all the time"
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(10_000).data())
+        assert found[0] == b"before"
+        assert found[-1] == b"after"
