@@ -36,7 +36,9 @@ def on_small_disk(tmp_path: Path, *options: str) -> Iterator[tuple[Served, Path]
 
 @contextmanager
 def client_of(node: Served) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(node.pulsar, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    client = pulsar.Client(
+        node.pulsar, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
+    )
     try:
         yield client
     finally:
@@ -87,3 +89,34 @@ def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None
             found.append(reader.read_next(10_000).data())
         assert found[0] == b"before"
         assert found[-1] == b"after"
+
+
+def test_what_cannot_be_created_on_a_full_disk_is_refused_and_said(tmp_path: Path) -> None:
+    store = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+    with on_small_disk(tmp_path) as (node, disk):
+        assert ask(node, "GET", "/admin/v2/brokers/health") == (200, "ok")
+        assert ask(node, "PUT", f"{ADMIN}/there")[0] == 204
+        with filled(disk):
+            for method, path, body in (
+                ("PUT", f"{ADMIN}/new", None),
+                ("PUT", f"{ADMIN}/parted/partitions", 3),
+                ("PUT", "/blobs/photos", store),
+                ("PUT", "/admin/v2/namespaces/public/more", {}),
+            ):
+                status, answer = ask(node, method, path, body)
+                assert (status, "No space left" in answer["reason"]) == (507, True), (path, answer)
+            for path in ("health", "ready"):
+                said(node, path, 503, "No space left")
+        said(node, "health", 200, "ok")
+        assert ask(node, "PUT", f"{ADMIN}/new")[0] == 204, "nothing of the first try was left"
+        assert ask(node, "PUT", "/blobs/photos", store)[0] == 201
+
+
+def said(node: Served, path: str, status: int, text: str) -> None:
+    """Wait until the node says so of itself."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (answer := ask(node, "GET", f"/admin/v2/brokers/{path}"))[0] != status or text not in str(
+        answer[1]
+    ):
+        assert time.monotonic() < deadline_s, answer
+        time.sleep(0.1)

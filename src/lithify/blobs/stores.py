@@ -34,6 +34,8 @@ from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
 from lithify.blobs.store import BlobStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
+from lithify.compaction.reserve import NO_RESERVE
+from lithify.damage import Damage
 from lithify.errors import InvalidInput, LithifyError, OpenFailed
 from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from lithify.blobs.settings import BlobSettings
     from lithify.blobs.verify import VerifyReport
     from lithify.clock import Clock
+    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
 
@@ -77,7 +80,10 @@ class BlobStores:
         self._events = events
         self._open: dict[str, BlobStore] = {}
         self._claims = Claims[str]()
-        self.compactions = BlobCompactions(self.opened, clock)
+        self.damage = Damage()
+        """Of files of stores, as far as it was found since the start."""
+        self.reserve: NoReserve = NO_RESERVE
+        self.compactions = BlobCompactions(self.opened, clock, self.damage)
         self.settings = settings
         """How stores behave that do not say otherwise."""
         self.token = ""
@@ -126,7 +132,7 @@ class BlobStores:
                 with suppress(LithifyError):
                     remove_tree(self._fs, self._path(name))
                 raise
-            self._open[name] = store
+            self._open[name] = self._ready(store)
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
@@ -199,14 +205,19 @@ class BlobStores:
             definition = self.definition(name)
             store = self._open.get(name)
             if store is None:
-                store = self._open[name] = BlobStore.open(
+                opened = BlobStore.open(
                     self._fs,
                     self._path(name),
                     settings=with_settings(self.settings, definition.settings),
                     clock=self.clock,
                     events=self._events,
                 )
+                store = self._open[name] = self._ready(opened)
             return store
+
+    def _ready(self, store: BlobStore) -> BlobStore:
+        store.compaction.reserve = self.reserve
+        return store
 
     def opened_store(self, name: str) -> BlobStore | None:
         """The store if it is open, whatever is done to others."""
@@ -215,6 +226,10 @@ class BlobStores:
     def opened(self) -> dict[str, BlobStore]:
         """Those that are open now."""
         return dict(self._open)
+
+    def damage_found(self) -> tuple[str, ...]:
+        """What is wrong with files that were read since the start. Waits for the disk."""
+        return tuple(self.damage.reasons(self._fs.exists))
 
     def now_ms(self) -> int:
         """The time by the node's clock."""

@@ -124,6 +124,7 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
         # Where no tool of Pulsar expects another one.
         in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
         status = HTTPStatus.BAD_REQUEST if in_blobs else status
+    request.app.state.broker.topics.damage.note(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
     answer = _reason(status, str(error))

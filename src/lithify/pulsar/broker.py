@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.clock import SystemClock
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
@@ -216,6 +216,9 @@ class Broker:
                 for delivery in deliveries:
                     consuming, consumer_id = self._consumers[delivery.consumer]
                     consuming.deliver(consumer_id, delivery)
+            except LithifyError as error:
+                self._cannot_read(topic, subscription, error)
+                continue
             except Exception:
                 # One that cannot be read must not keep the other subscriptions waiting.
                 log.exception(
@@ -223,9 +226,28 @@ class Broker:
                 )
                 continue
             if deliveries:
+                subscription.read_failure = None
                 self.dispatch(topic, subscription)
             elif subscription.due_ms is not None and subscription.consumers:
                 self._wake_at(subscription.due_ms, topic, subscription)
+
+    def _cannot_read(self, topic: Topic, subscription: Subscription, error: LithifyError) -> None:
+        """An entry is damaged: send the consumers away, and refuse them with the reason.
+
+        Their clients subscribe again, are told why not (`Topic.check_readable`), and wait longer
+        each time; statistics and health show the reason. The log has it once.
+        """
+        if not isinstance(error, LogClosed):
+            self.topics.damage.note(error)
+            if topic.cannot_read(subscription, error):
+                log.error(
+                    "a subscription cannot be read on",
+                    topic=str(topic.name),
+                    subscription=subscription.name,
+                    reason=str(error),
+                )
+        for consumer in list(subscription.consumers):
+            self.consumer_put_out(consumer)
 
     def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
         """Dispatch again at a time; the earliest one that was asked for."""

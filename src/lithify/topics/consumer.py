@@ -13,13 +13,21 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LithifyError
 from lithify.topics.client import NOBODY, Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["UNACKED_MESSAGES_MAX", "Consumer", "ConsumerRefused", "Held", "SubscriptionType"]
+__all__ = [
+    "UNACKED_MESSAGES_MAX",
+    "CannotRead",
+    "Consumer",
+    "ConsumerRefused",
+    "Held",
+    "ReadFailure",
+    "SubscriptionType",
+]
 
 UNACKED_MESSAGES_MAX = 50_000
 """That a consumer of a shared or key_shared subscription may hold."""
@@ -41,6 +49,19 @@ class SubscriptionType(IntEnum):
 
 class ConsumerRefused(InvalidInput):
     """A consumer cannot join; the text says why."""
+
+
+class CannotRead(LithifyError):
+    """The next entry of a subscription is damaged; the text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailure:
+    """An entry that a subscription has to deliver cannot be read."""
+
+    reason: str
+    at_s: float
+    """By the clock that only grows."""
 
 
 @dataclass(slots=True)

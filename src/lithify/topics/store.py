@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
+from lithify.compaction.reserve import NO_RESERVE
+from lithify.damage import Damage
 from lithify.errors import InvalidInput, LithifyError, LogLocked, OpenFailed, WriteFailed
 from lithify.fs import lock_owner, why_not_writable
 from lithify.fs.trees import remove_tree
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from lithify.clock import Clock
+    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.topics.definitions import Definitions
@@ -89,7 +92,10 @@ class Topics:
         self.settings = settings
         self.owner = owner
         """What stands in the lock of the data directory."""
-        self.compactions = Compactions(self.opened, clock)
+        self.damage = Damage()
+        """Of files of topics, as far as it was found since the start."""
+        self.reserve: NoReserve = NO_RESERVE
+        self.compactions = Compactions(self.opened, clock, self.damage)
         self._new_service = service_factory(settings.compaction_service)
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
@@ -259,6 +265,7 @@ class Topics:
             compaction_settings=lambda: self.compaction_settings(name),
             new_service=self._new_service,
         )
+        topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
         topic.terminated = is_terminated(self.definitions.current, name)
@@ -307,9 +314,14 @@ class Topics:
             found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
         return found
 
-    def why_not_writable(self, topic: Topic) -> str:
-        """Why nothing can be written to a topic; "" if it can. Waits for the disk."""
-        return why_not_writable(self._fs, topic.log.directory)
+    def why_not_writable(self, topic: Topic | None = None) -> str:
+        """Why nothing can be written to a topic, or at all; "" if it can. Waits for the disk."""
+        directory = self.directory if topic is None else topic.log.directory
+        return self.reserve.keep() or why_not_writable(self._fs, directory)
+
+    def damage_found(self) -> tuple[str, ...]:
+        """What is wrong with files that were read since the start. Waits for the disk."""
+        return tuple(self.damage.reasons(self._fs.exists))
 
     def now_ms(self) -> int:
         """The time by the node's clock."""

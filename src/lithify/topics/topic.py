@@ -22,6 +22,7 @@ from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction import TopicCompaction
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.consumer import CannotRead, ReadFailure
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Progress as JobProgress
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
+    from lithify.errors import LithifyError
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.settings import LogSettings
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
 READ_BYTES_MAX = 2**20
+
+READ_AGAIN_S = 30.0
+"""Nobody may join a subscription for so long after an entry of it could not be read."""
 
 
 class Topic(TopicLog):
@@ -277,8 +282,10 @@ class Topic(TopicLog):
             change.apply(subscription.cursor)
         self._gaps.take(subscription)
         if isinstance(change, AckedUpTo):
+            subscription.read_failure = None
             subscription.acknowledged_up_to(change.position)
         elif isinstance(change, Reset):
+            subscription.read_failure = None
             subscription.sought(change.position)
         else:
             subscription.acknowledged(getattr(change, "position", NO_POSITION))
@@ -306,6 +313,19 @@ class Topic(TopicLog):
             # All of it was acknowledged, waits or is gone: there may be more behind it.
             before = wanted
         return []
+
+    def cannot_read(self, subscription: Subscription, error: LithifyError) -> bool:
+        """Remember why a subscription cannot be read on; whether that is news."""
+        before, reason = subscription.read_failure, str(error)
+        subscription.read_failure = ReadFailure(reason, self._clock.monotonic_s())
+        return before is None or before.reason != reason
+
+    def check_readable(self, name: str) -> None:
+        """Raise `CannotRead` for a while after a subscription could not be read on."""
+        found = self.subscriptions.get(name)
+        failure = None if found is None else found.read_failure
+        if failure is not None and self._clock.monotonic_s() - failure.at_s < READ_AGAIN_S:
+            raise CannotRead(f"subscription {name} of {self.name}: {failure.reason}")
 
     # --- compaction -------------------------------------------------------------------------
 
