@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from urllib.request import Request, urlopen
 import pulsar
 import pytest
 
-from tests.cli.nodes import Served, served
+import lithify
+from tests.cli.nodes import COMMAND, Served, served
 from tests.fault.disks import filled, small_disk
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ DISK_BYTES = 8 * 2**20
 TOPIC = "persistent://public/default/orders"
 ADMIN = "/admin/v2/persistent/public/default"
 WAIT_S = 30
+EARLIEST = pulsar.InitialPosition.Earliest
 
 
 @contextmanager
@@ -67,10 +70,9 @@ def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None
         producer.send(b"before")
         with filled(disk):
             began_s = time.monotonic()
+            # What fits on a last page is taken.
             with pytest.raises(pulsar.Timeout):
-                # What fits on a last page is taken.
-                for _ in range(100):
-                    producer.send(bytes(2**16))
+                send_many(producer)
             assert time.monotonic() - began_s < 20
             with pytest.raises(pulsar.Timeout):
                 producer.send(b"while it is full")
@@ -120,3 +122,98 @@ def said(node: Served, path: str, status: int, text: str) -> None:
     ):
         assert time.monotonic() < deadline_s, answer
         time.sleep(0.1)
+
+
+def send_many(producer: pulsar.Producer) -> None:
+    for _ in range(100):
+        producer.send(bytes(2**16))
+
+
+def test_a_store_of_dead_blobs_is_compacted_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
+    settings = {
+        "capacity_bytes": 8 * 2**20,
+        "segment_bytes": 2**20,
+        "settings": {"deleted_retention_ms": 0},
+    }
+    with on_small_disk(tmp_path) as (node, disk):
+        assert ask(node, "PUT", "/blobs/photos", settings)[0] == 201
+        ids = []
+        for _ in range(40):
+            request = Request(f"{node.http}/blobs/photos", bytes(2**16), method="POST")
+            request.add_header("x-lithify-service-id", "test")
+            with urlopen(request) as answer:
+                ids.append(answer.headers["Location"].rpartition("/")[2])
+        for blob_id in ids:
+            assert ask(node, "DELETE", f"/blobs/photos/{blob_id}")[0] in (200, 202, 204)
+        with filled(disk):
+            before = used_bytes(disk / "data" / "blobs")
+            status, answer = ask(node, "POST", "/blobs/photos/compaction")
+            assert status < 300, answer
+            deadline_s = time.monotonic() + WAIT_S
+            while used_bytes(disk / "data" / "blobs") > before // 2:
+                assert time.monotonic() < deadline_s, node.logged()
+                time.sleep(0.1)
+            said(node, "ready", 200, "ok")
+            assert (disk / "data" / "RESERVE").stat().st_size == 2**20, "made again"
+
+
+def used_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def test_verify_on_a_full_disk_says_what_it_found(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        data = disk / "data"
+        with served(data) as node, client_of(node) as client:
+            client.create_producer(TOPIC).send(b"one")
+            settings = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+            assert ask(node, "PUT", "/blobs/photos", settings)[0] == 201
+            with filled(disk):
+                topic = data / "topics/public/default/orders/log"
+                for path in (topic, data / "blobs/photos"):
+                    run("log", "verify", str(path))
+                    run("log", "stat", str(path))
+        with filled(disk):
+            run("blobs", "verify", "photos", "--data", str(data))
+
+
+def run(*words: str) -> None:
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared])
+def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.ConsumerType) -> None:
+    data = tmp_path / "data"
+    with served(data) as node, client_of(node) as client:
+        producer = client.create_producer(TOPIC)
+        for number in range(10):
+            producer.send(b"message %d" % number)
+    with lithify.open(str(data)) as library:
+        library.topics.get(TOPIC).log.roll()
+    (segment,) = (data / "topics/public/default/orders/log").glob("*1.seg")
+    damage(segment, segment.read_bytes().index(b"message 5"))
+    with served(data) as node, client_of(node) as client:
+        consumer = client.subscribe(TOPIC, "reads", kind, initial_position=EARLIEST)
+        for number in range(5):
+            assert consumer.receive(10_000).data() == b"message %d" % number
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(2000)
+        said(node, "health", 503, segment.name)
+        said(node, "ready", 200, segment.name)
+        stats = ask(node, "GET", f"{ADMIN}/orders/stats")[1]["subscriptions"]["reads"]
+        assert segment.name in stats["readFailure"]
+        with pytest.raises(pulsar.NotAllowedError):
+            client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
+        other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
+        client.create_producer(TOPIC).send(b"behind it")
+        assert other.receive(10_000).data() == b"behind it", "others go on"
+        assert node.logged().count("cannot be read on") == 1
+        assert segment.name in node.logged()
+        assert "Traceback" not in node.logged()
+
+
+def damage(file: Path, at: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(b"\xff")
