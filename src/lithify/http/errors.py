@@ -32,7 +32,7 @@ from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.producers import ProducerBusy
 from lithify.topics.schemas import IncompatibleSchema
-from lithify.topics.store import TopicNotFound
+from lithify.topics.store import TooManyTopics, TopicNotFound
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -57,6 +57,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (NotAuthorized, HTTPStatus.FORBIDDEN),
     (TopicNotFound, HTTPStatus.NOT_FOUND),
     (NotDefined, HTTPStatus.NOT_FOUND),
+    (TooManyTopics, HTTPStatus.SERVICE_UNAVAILABLE),
     (AlreadyDefined, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
     (IncompatibleSchema, HTTPStatus.CONFLICT),

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.clock import SystemClock
-from lithify.errors import LithifyError, LogClosed
+from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
@@ -40,6 +40,11 @@ __all__ = ["MESSAGE_BYTES_MAX", "Broker"]
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
 """How long a reader that was put out, as by a seek, has to come back before it is forgotten."""
+
+READ_RETRY_MS = 1000
+
+IDLE_S_MIN = 1.0
+"""A topic that was used since then is not closed to make room for another one."""
 
 log = get_logger("lithify.pulsar")
 
@@ -172,6 +177,8 @@ class Broker:
         except LithifyError:
             # Who waits tries again, and fails where the error can be answered.
             pass
+        except OSError as error:
+            log.warning("work in a thread failed", on=str(on), reason=str(error))
         except Exception:
             log.exception("work in a thread failed", on=str(on))
         for then in self._working.pop(on):
@@ -194,6 +201,35 @@ class Broker:
         """Wait until no thread is at work and no answer is awaited; before topics are closed."""
         while self._answering:
             await asyncio.wait(set(self._answering))
+
+    # --- idle topics ------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """If as many topics are open as may be, begin to close some that nobody uses."""
+        topics = self.topics
+        if topics.open_max is None or topics.has_room():
+            return
+        close = self.release_idle(IDLE_S_MIN, max(1, topics.open_max // 20))
+        task = asyncio.get_running_loop().create_task(self._close(close))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def release_idle(self, idle_s: float, count: int) -> Callable[[], None]:
+        """Take topics out of use that nobody has used for so long; what is returned closes them."""
+        idle = self.topics.idle(idle_s, count)
+        unused = [
+            topic.name
+            for topic in idle
+            if topic.name not in self._news
+            and not any(topic in busy for busy in (self._answers, self._due, self._working))
+        ]
+        return self.topics.unloading(unused)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(close)
+        except LithifyError as error:
+            log.warning("an idle topic was not closed in order", reason=str(error))
 
     # --- delivery ---------------------------------------------------------------------------
 
@@ -218,6 +254,12 @@ class Broker:
                     consuming.deliver(consumer_id, delivery)
             except LithifyError as error:
                 self._cannot_read(topic, subscription, error)
+                continue
+            except OSError as error:
+                # As when no more files can be opened: it is tried again.
+                if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
+                    log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
+                self._wake_at(self._clock.now_ms() + READ_RETRY_MS, topic, subscription)
                 continue
             except Exception:
                 # One that cannot be read must not keep the other subscriptions waiting.

@@ -70,6 +70,10 @@ class Compactions:
 
         self._queue.add(Request(topic.compaction, str(topic.name), DISK, trigger, run))
 
+    def is_busy(self, topic: Topic) -> bool:
+        """Does a run of it go on or wait for its turn?"""
+        return self._queue.is_busy(topic.compaction)
+
     def status(self, topic: Topic) -> CompactionStatus:
         """That of the topic, where a run that waits for its turn counts as running."""
         if self._queue.waits(topic.compaction):

@@ -14,6 +14,7 @@ opened once; who comes second waits for it, and for no other.
 
 from __future__ import annotations
 
+import heapq
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -44,9 +45,20 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.topics.definitions import Definitions
 
-__all__ = ["PARTITIONS_MAX", "TopicNotFound", "TopicSettings", "Topics"]
+__all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
 
 PARTITIONS_MAX = 10_000
+
+
+class TooManyTopics(LithifyError):
+    """No more topics can be opened: all that are open are in use."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} topics are open and in use, which is the limit (open_topics_max, "
+            "else a tenth of the files that the process may open)"
+        )
 
 
 class TopicNotFound(InvalidInput):
@@ -89,6 +101,8 @@ class Topics:
         self._claims = Claims[TopicName]()
         """Being opened or deleted by some thread."""
         self._schemas: dict[TopicName, Schemas] = {}
+        self.open_max: int | None = None
+        """How many may be open at once; None is without limit."""
         self.settings = settings
         self.owner = owner
         """What stands in the lock of the data directory."""
@@ -142,7 +156,7 @@ class Topics:
         """If the files of a topic that was just defined cannot be made, it does not exist."""
         try:
             yield
-        except (OSError, OpenFailed, WriteFailed):
+        except (OSError, OpenFailed, TooManyTopics, WriteFailed):
             with suppress(LithifyError):
                 self.definitions.change(lambda d: d.without_topic(name))
                 remove_tree(self._fs, self._path(name))
@@ -238,9 +252,11 @@ class Topics:
     def get(self, name: str | TopicName, *, create: bool = False) -> Topic:
         """The topic, opened if need be; `create` defines one that does not exist."""
         name = _parsed(name)
-        topic = self._open.get(name)
+        topic = self.opened_topic(name)
         if topic is not None:
             return topic
+        if not self.has_room():
+            raise TooManyTopics(len(self._open))
         with self._claims.of([name]), _typed_errors(name):
             if not self.exists(name):
                 if not create:
@@ -329,7 +345,33 @@ class Topics:
 
     def opened_topic(self, name: TopicName) -> Topic | None:
         """The topic if it is open, whatever is done to others."""
-        return self._open.get(name)
+        topic = self._open.get(name)
+        if topic is not None:
+            topic.used_s = self._clock.monotonic_s()
+        return topic
+
+    # --- idle topics ------------------------------------------------------------------------
+
+    def has_room(self, count: int = 1) -> bool:
+        """May so many topics more be opened?"""
+        return self.open_max is None or len(self._open) + count <= self.open_max
+
+    def idle(self, idle_s: float, count: int) -> tuple[Topic, ...]:
+        """Open topics that nobody has used for so long, at most `count`, longest first."""
+        before_s = self._clock.monotonic_s() - idle_s
+        found = (
+            topic
+            for topic in tuple(self._open.values())
+            if topic.used_s <= before_s and not (topic.in_use or self.compactions.is_busy(topic))
+        )
+        return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
+
+    def visited(self, names: Collection[TopicName], idle_s: float) -> None:
+        """These were opened for upkeep only: they have been idle for so long already."""
+        for name in names:
+            topic = self._open.get(name)
+            if topic is not None:
+                topic.used_s -= idle_s
 
     def opened(self) -> dict[TopicName, Topic]:
         """Those that are open now."""

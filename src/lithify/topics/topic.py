@@ -83,6 +83,8 @@ class Topic(TopicLog):
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
         self.policies: Callable[[], Policies] = Policies
+        self.used_s = clock.monotonic_s()
+        """When it was last known to be in use."""
         self._gaps = Gaps(self._reading, cursors)
         self._throughput = Throughput(self, clock)
         self._upkeep = Upkeep(self, self._gaps, clock)
@@ -350,8 +352,20 @@ class Topic(TopicLog):
         """The part that waits for the disk, and only that: may be called from any thread."""
         self._upkeep.files()
 
+    @property
+    def in_use(self) -> bool:
+        """Does it have a producer, a consumer, a reader that may come back, or a run?"""
+        return bool(
+            self.producers.joined
+            or self.producers.waiting
+            or self.compaction.running
+            or any(each.consumers or not each.durable for each in self.subscriptions.values())
+        )
+
     def maintain_memory(self) -> None:
         """The part that does not."""
+        if self.in_use:
+            self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
         self._reading.forget_below(self.log.manifest.segments[0].first_position)
         if self._upkeep.is_due():
