@@ -11,28 +11,17 @@ from lithify.node.opening import DESCRIPTORS_PER_TOPIC
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AcceptErrors", "open_topics_max", "raise_limit"]
+__all__ = ["AcceptErrors", "files_max", "open_topics_max"]
 
 ACCEPT_QUIET_S = 60.0
 """That no connection can be accepted is logged so often at most."""
 
 log = get_logger("lithify.node")
 
-DESCRIPTORS_MAX = 2**20
-"""The limit is raised to this at most; some systems have none."""
 
-
-def raise_limit() -> int:
-    """Raise the limit on open files to what the system allows the process; the limit then.
-
-    The limit that a shell sets, often 1024, is for programs that use `select`.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+def files_max() -> int:
+    """How many files the process may have open; `lithify serve` has raised it as far as it can."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_topics_max(descriptors: int) -> int:

@@ -32,7 +32,7 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.node.blob_upkeep import keep_up
 from lithify.node.compacting import compacting
-from lithify.node.descriptors import AcceptErrors, open_topics_max, raise_limit
+from lithify.node.descriptors import AcceptErrors, files_max, open_topics_max
 from lithify.node.idle import release_idle
 from lithify.node.opening import open_rest
 from lithify.node.replicating import replicate
@@ -116,7 +116,7 @@ async def serve(
         version=f"Lithify {__version__}",
         access=access,
     )
-    descriptors = raise_limit()
+    descriptors = files_max()
     broker.max_message_bytes = settings.message_bytes_max
     broker.limits = settings.limits
     await _warm_up()

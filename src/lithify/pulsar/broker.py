@@ -43,9 +43,6 @@ RETURN_SECONDS_MAX = 60
 
 READ_RETRY_MS = 1000
 
-IDLE_S_MIN = 1.0
-"""A topic that was used since then is not closed to make room for another one."""
-
 log = get_logger("lithify.pulsar")
 
 _Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
@@ -209,7 +206,7 @@ class Broker:
         topics = self.topics
         if topics.open_max is None or topics.has_room():
             return
-        close = self.release_idle(IDLE_S_MIN, max(1, topics.open_max // 20))
+        close = self.release_idle(0, max(1, topics.open_max // 20))
         task = asyncio.get_running_loop().create_task(self._close(close))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)

@@ -128,6 +128,7 @@ class Topics:
     def create(self, name: str | TopicName) -> Topic:
         """Define a topic, which must not exist, and open it."""
         name = _parsed(name)
+        self._check_room()
         self._create(name, TopicDefinition(0, self._clock.now_ms()))
         with self._undone(name):
             return self.get(name)
@@ -255,12 +256,11 @@ class Topics:
         topic = self.opened_topic(name)
         if topic is not None:
             return topic
-        if not self.has_room():
-            raise TooManyTopics(len(self._open))
         with self._claims.of([name]), _typed_errors(name):
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
+                self._check_room()
                 self._define(name, TopicDefinition(0, self._clock.now_ms()))
                 with self._undone(name):
                     return self._open_topic(name)
@@ -270,6 +270,7 @@ class Topics:
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
+        self._check_room()
         topic = Topic.open(
             self._fs,
             self._path(name),
@@ -355,6 +356,10 @@ class Topics:
     def has_room(self, count: int = 1) -> bool:
         """May so many topics more be opened?"""
         return self.open_max is None or len(self._open) + count <= self.open_max
+
+    def _check_room(self) -> None:
+        if not self.has_room():
+            raise TooManyTopics(len(self._open))
 
     def idle(self, idle_s: float, count: int) -> tuple[Topic, ...]:
         """Open topics that nobody has used for so long, at most `count`, longest first."""
