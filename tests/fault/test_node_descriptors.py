@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from tests.cli.nodes import Served
-from tests.fault.test_node_disks import ADMIN, WAIT_S, ask, client_of
+from tests.fault.asking import ADMIN, WAIT_S, ask, client_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 import pulsar
@@ -15,6 +13,7 @@ import pytest
 
 import lithify
 from tests.cli.nodes import COMMAND, Served, served
+from tests.fault.asking import ADMIN, EARLIEST, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import filled, small_disk
 
 if TYPE_CHECKING:
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DISK_BYTES = 8 * 2**20
-TOPIC = "persistent://public/default/orders"
-ADMIN = "/admin/v2/persistent/public/default"
-WAIT_S = 30
-EARLIEST = pulsar.InitialPosition.Earliest
 
 
 @contextmanager
@@ -35,33 +30,6 @@ def on_small_disk(tmp_path: Path, *options: str) -> Iterator[tuple[Served, Path]
             yield node, disk
             logged = node.logged()
         assert "Traceback" not in logged, logged
-
-
-@contextmanager
-def client_of(node: Served) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        node.pulsar, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null")
-    )
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def ask(node: Served, method: str, path: str, body: object = None) -> tuple[int, Any]:
-    """(status, answer); JSON if it is some."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {} if data is None else {"Content-Type": "application/json"}
-    request = Request(f"{node.http}{path}", data, headers, method=method)
-    try:
-        with urlopen(request, timeout=WAIT_S) as answer:
-            status, content = answer.status, answer.read().decode()
-    except HTTPError as error:
-        status, content = error.code, error.read().decode()
-    try:
-        return status, json.loads(content)
-    except ValueError:
-        return status, content
 
 
 def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None:
@@ -112,16 +80,6 @@ def test_what_cannot_be_created_on_a_full_disk_is_refused_and_said(tmp_path: Pat
         said(node, "health", 200, "ok")
         assert ask(node, "PUT", f"{ADMIN}/new")[0] == 204, "nothing of the first try was left"
         assert ask(node, "PUT", "/blobs/photos", store)[0] == 201
-
-
-def said(node: Served, path: str, status: int, text: str) -> None:
-    """Wait until the node says so of itself."""
-    deadline_s = time.monotonic() + WAIT_S
-    while (answer := ask(node, "GET", f"/admin/v2/brokers/{path}"))[0] != status or text not in str(
-        answer[1]
-    ):
-        assert time.monotonic() < deadline_s, answer
-        time.sleep(0.1)
 
 
 def send_many(producer: pulsar.Producer) -> None:

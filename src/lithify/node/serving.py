@@ -279,12 +279,19 @@ async def _upkeep(node: Node, ended: asyncio.Event) -> None:
 
 
 def maintain_files(topics: Iterable[Topic]) -> None:
-    """Do what waits for the disk; the logs may be used by other threads meanwhile."""
+    """Do what waits for the disk; the logs may be used by other threads meanwhile.
+
+    Why it fails is logged once, until it works again or fails by something else.
+    """
     for topic in topics:
+        reason = ""
         try:
             topic.maintain_files()
         except LogClosed:
             # It was deleted meanwhile.
             continue
-        except LithifyError as error:
-            log.warning("upkeep failed", topic=str(topic.name), reason=str(error))
+        except (LithifyError, OSError) as error:
+            reason = str(error)
+            if reason != topic.upkeep_failure:
+                log.warning("upkeep failed", topic=str(topic.name), reason=reason)
+        topic.upkeep_failure = reason

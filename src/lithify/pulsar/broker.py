@@ -253,7 +253,7 @@ class Broker:
                 self._cannot_read(topic, subscription, error)
                 continue
             except OSError as error:
-                # As when no more files can be opened: it is tried again.
+                # No more files can be opened, as a rule: it is tried again.
                 if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
                     log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
                 self._wake_at(self._clock.now_ms() + READ_RETRY_MS, topic, subscription)

@@ -85,6 +85,8 @@ class Topic(TopicLog):
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
         """When it was last known to be in use."""
+        self.upkeep_failure = ""
+        """Why the last round of upkeep failed."""
         self._gaps = Gaps(self._reading, cursors)
         self._throughput = Throughput(self, clock)
         self._upkeep = Upkeep(self, self._gaps, clock)
