@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["filled", "read_only", "small_disk"]
+__all__ = ["fill", "filled", "read_only", "small_disk"]
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def fill(ballast: Path) -> None:
 
 @contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """Nothing on the disk can be written, as after an error of its device."""
+    """Nothing on the disk can be written. No file of it may be open for writing."""
     remount(disk, "ro")
     try:
         yield
@@ -58,11 +57,4 @@ def read_only(disk: Path) -> Iterator[None]:
 
 
 def remount(disk: Path, how: str) -> None:
-    # A file that is open for writing keeps a remount from becoming read-only; a bind mount of the
-    # same directory over itself refuses its users all the same.
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
-
-
-def free_bytes(disk: Path) -> int:
-    found = os.statvfs(disk)
-    return found.f_bavail * found.f_bsize

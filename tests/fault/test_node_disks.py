@@ -12,9 +12,12 @@ import pulsar
 import pytest
 
 import lithify
+from lithify.clock import ManualClock
+from lithify.node.node import Node
+from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served
 from tests.fault.asking import ADMIN, EARLIEST, TOPIC, WAIT_S, ask, client_of, said
-from tests.fault.disks import filled, small_disk
+from tests.fault.disks import fill, filled, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,11 +90,45 @@ def send_many(producer: pulsar.Producer) -> None:
         producer.send(bytes(2**16))
 
 
+def test_a_full_disk_is_emptied_by_runs_and_by_retention(tmp_path: Path) -> None:
+    """The library, so that no Spark has to start."""
+    clock = ManualClock()
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        data = disk / "data"
+        settings = NodeSettings(str(data), retention_ms=1000)
+        with Node(settings, clock=clock) as node:
+            store = node.blobs.create(
+                "photos",
+                capacity_bytes=4 * 2**20,
+                segment_bytes=2**20,
+                settings={"deleted_retention_ms": 0},
+            )
+            blobs = [store.put(bytes(2**16), service="test") for _ in range(30)]
+            for blob in blobs:
+                store.delete(blob.put.blob_id)
+            topic = node.topics.create(TOPIC)
+            for _ in range(20):
+                topic.append(value=bytes(2**16))
+            topic.log.roll()
+            clock.advance(10)
+            with filled(disk):
+                assert store.compaction.run("test").result == "done"
+                # What that freed is taken again, but for the reserve, which was made first.
+                fill(disk / "BALLAST")
+                before = used_bytes(data / "topics")
+                topic.maintain()
+                topic.maintain()
+                assert used_bytes(data / "topics") < before - 2**20
+            assert used_bytes(data / "blobs") < 2**20
+            assert (data / "RESERVE").stat().st_size == 2**20
+
+
+@pytest.mark.slow
 def test_a_store_of_dead_blobs_is_compacted_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
     settings = {
         "capacity_bytes": 8 * 2**20,
         "segment_bytes": 2**20,
-        "settings": {"deleted_retention_ms": 0},
+        "settings": {"deleted_retention_ms": 0, "triggers": ["admin"]},
     }
     with on_small_disk(tmp_path) as (node, disk):
         assert ask(node, "PUT", "/blobs/photos", settings)[0] == 201

@@ -4,7 +4,7 @@ On a disk without a free byte nothing can be published, not even a manifest that
 So the data directory has a file `RESERVE` of `RESERVE_BYTES`, which is removed before a run of
 compaction or a deletion of old segments on a full disk, and made again when there is space:
 
-1. `keep` makes it if at least twice its size is free. Its bytes are random, so that no file system
+1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no file system
    stores fewer of them.
 2. `if_full` removes it while its block runs, if less than its size is free, and calls `keep` after.
 3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made, the
@@ -32,6 +32,9 @@ RESERVE = "RESERVE"
 RESERVE_BYTES = 2**20
 """A manifest takes about 100 bytes a segment, a journal about 200, a report 1 KiB, a dead set at
 most a bit per entry: enough for a log of some thousand segments."""
+
+LEFT_BYTES = 2**17
+"""What is left free beside it."""
 
 
 class NoReserve:
@@ -72,10 +75,11 @@ class Reserve(NoReserve):
         if self._fs.exists(self._path) and self._fs.stat(self._path).size == RESERVE_BYTES:
             return ""
         free_bytes = self._fs.free_bytes(self._directory)
-        if self._released or free_bytes < 2 * RESERVE_BYTES:
+        needed_bytes = RESERVE_BYTES + LEFT_BYTES
+        if self._released or free_bytes < needed_bytes:
             return (
                 f"the disk of {self._directory} is full: {free_bytes} bytes are free, "
-                f"{2 * RESERVE_BYTES} are needed"
+                f"{needed_bytes} are needed"
             )
         with self._fs.open_append(self._path) as file:
             file.truncate(0)
