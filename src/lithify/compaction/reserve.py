@@ -4,8 +4,8 @@ On a disk without a free byte nothing can be published, not even a manifest that
 So the data directory has a file `RESERVE` of `RESERVE_BYTES`, which is removed before a run of
 compaction or a deletion of old segments on a full disk, and made again when there is space:
 
-1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no file system
-   stores fewer of them.
+1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no
+   file system stores fewer of them.
 2. `if_full` removes it while its block runs, if less than its size is free, and calls `keep` after.
 3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made, the
    disk counts as full, and waiting producers do not use up what a run needs.

@@ -1,8 +1,9 @@
 """Closing topics that nobody uses, so that their files are released; use opens them again.
 
 1. A topic is in use while it has a producer, a consumer, a follower over HTTP or a run. One that is
-   not in use for `topic_idle_ms` is closed. If as many topics are open as may be, the broker closes
-   the ones that were unused for longest earlier than that (`Broker.make_room`).
+   not in use for `topic_idle_ms` is closed, unless a durable subscription of it has a backlog: that
+   is what metrics are watched for, and they list open topics. If as many topics are open as may be,
+   the broker closes those that were unused for longest, in any case (`Broker.make_room`).
 2. Policies hold for closed topics too: once in `topic_idle_ms`, or a minute if that is more, each
    is opened for `VISIT_S`, a few at a time. Retention, time to live and triggers of compaction are
    looked at meanwhile, as for every open topic.

@@ -206,14 +206,19 @@ class Broker:
         topics = self.topics
         if topics.open_max is None or topics.has_room():
             return
-        close = self.release_idle(0, max(1, topics.open_max // 20))
+        close = self.release_idle(0, max(1, topics.open_max // 20), backlogs=True)
         task = asyncio.get_running_loop().create_task(self._close(close))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def release_idle(self, idle_s: float, count: int) -> Callable[[], None]:
-        """Take topics out of use that nobody has used for so long; what is returned closes them."""
-        idle = self.topics.idle(idle_s, count)
+    def release_idle(
+        self, idle_s: float, count: int, *, backlogs: bool = False
+    ) -> Callable[[], None]:
+        """Take topics out of use that nobody has used for so long; what is returned closes them.
+
+        Those with a backlog only if `backlogs` says so.
+        """
+        idle = self.topics.idle(idle_s, count, backlogs=backlogs)
         unused = [
             topic.name
             for topic in idle

@@ -361,13 +361,18 @@ class Topics:
         if not self.has_room():
             raise TooManyTopics(len(self._open))
 
-    def idle(self, idle_s: float, count: int) -> tuple[Topic, ...]:
-        """Open topics that nobody has used for so long, at most `count`, longest first."""
+    def idle(self, idle_s: float, count: int, *, backlogs: bool) -> tuple[Topic, ...]:
+        """Open topics that nobody has used for so long, at most `count`, longest first.
+
+        Those with a backlog only if `backlogs` says so: metrics list what is open.
+        """
         before_s = self._clock.monotonic_s() - idle_s
         found = (
             topic
             for topic in tuple(self._open.values())
-            if topic.used_s <= before_s and not (topic.in_use or self.compactions.is_busy(topic))
+            if topic.used_s <= before_s
+            and (backlogs or not topic.has_backlog)
+            and not (topic.in_use or self.compactions.is_busy(topic))
         )
         return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
 

@@ -364,6 +364,12 @@ class Topic(TopicLog):
             or any(each.consumers or not each.durable for each in self.subscriptions.values())
         )
 
+    @property
+    def has_backlog(self) -> bool:
+        """Does a durable subscription wait for somebody to take messages?"""
+        last = self.log.last_position
+        return any(e.durable and e.cursor.mark_delete < last for e in self.subscriptions.values())
+
     def maintain_memory(self) -> None:
         """The part that does not."""
         if self.in_use:
