@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed, UnsupportedVersion
+from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.names import MANIFEST, FileKind, parse_name
 from lithify.log.reader import OpenSegment, read_dead_set
@@ -74,14 +74,15 @@ def verify_log(
 ) -> Verification:
     """Check every byte; `progress` is called with the number of bytes checked since the last call.
 
-    Damage is part of the answer, and so is a file that cannot be read. Raised is `InvalidInput`
-    where there is no log.
+    Damage is part of the answer, and so is a file that cannot be read. Raised are `InvalidInput`
+    where there is no log, and `UnsupportedVersion` where a file was written by a newer Lithify:
+    that is not damage, and what it holds cannot be judged here.
     """
     check = _Check(fs, directory, progress)
     damage: LithifyError | None = None
     try:
         check.run()
-    except (Corrupt, UnsupportedVersion, ReadFailed) as found:
+    except (Corrupt, ReadFailed) as found:
         damage = found
     except OSError as error:
         damage = ReadFailed(error.filename or directory, 0, error)

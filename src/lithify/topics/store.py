@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 from lithify.claims import Claims
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
-from lithify.errors import InvalidInput, LithifyError, LogLocked, OpenFailed, WriteFailed
+from lithify.errors import (
+    NOT_FOUND,
+    InvalidInput,
+    LithifyError,
+    LogLocked,
+    OpenFailed,
+    WriteFailed,
+)
 from lithify.fs import lock_owner, why_not_writable
 from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
@@ -63,6 +70,8 @@ class TooManyTopics(LithifyError):
 
 class TopicNotFound(InvalidInput):
     """No such topic, and it may not be created by using it."""
+
+    exit_code = NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
