@@ -49,7 +49,7 @@ __all__ = [
     "read_active",
 ]
 
-_NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+_NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def find_manifest(fs: FileSystem, directory: str) -> Manifest:
