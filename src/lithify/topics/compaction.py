@@ -139,7 +139,7 @@ class TopicCompaction:
         return self._runs.unfinished()
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also those before a restart; an unreadable history is a failure."""
+        """What all runs have done, also before a restart; an unreadable history is a failure."""
         return self._runs.record()
 
     def status(self) -> CompactionStatus:
