@@ -17,6 +17,7 @@ command that fails with it ends with its `exit_code`.
     │   └── MissingFile         the manifest names a file that is not there
     ├── ProtocolError           a peer sent bytes that are not the protocol
     ├── UnsupportedVersion      written by a newer Lithify
+    ├── OpenFailed              the file system refused to create or open a topic or store
     ├── LogLocked               another process writes to this directory
     ├── LogClosed               used after close
     ├── ReadFailed              the file system failed a read
@@ -52,6 +53,7 @@ __all__ = [
     "LogLocked",
     "MissingFile",
     "NotASegment",
+    "OpenFailed",
     "PlanStale",
     "PositionOutOfRange",
     "ProtocolError",
@@ -206,6 +208,15 @@ class LogLocked(LithifyError):
         self.path = path
         self.owner = owner
         super().__init__(f"{path} is open for writing by {owner}")
+
+
+class OpenFailed(LithifyError):
+    """The file system refused to create or open something; nothing of it was used."""
+
+    def __init__(self, what: str, cause: OSError) -> None:
+        self.what = what
+        self.cause = cause
+        super().__init__(f"{what} cannot be opened: {cause.strerror or cause}")
 
 
 class LogClosed(LithifyError):

@@ -20,6 +20,7 @@ __all__ = [
     "RunRecovered",
     "SegmentSealed",
     "SetAside",
+    "SideFileSetAside",
     "TailCut",
     "WriteRefused",
     "ignore_events",
@@ -115,6 +116,21 @@ class WriteRefused(Event):
 
     def __str__(self) -> str:
         return f"{self.log}: {self.path}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFileSetAside(Event):
+    """A side file cannot be used and is written again; its bytes are kept as `kept_as`."""
+
+    path: str
+    kept_as: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.log}: side file {self.path} cannot be used and is written again, "
+            f"{f'kept as {self.kept_as}' if self.kept_as else 'not kept'}: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

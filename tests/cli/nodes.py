@@ -30,13 +30,20 @@ class Served:
     """A `lithify serve` in a process of its own, on free ports."""
 
     def __init__(
-        self, data: Path, *options: str, stderr: int | None = None, **environ: str
+        self,
+        data: Path,
+        *options: str,
+        stderr: int | None = None,
+        files_max: int | None = None,
+        **environ: str,
     ) -> None:
+        """`files_max` is how many descriptors it may have."""
         ports = ("--pulsar-port", "0", "--http-port", "0")
+        limit = () if files_max is None else ("sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh")
         # A pipe that nobody reads takes some lines only.
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self.process = subprocess.Popen(
-            [COMMAND, "serve", "--data", data, *ports, *options],
+            [*limit, COMMAND, "serve", "--data", data, *ports, *options],
             stdout=subprocess.PIPE,
             stderr=self._log if stderr is None else stderr,
             text=True,
@@ -68,7 +75,7 @@ class Served:
 @contextmanager
 def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
     """A node that is gone when the block ends."""
-    with closing(Served(data, *options, stderr=None, **environ)) as node:
+    with closing(Served(data, *options, stderr=None, files_max=None, **environ)) as node:
         yield node
 
 

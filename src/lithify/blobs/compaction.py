@@ -32,6 +32,7 @@ from lithify.compaction.latencies import Latencies
 from lithify.compaction.pace import Pacer, SharedRate, with_pace
 from lithify.compaction.packing import Limits
 from lithify.compaction.plugins import check_policy
+from lithify.compaction.reserve import NO_RESERVE
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.record import CompactionStatus
     from lithify.compaction.report import Report
+    from lithify.compaction.reserve import NoReserve
     from lithify.compaction.run import DryRun
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -119,6 +121,8 @@ class BlobCompaction:
         self.runs = Runs(log.directory, self._compactor, limit="store")
         self.history = self._compactor.history
         self.holds = self._compactor.holds
+        self.reserve: NoReserve = NO_RESERVE
+        """Space that a run may use on a full disk."""
 
     def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now; makes key indexes that are missing, changes nothing else."""
@@ -146,7 +150,8 @@ class BlobCompaction:
             freed = self.reclaim()
             return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
 
-        return self.runs.one(run, progress)
+        with self.reserve.if_full():
+            return self.runs.one(run, progress)
 
     @contextmanager
     def _paced(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ from lithify.compaction.jobs import LocalJobs
 from lithify.compaction.queue import Request, RunQueue
 from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
+from lithify.damage import Damage
 from lithify.errors import LithifyError, LogClosed, RunCancelled, RunRefused
 from lithify.logger import get_logger
 
@@ -87,9 +88,18 @@ class _Due:
 class BlobCompactions:
     """See the module."""
 
-    def __init__(self, opened: Callable[[], Mapping[str, BlobStore]], clock: Clock) -> None:
-        """`opened` are the stores of the node that are open, by name."""
+    def __init__(
+        self,
+        opened: Callable[[], Mapping[str, BlobStore]],
+        clock: Clock,
+        damage: Damage | None = None,
+    ) -> None:
+        """`opened` are the stores of the node that are open, by name.
+
+        `damage` is told what runs come across.
+        """
         self._opened = opened
+        self._damage = damage or Damage()
         self._clock = clock
         self._due: dict[str, _Due] = {}
         self._queue = RunQueue(limit="store")
@@ -165,6 +175,7 @@ class BlobCompactions:
                 raise
             log.warning("compaction is refused", store=store.directory, reason=str(error))
         except LithifyError as error:
+            self._damage.note(error)
             log.warning("compaction failed", store=store.directory, reason=str(error))
         for due in list(self._due.values()):
             if due.store is store:

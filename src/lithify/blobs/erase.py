@@ -43,6 +43,7 @@ from lithify.blobs.erase_journal import EraseState, Round, keys_of, load_erase, 
 from lithify.blobs.errors import BlobDeleted
 from lithify.blobs.settings import RECORD_BODY_BYTES_MAX
 from lithify.errors import Corrupt, WriteFailed
+from lithify.events import ignore_events
 from lithify.log.erasing import erase
 from lithify.log.frame import HEADER_BYTES, decode_frame, is_erased
 from lithify.log.keyindex import BUCKETS
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from lithify.blobs.index import BlobIndex
     from lithify.blobs.writer import BlobWriter
     from lithify.errors import DamagedFrame, LithifyError
+    from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.erasing import Erasure
     from lithify.log.log import Log
@@ -100,9 +102,9 @@ class EraseStatus:
     """What was old enough at this time is erased, but for the active segment; None: unknown."""
 
 
-def finish_erase(fs: FileSystem, directory: str) -> None:
+def finish_erase(fs: FileSystem, directory: str, events: EventSink = ignore_events) -> None:
     """Write over again what a crash may have torn; before anybody reads the store's segments."""
-    erase(fs, directory, load_erase(fs, directory).frames)
+    erase(fs, directory, load_erase(fs, directory, events).frames)
 
 
 class Erase:

@@ -18,7 +18,7 @@ frames
     What is being written over (`log/erasing.py`): any of these frames may be torn. Whoever opens
     the store writes them over again before anybody reads.
 
-A file that is damaged counts as none: erasing then begins with a new round. If it was damaged while
+A file that is damaged is set aside, and erasing begins with a new round. If it was damaged while
 frames were being written over, these show as damage wherever they are read.
 
 Called by `erase.py`, and by `verify.py` to read.
@@ -27,17 +27,21 @@ Called by `erase.py`, and by `verify.py` to read.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, DamagedFile, UnsupportedVersion, WriteFailed
+from lithify.events import ignore_events
 from lithify.fs import write_atomic
 from lithify.log.erasing import Erasure
 from lithify.log.names import ERASE
+from lithify.log.side_files import set_aside
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
+    from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.manifest import Manifest
 
@@ -126,11 +130,14 @@ def read_erase(fs: FileSystem, directory: str) -> EraseState:
     return EraseState(_round(value["done"]), _round(value["now"]), frames)
 
 
-def load_erase(fs: FileSystem, directory: str) -> EraseState:
-    """What the file says; nothing if it is damaged."""
+def load_erase(fs: FileSystem, directory: str, events: EventSink = ignore_events) -> EraseState:
+    """What the file says; one that cannot be used is set aside, and erasing begins again."""
     try:
         return read_erase(fs, directory)
-    except (Corrupt, UnsupportedVersion):
+    except (Corrupt, UnsupportedVersion, OSError) as error:
+        set_aside(fs, f"{directory}/{ERASE}", str(error), events)
+        with suppress(WriteFailed):
+            write_erase(fs, directory, EraseState())
         return EraseState()
 
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -41,8 +42,10 @@ from lithify.blobs.replication_values import Claim, Token
 from lithify.blobs.replicator import PeerStatus
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
+from lithify.events import ignore_events
 from lithify.fs import write_atomic
 from lithify.log.names import REPLICATION
+from lithify.log.side_files import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication_apply import Applier
     from lithify.blobs.replication_feed import Feed
     from lithify.blobs.replication_values import Changes
+    from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.log import Log
 
@@ -75,12 +79,19 @@ class _Reached:
 class Replication:
     """See the module."""
 
-    def __init__(self, fs: FileSystem, log: Log, feed: Feed, applier: Applier) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        log: Log,
+        feed: Feed,
+        applier: Applier,
+        events: EventSink = ignore_events,
+    ) -> None:
         self._fs = fs
         self._log = log
         self._path = f"{log.directory}/{REPLICATION}"
         self._lock = threading.Lock()
-        self._reached = _load(fs, self._path)
+        self._reached = _load(fs, self._path, events)
         self._heard: dict[str, tuple[Claim, ...]] = {}
         """What peers claimed with a page that was their last, by URL."""
         self._settled: set[str] = set()
@@ -274,33 +285,43 @@ class Replication:
                 self._save()
 
     def _save(self) -> None:
-        value = {
-            "version": _VERSION,
-            "read": {url: reading.to_row() for url, reading in self._reached.read.items()},
-            "passed": {log_id: token.to_row() for log_id, token in self._reached.passed.items()},
-        }
-        line = encode_line(json.dumps(value, separators=(",", ":")))
         if self._log.closed:
             # The directory may be that of another store by now.
             raise LogClosed(f"{self._log.directory} is closed")
         try:
-            write_atomic(self._fs, self._path, line)
+            write_atomic(self._fs, self._path, _encoded(self._reached))
         except OSError as error:
             raise WriteFailed(self._path, error) from error
 
 
-def _load(fs: FileSystem, path: str) -> _Reached:
+def _load(fs: FileSystem, path: str, events: EventSink) -> _Reached:
+    """What the file says; one that cannot be used is set aside, and everything is read again."""
     try:
         (_, line), *_ = read_lines(fs, path)[0]
         value: dict[str, Any] = json.loads(line)
-        if value["version"] != _VERSION:
-            return _Reached({}, {})
-        return _Reached(
-            {url: Reading.from_row(row) for url, row in value["read"].items()},
-            {log_id: Token.from_row(row) for log_id, row in value["passed"].items()},
-        )
-    except (FileNotFoundError, Corrupt, ReplicaTalksNonsense, ValueError, KeyError, TypeError):
+        if value["version"] == _VERSION:
+            return _Reached(
+                {url: Reading.from_row(row) for url, row in value["read"].items()},
+                {log_id: Token.from_row(row) for log_id, row in value["passed"].items()},
+            )
+        reason = f"has version {value['version']}, this build reads {_VERSION}"
+    except FileNotFoundError:
         return _Reached({}, {})
+    except (Corrupt, OSError, ReplicaTalksNonsense, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+    set_aside(fs, path, reason, events)
+    with suppress(OSError):
+        write_atomic(fs, path, _encoded(_Reached({}, {})))
+    return _Reached({}, {})
+
+
+def _encoded(reached: _Reached) -> bytes:
+    value = {
+        "version": _VERSION,
+        "read": {url: reading.to_row() for url, reading in reached.read.items()},
+        "passed": {log_id: token.to_row() for log_id, token in reached.passed.items()},
+    }
+    return encode_line(json.dumps(value, separators=(",", ":")))
 
 
 def _checked_url(url: str) -> str:

@@ -108,6 +108,7 @@ class BlobStore:
             log,
             Feed(log, self._index, self._segments, self._looks),
             Applier(core, self._looks, self.forgotten),
+            events,
         )
         self.replicas_passed: Callable[[], int | None] = self.replication.passed
         """Up to which position every replica has seen the records; None: there are no replicas."""
@@ -196,7 +197,7 @@ class BlobStore:
                 # A crash before this leaves a log without a shape, which `open` does not take.
                 log.publish(lambda m: replace(m, state=shape.to_state()), "blob store created")
             # Before anybody reads: frames that a crash has torn while they were written over.
-            finish_erase(fs, directory)
+            finish_erase(fs, directory, events)
             return cls(fs, log, shape, settings, clock, events, gate, random_bytes)
         except BaseException:
             log.abandon()

@@ -18,7 +18,7 @@ Any thread may call. A store is opened once; a second caller waits for it, and f
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +36,20 @@ from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
 from lithify.compaction.marks import begin_creation, remove_created
-from lithify.errors import LithifyError
+from lithify.compaction.reserve import NO_RESERVE
+from lithify.damage import Damage
+from lithify.errors import LithifyError, OpenFailed
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lithify.blobs.copying import CopyReport
     from lithify.blobs.definition import StoreDefinitions
     from lithify.blobs.settings import BlobSettings
     from lithify.blobs.verify import VerifyReport
     from lithify.clock import Clock
+    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
 
@@ -77,7 +80,10 @@ class BlobStores:
         self._events = events
         self._open: dict[str, BlobStore] = {}
         self._claims = Claims[str]()
-        self.compactions = BlobCompactions(self.opened, clock)
+        self.damage = Damage()
+        """Of files of stores, as far as it was found since the start."""
+        self.reserve: NoReserve = NO_RESERVE
+        self.compactions = BlobCompactions(self.opened, clock, self.damage)
         self.settings = settings
         """How stores behave that do not say otherwise."""
         self.token = ""
@@ -102,7 +108,7 @@ class BlobStores:
         )
         applied = with_settings(self.settings, definition.settings)
         shape = definition.shape
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} exists already")
             self._directories.check_free(name)
@@ -133,7 +139,7 @@ class BlobStores:
                 # It is defined: the next use takes the mark away.
                 store.abandon()
                 raise
-            self._open[name] = store
+            self._open[name] = self._ready(store)
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
@@ -247,21 +253,26 @@ class BlobStores:
         store = self._open.get(name)
         if store is not None:
             return store
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
             store = self._open.get(name)
             if store is None:
                 if self._directories.is_deleted(name):
                     raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
                 self._directories.created(name)
-                store = self._open[name] = BlobStore.open(
+                opened = BlobStore.open(
                     self._fs,
                     self._path(name),
                     settings=with_settings(self.settings, definition.settings),
                     clock=self.clock,
                     events=self._events,
                 )
+                store = self._open[name] = self._ready(opened)
             return store
+
+    def _ready(self, store: BlobStore) -> BlobStore:
+        store.compaction.reserve = self.reserve
+        return store
 
     def opened_store(self, name: str) -> BlobStore | None:
         """The store if it is open, whatever is done to others."""
@@ -270,6 +281,10 @@ class BlobStores:
     def opened(self) -> dict[str, BlobStore]:
         """Those that are open now."""
         return dict(self._open)
+
+    def damage_found(self) -> tuple[str, ...]:
+        """What is wrong with files that were read since the start. Waits for the disk."""
+        return tuple(self.damage.reasons(self._fs.exists))
 
     def now_ms(self) -> int:
         """The time by the node's clock."""
@@ -290,3 +305,11 @@ class BlobStores:
 
     def _path(self, name: str) -> str:
         return self._directories.path(name)
+
+
+@contextmanager
+def _typed_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpenFailed(f"blob store {name}", error) from error

@@ -35,7 +35,7 @@ from lithify.blobs.readonly import check_is_store, open_stored
 from lithify.blobs.records import KIND_SHIFT, Kind
 from lithify.blobs.replay import SegmentReplay
 from lithify.blobs.rows import values_of
-from lithify.errors import Corrupt, UnsupportedVersion
+from lithify.errors import Corrupt, ReadFailed, UnsupportedVersion
 from lithify.log.keyindex import BUCKETS
 from lithify.log.names import ERASE
 from lithify.log.reader import OpenSegment, read_dead_set
@@ -136,13 +136,30 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything; `progress` is called with bytes as they are checked.
 
-    Damage is part of the answer. Raised are `InvalidInput` where no store is, and `OSError` where a
-    file cannot be read.
+    Damage is part of the answer, and so is a file that cannot be read. Raised is `InvalidInput`
+    where no store is.
     """
-    # A damaged manifest is named by what comes next.
-    with suppress(Corrupt, UnsupportedVersion):
-        check_is_store(fs, directory)
     report = VerifyReport(directory)
+    try:
+        # A damaged manifest is named by what comes next.
+        with suppress(Corrupt, UnsupportedVersion):
+            check_is_store(fs, directory)
+        _verify(fs, directory, clock, report, random_bytes, progress)
+    except ReadFailed as error:
+        report.add("file", error.path, str(error))
+    except OSError as error:
+        report.add("file", error.filename or directory, error.strerror or str(error))
+    return report
+
+
+def _verify(
+    fs: FileSystem,
+    directory: str,
+    clock: Clock,
+    report: VerifyReport,
+    random_bytes: Callable[[int], bytes],
+    progress: Callable[[int], None],
+) -> None:
     log = verify_log(fs, directory, progress)
     report.segments, report.bytes = log.segments, log.bytes
     report.warnings += log.warnings
@@ -150,13 +167,13 @@ def verify_store(
     if log.damage is not None:
         if report.ok:
             report.add("log", directory, str(log.damage))
-        return report
+        return
     with open_readonly(
         fs, directory, owner="verify", clock=clock, token=random_bytes(8).hex()
     ) as snapshot:
         _check_records(fs, directory, snapshot, report)
     if any(problem.kind == "record" for problem in report.problems):
-        return report
+        return
     with open_stored(
         fs, directory, owner="verify", clock=clock, token=random_bytes(8).hex()
     ) as stored:
@@ -166,7 +183,6 @@ def verify_store(
         for number in range(passes):
             first, stop = BUCKETS * number // passes, BUCKETS * (number + 1) // passes
             _Pass(stored, report, first, stop, clock.now_ms()).run()
-    return report
 
 
 def _check_erase(fs: FileSystem, directory: str, log: Verification, report: VerifyReport) -> None:

@@ -30,7 +30,7 @@ from lithify.cli.output import (
     progress_bar,
 )
 from lithify.clock import SystemClock
-from lithify.errors import Corrupt, DamagedFrame, LithifyError, UnsupportedVersion
+from lithify.errors import Corrupt, DamagedFrame, LithifyError, ReadFailed, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ def verify(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  a
     fs, clock = LocalFileSystem(), SystemClock()
     with ExitStack() as stack:
         total_bytes = None
-        with suppress(Corrupt, UnsupportedVersion):
+        with suppress(Corrupt, UnsupportedVersion, OSError):
             # A manifest that cannot be read cannot be pinned; the check itself will say so.
             pin = pinned_manifest(fs, path, clock=clock, **_identity("verify"))
             manifest = stack.enter_context(pin)
@@ -173,6 +173,8 @@ def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -
         History(fs, f"{directory}/{HISTORY}").newest(0)
     except Corrupt as damage:
         return replace(found, damage=damage)
+    except OSError as error:
+        return replace(found, damage=ReadFailed(error.filename or directory, 0, error))
     if run is None:
         return found
     unfinished = f"run {run.run_id} is unfinished in {run.phase}; the next run deals with it"

@@ -7,29 +7,36 @@ newest `keep` runs: it is rewritten once in `keep` appends, and its size stays b
 A run may be reported again, because its bytes are reclaimed only after the last reader has left:
 the latest line of a `run_id` counts, in the place of its first one.
 
+The history informs people, and no run depends on it. One that is damaged, unreadable or written by
+a newer version is set aside (`log/side_files.py`) by the process that appends, and made again from
+the reports that are intact. A reader that may not write raises what it found.
+
 Invariants: what `append` returned from is durable; a failed `append` leaves the reports as they
-were, and one that finds damage is refused. One process appends (the one that has the log's lock),
-any may read.
+were. One process appends (the one that has the log's lock), any may read.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from lithify.compaction.eligibility import Declined, WhyNot
 from lithify.compaction.lines import append_line, encode_line, parse_lines, read_lines
 from lithify.compaction.plan import human_bytes
-from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
-from lithify.fs import write_atomic
+from lithify.errors import Corrupt, DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
+from lithify.fs import read_file, write_atomic
+from lithify.log.side_files import set_aside
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from lithify.events import EventSink
     from lithify.fs.base import FileSystem
 
 __all__ = ["REPORT_VERSION", "Cause", "History", "Report", "Result"]
@@ -38,6 +45,8 @@ REPORT_VERSION = 1
 
 KEEP_MAX = 100_000
 """A report is about 1 KiB, so at most 200 MiB are on disk and in memory while reading."""
+
+_Found = TypeVar("_Found")
 
 Result = Literal["done", "failed", "cancelled", "nothing to do", "rolled back"]
 
@@ -150,26 +159,33 @@ class Report:
 class History:
     """The reports of one log, in one file whose directory must exist. Any thread may call."""
 
-    def __init__(self, fs: FileSystem, path: str, keep: int = 1000) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        keep: int = 1000,
+        *,
+        repaired: EventSink | None = None,
+    ) -> None:
+        """Only the process that appends gives `repaired`, which is told of a damaged file."""
         check_range("keep", keep, 1, KEEP_MAX)
         self._fs = fs
         self._path = path
         self._keep = keep
+        self._repaired = repaired
         self._lock = threading.Lock()
 
     def append(self, report: Report) -> None:
         """Add a report, or a later version of one; durable when it returns."""
         line = encode_line(report.to_json())
         with self._lock:
-            lines = self._lines()
-            if len(lines) < 2 * self._keep:
-                append_line(self._fs, self._path, line)
-                return
-            lines += parse_lines(line, self._path)[0]
-            kept = self._runs(lines)[-self._keep :]
-            data = b"".join(encode_line(each.to_json()) for each in kept)
             try:
-                write_atomic(self._fs, self._path, data)
+                if len(self._usable(self._lines)) < 2 * self._keep:
+                    append_line(self._fs, self._path, line)
+                    return
+                runs = {each.run_id: each for each in self._usable(self._runs)}
+                runs[report.run_id] = report
+                write_atomic(self._fs, self._path, _encoded(list(runs.values())[-self._keep :]))
             except OSError as error:
                 raise WriteFailed(self._path, error) from error
 
@@ -181,21 +197,49 @@ class History:
         if limit < 0:
             raise InvalidInput(f"cannot list {limit} reports, must be 0 or more")
         with self._lock:
-            lines = self._lines()
-        return list(reversed(self._runs(lines)))[:limit]
+            runs = self._usable(self._runs)
+        return list(reversed(runs))[:limit]
+
+    def _usable(self, read: Callable[[], list[_Found]]) -> list[_Found]:
+        """What `read` finds, after a repair if it cannot be read."""
+        try:
+            return read()
+        except (Corrupt, UnsupportedVersion, OSError) as error:
+            unreadable = not isinstance(error, OSError) or error.errno == errno.EIO
+            if self._repaired is None or not unreadable:
+                raise
+            self._repair(str(error), self._repaired)
+            return read()
 
     def _lines(self) -> list[tuple[int, bytes]]:
         if not self._fs.exists(self._path):
             return []
         return read_lines(self._fs, self._path)[0]
 
-    def _runs(self, lines: list[tuple[int, bytes]]) -> list[Report]:
+    def _runs(self) -> list[Report]:
         """The latest version of each run, in the order in which the runs were first reported."""
         runs: dict[str, Report] = {}
-        for offset, text in lines:
+        for offset, text in self._lines():
             try:
                 report = Report.from_json(text, self._path)
             except InvalidInput as error:
                 raise DamagedFile(self._path, offset, str(error)) from error
             runs[report.run_id] = report
         return list(runs.values())
+
+    def _repair(self, reason: str, events: EventSink) -> None:
+        """Set the file aside and write the reports that are intact again."""
+        data = b""
+        with suppress(OSError):
+            data = read_file(self._fs, self._path)
+        intact = []
+        for line in data.splitlines(keepends=True):
+            with suppress(Corrupt, UnsupportedVersion, InvalidInput):
+                for _, text in parse_lines(line, self._path)[0]:
+                    intact.append(Report.from_json(text, self._path))
+        set_aside(self._fs, self._path, reason, events)
+        write_atomic(self._fs, self._path, _encoded(intact))
+
+
+def _encoded(reports: list[Report]) -> bytes:
+    return b"".join(encode_line(report.to_json()) for report in reports)

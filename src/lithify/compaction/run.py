@@ -151,7 +151,7 @@ class Compactor:
         self.on_check: Callable[[], None] = lambda: None
         """Called several times a second while a run goes on, by its thread."""
         self.holds = holds or Holds(self._clock)
-        self.history = History(fs, f"{log.directory}/{HISTORY}")
+        self.history = History(fs, f"{log.directory}/{HISTORY}", repaired=events)
 
     def _steps(self) -> Steps:
         return Steps(

@@ -72,7 +72,7 @@ class Runs:
         return not self.running and self._compactor.observe().unfinished
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also those before a restart; a damaged history is a failure."""
+        """What all runs have done, also before a restart; an unreadable history is a failure."""
         record = self._record
         if record is None:
             reports: list[Report] = []

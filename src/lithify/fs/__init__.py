@@ -1,10 +1,11 @@
 """The only package that touches a file system. Start reading in `base.py`."""
 
-from lithify.fs.atomic import read_file, write_atomic
+from lithify.fs.atomic import lock_owner, read_file, write_atomic
 from lithify.fs.base import File, FileLock, FileStat, FileSystem
 from lithify.fs.faulty import Fault, FaultyFileSystem, PowerCut
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
+from lithify.fs.probe import why_not_writable
 
 __all__ = [
     "Fault",
@@ -16,6 +17,8 @@ __all__ = [
     "LocalFileSystem",
     "MemoryFileSystem",
     "PowerCut",
+    "lock_owner",
     "read_file",
+    "why_not_writable",
     "write_atomic",
 ]

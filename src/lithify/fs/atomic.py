@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs.base import FileSystem
 
-__all__ = ["TEMPORARY_SUFFIX", "read_file", "write_atomic"]
+__all__ = ["TEMPORARY_SUFFIX", "lock_owner", "read_file", "write_atomic"]
 
 TEMPORARY_SUFFIX = ".tmp"
 """A file with this suffix belongs to an unfinished `write_atomic` and may be removed at open."""
@@ -18,6 +18,11 @@ def read_file(fs: FileSystem, path: str) -> bytes:
     """The whole of a small file."""
     with fs.open_read(path) as file:
         return file.pread(file.size(), 0)
+
+
+def lock_owner(fs: FileSystem, path: str) -> str:
+    """Who holds a lock, for people: nothing depends on this text, and it may be damaged."""
+    return read_file(fs, path).decode(errors="replace") or "unknown"
 
 
 def write_atomic(fs: FileSystem, path: str, data: Buffer) -> None:

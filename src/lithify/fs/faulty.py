@@ -18,7 +18,7 @@ A rule is one line of text, `operation path [nth=N] [count=N|*] [seconds=S] KIND
 
 | kind | what happens |
 |---|---|
-| ENOSPC, EIO | `OSError`, and nothing was done |
+| ENOSPC, EIO, EROFS | `OSError`, and nothing was done |
 | SHORT | half of the bytes of a write, writev, overwrite or copy_range land, then ENOSPC |
 | SLOW | the clock sleeps for `seconds`, then the operation goes on |
 | CRASH | `PowerCut`, and nothing was done |
@@ -53,7 +53,8 @@ __all__ = ["MUTATING", "Fault", "FaultyFileSystem", "PowerCut"]
 
 T = TypeVar("T")
 
-KINDS = frozenset({"ENOSPC", "EIO", "SHORT", "SLOW", "CRASH", "CRASH_AFTER"})
+KINDS = frozenset({"ENOSPC", "EIO", "EROFS", "SHORT", "SLOW", "CRASH", "CRASH_AFTER"})
+_ERRNO = {"EIO": errno.EIO, "EROFS": errno.EROFS}
 
 MUTATING = frozenset(
     {
@@ -188,7 +189,7 @@ class _Injector:
             else:
                 if fault.kind == "SHORT" and half:
                     half()
-                code = errno.EIO if fault.kind == "EIO" else errno.ENOSPC
+                code = _ERRNO.get(fault.kind, errno.ENOSPC)
                 raise OSError(code, os.strerror(code), paths[-1])
         try:
             return action()

@@ -22,6 +22,7 @@ from lithify.http import (
     blobs,
     brokers,
     compaction,
+    health,
     lookup,
     metrics,
     namespaces,
@@ -67,6 +68,7 @@ def create_app(
     app.state.publisher = produce.Publisher(broker)
     app.state.readers = tail.Readers()
     app.state.lookups = asyncio.Lock()
+    app.state.health = health.Health(broker, stores)
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
     add_error_handlers(app)
@@ -82,6 +84,7 @@ def create_app(
     for module in (
         # Before the subscriptions: the name of one of them means the compacted view.
         *(
+            health,
             brokers,
             tenants,
             namespaces,

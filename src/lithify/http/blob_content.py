@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.answer import Include
     from lithify.blobs.store import BlobStore
+    from lithify.damage import Damage
 
 __all__ = [
     "BlobAnswer",
@@ -175,7 +176,7 @@ class BlobAnswer(Response):
         self._content = content
         self._threads = threads
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         content = self._content
         start = {"type": "http.response.start", "status": content.status}
@@ -183,9 +184,10 @@ class BlobAnswer(Response):
         more = content.blob is not None
         await send({"type": "http.response.body", "body": content.first, "more_body": more})
         if content.blob is not None:
-            await self._send_rest(content.blob, receive, send)
+            damage: Damage = scope["app"].state.broker.topics.damage
+            await self._send_rest(content.blob, receive, send, damage)
 
-    async def _send_rest(self, blob: Pieces, receive: Receive, send: Send) -> None:
+    async def _send_rest(self, blob: Pieces, receive: Receive, send: Send, damage: Damage) -> None:
         left_bytes = self._content.rest_bytes
         gone = asyncio.ensure_future(_gone(receive))
         self._threads.reads += 1
@@ -206,6 +208,7 @@ class BlobAnswer(Response):
         except TimeoutError:
             log.info("a client takes nothing of a blob, it is let go", blob=blob.blob_id)
         except LithifyError as error:
+            damage.note(error)
             log.warning("a blob cannot be read on", blob=blob.blob_id, reason=str(error))
         finally:
             self._threads.reads -= 1

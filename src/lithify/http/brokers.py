@@ -56,20 +56,6 @@ async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> di
     }
 
 
-@router.get("/admin/v2/brokers/health", response_class=PlainTextResponse)
-async def health() -> str:
-    """The event loop turns: that is what this answer shows."""
-    return "ok"
-
-
-@router.get("/admin/v2/brokers/ready", response_class=PlainTextResponse)
-async def ready(broker: BrokerHere) -> str:
-    """Clients can be served."""
-    if not (broker.service_url or broker.service_url_tls):
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
-    return "ok"
-
-
 @router.get("/admin/v2/brokers/version", response_class=PlainTextResponse)
 async def version(broker: BrokerHere) -> str:
     """What this is."""

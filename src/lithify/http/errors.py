@@ -32,14 +32,13 @@ from lithify.errors import (
     LogClosed,
     RunRefused,
     UnclaimedDirectory,
-    WriteFailed,
 )
 from lithify.logger import get_logger
 from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.producers import ProducerBusy
 from lithify.topics.schemas import IncompatibleSchema
-from lithify.topics.store import TopicNotFound
+from lithify.topics.store import TooManyTopics, TopicNotFound
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -64,6 +63,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (NotAuthorized, HTTPStatus.FORBIDDEN),
     (TopicNotFound, HTTPStatus.NOT_FOUND),
     (NotDefined, HTTPStatus.NOT_FOUND),
+    (TooManyTopics, HTTPStatus.SERVICE_UNAVAILABLE),
     (AlreadyDefined, HTTPStatus.CONFLICT),
     (UnclaimedDirectory, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
@@ -86,6 +86,15 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
 
+_STATUS_BY_ERRNO = {
+    errno.ENOSPC: HTTPStatus.INSUFFICIENT_STORAGE,
+    errno.EDQUOT: HTTPStatus.INSUFFICIENT_STORAGE,
+    errno.EROFS: HTTPStatus.SERVICE_UNAVAILABLE,
+    errno.EMFILE: HTTPStatus.SERVICE_UNAVAILABLE,
+    errno.ENFILE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""Of an error whose `cause` is one of the operating system."""
+
 _BLOBS = "/blobs/"
 
 
@@ -93,8 +102,9 @@ def status_of(error: LithifyError) -> HTTPStatus:
     """The first that fits; what is not the caller's fault is ours."""
     if isinstance(error, Refused):
         return error.status
-    if isinstance(error, WriteFailed) and error.cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HTTPStatus.INSUFFICIENT_STORAGE
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, OSError):
+        return _STATUS_BY_ERRNO.get(cause.errno or 0, HTTPStatus.INTERNAL_SERVER_ERROR)
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
@@ -122,6 +132,7 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
         # Where no tool of Pulsar expects another one.
         in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
         status = HTTPStatus.BAD_REQUEST if in_blobs else status
+    request.app.state.broker.topics.damage.note(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
     answer = _reason(status, str(error))

@@ -143,11 +143,16 @@ def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
 
 def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
     """The same, open."""
-    return [broker.topics.get(part) for part in parts_of(broker, name)]
+    return [_opened(broker, part) for part in parts_of(broker, name)]
 
 
 def topic_at(broker: Broker, name: TopicName, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> Topic:
     """The topic, which must not be partitioned: `status` if it is."""
     if broker.topics.partitions(name):
         raise Refused(status, f"topic {name} is partitioned: name a partition of it")
+    return _opened(broker, name)
+
+
+def _opened(broker: Broker, name: TopicName) -> Topic:
+    broker.make_room()
     return broker.topics.get(name)

@@ -163,6 +163,7 @@ class Publisher:
         for part, rows in numbers.items():
             topic = topics.opened_topic(part)
             if topic is None:
+                self._broker.make_room()
                 topic = await asyncio.to_thread(topics.get, part, create=create)
             found.append((topic, rows))
         for topic, _ in found:

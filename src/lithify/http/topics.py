@@ -55,6 +55,7 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     if partitions:
         await asyncio.to_thread(broker.topics.create_partitioned, name, partitions)
     else:
+        broker.make_room()
         await asyncio.to_thread(broker.topics.create, name)
     return _done()
 

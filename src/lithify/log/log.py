@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Self
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput, LogClosed, LogLocked, WriteFailed
 from lithify.events import Reclaimed, ignore_events
-from lithify.fs import read_file
+from lithify.fs import lock_owner
 from lithify.log.appending import Appending
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.names import LOCK, MANIFEST, segment_name
@@ -115,7 +115,7 @@ class Log(Appending):
             fs.mkdir(directory)
         lock = fs.lock(f"{directory}/{LOCK}", owner or f"pid {os.getpid()}")
         if lock is None:
-            raise LogLocked(directory, read_file(fs, f"{directory}/{LOCK}").decode() or "unknown")
+            raise LogLocked(directory, lock_owner(fs, f"{directory}/{LOCK}"))
         try:
             # Another process may have created it before this one got the lock.
             found = found or fs.exists(f"{directory}/{MANIFEST}")

@@ -11,6 +11,7 @@ the pin and sees it; if not, it begins again.
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from contextlib import suppress
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from lithify.fs import FileLock, FileSystem
 
 __all__ = ["FilePin", "Pin", "PinInfo", "Pins", "read_pin_files"]
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,14 @@ class FilePin:
         text = json.dumps(
             {"owner": info.owner, "generation": info.generation, "since_ms": info.since_ms}
         )
-        self._lock: FileLock | None = fs.lock(self._path, text)
+        self._lock: FileLock | None
+        try:
+            self._lock = fs.lock(self._path, text)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            # One without a text claims every generation; see `read_pin_files`.
+            self._lock = fs.lock(self._path, "")
 
     @property
     def held(self) -> bool:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
-from lithify.errors import DamagedFile, MissingFile
+from lithify.errors import DamagedFile, MissingFile, ReadFailed
 from lithify.fs import read_file
 from lithify.log.blocks import BlockIndex
 from lithify.log.deadset import DeadSet
@@ -76,6 +76,9 @@ class OpenSegment:
         self.frames_end = 0
         try:
             self._check(ref)
+        except OSError as error:
+            self.file.close()
+            raise ReadFailed(path, 0, error) from error
         except BaseException:
             self.file.close()
             raise

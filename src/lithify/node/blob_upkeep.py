@@ -38,10 +38,11 @@ async def keep_up(stores: BlobStores, ended: asyncio.Event) -> None:
             return
         await asyncio.to_thread(_open, stores, name)
     loop = asyncio.get_running_loop()
+    failures: dict[str, str] = {}
     while not ended.is_set():
         began_s, rests = loop.time(), True
         for name, store in stores.opened().items():
-            rests = await asyncio.to_thread(_look_after, name, store) and rests
+            rests = await asyncio.to_thread(_look_after, name, store, failures) and rests
         try:
             await asyncio.wait_for(ended.wait(), ROUND_S if rests else loop.time() - began_s)
         except TimeoutError:
@@ -57,16 +58,23 @@ def _open(stores: BlobStores, name: str) -> None:
         log.exception("a blob store cannot be opened", store=name)
 
 
-def _look_after(name: str, store: BlobStore) -> bool:
-    """One round of a store; whether it has nothing to do at once."""
+def _look_after(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
+    """One round of a store; whether it has nothing to do at once.
+
+    Why it fails is logged once, until it works again or fails by something else.
+    """
     try:
         store.maintain()
-        return store.erase.step(STEP_BYTES).idle
+        idle = store.erase.step(STEP_BYTES).idle
+        failures.pop(name, None)
+        return idle
     except LogClosed:
         # It was deleted meanwhile.
         return True
     except (LithifyError, OSError) as error:
-        log.warning("upkeep failed", store=name, reason=str(error))
+        if failures.get(name) != str(error):
+            log.warning("upkeep failed", store=name, reason=str(error))
+        failures[name] = str(error)
     except Exception:
         log.exception("upkeep failed", store=name)
     return True

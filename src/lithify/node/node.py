@@ -10,6 +10,7 @@
 
     DIRECTORY/LOCK          who has it open; a second process is refused
     DIRECTORY/definitions   tenants, namespaces, topics, blob stores
+    DIRECTORY/RESERVE       space kept back for a full disk, see `compaction/reserve.py`
     DIRECTORY/topics/       see `topics/store.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` makes a store
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
+from lithify.compaction.reserve import Reserve
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.topics.store import Topics
@@ -84,6 +86,9 @@ class Node:
         except BaseException:
             self.topics.close()
             raise
+        reserve = Reserve(self.fs, directory)
+        reserve.keep()
+        self.topics.reserve = self.blobs.reserve = reserve
         self._closed = False
 
     async def serve(

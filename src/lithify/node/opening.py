@@ -10,7 +10,7 @@ policies of the others must hold too, and statistics must list them, so they are
    turn, see `Topics.get`.
 3. One that cannot be opened is reported and passed over. Who uses it gets the error.
 4. An open topic keeps `DESCRIPTORS_PER_TOPIC` files open. When as many are open as may be, the rest
-   is left to those who use it, and that is reported.
+   is left to those who use it, and visited later (`idle.py`).
 
 Called by `serving.py`, while the node serves.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lithify.topics.names import TopicName
     from lithify.topics.store import Topics
 
-__all__ = ["DESCRIPTORS_PER_TOPIC", "open_rest"]
+__all__ = ["DESCRIPTORS_PER_TOPIC", "open_rest", "open_some"]
 
 DESCRIPTORS_PER_TOPIC = 5
 """Two logs with a lock and an active segment each, and the reader of the cursors."""
@@ -47,10 +47,10 @@ async def open_rest(topics: Topics, ended: asyncio.Event, topics_max: int) -> No
     for start in range(0, len(names), STEP_TOPICS):
         if len(topics.opened()) >= topics_max:
             left = len(names) - start
-            log.warning("topics are left until they are used", topics=left, open_max=topics_max)
+            log.info("topics are left until they are used", topics=left, open_max=topics_max)
             return
         began_s = loop.time()
-        await asyncio.to_thread(_open_some, topics, names[start : start + STEP_TOPICS])
+        await asyncio.to_thread(open_some, topics, names[start : start + STEP_TOPICS])
         try:
             await asyncio.wait_for(ended.wait(), loop.time() - began_s)
         except TimeoutError:
@@ -58,7 +58,8 @@ async def open_rest(topics: Topics, ended: asyncio.Event, topics_max: int) -> No
         return
 
 
-def _open_some(topics: Topics, names: Iterable[TopicName]) -> None:
+def open_some(topics: Topics, names: Iterable[TopicName]) -> None:
+    """Open topics that still exist; what fails is reported."""
     for name in names:
         try:
             if topics.exists(name):

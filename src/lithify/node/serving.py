@@ -3,7 +3,8 @@
 1. Make the compiled kernels ready, so that no client has to wait for that (`warming.py`).
 2. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
 3. Tell the caller the addresses.
-4. Open the topics that nobody uses yet, in the background (`opening.py`).
+4. Open the topics that nobody uses yet, in the background (`opening.py`), and close those that
+   nobody uses any more (`idle.py`).
 5. Compact topics and blob stores on request, and by themselves where that is wanted
    (`compacting.py`); open the stores and look after them (`blob_upkeep.py`), and keep those in step
    that have replicas (`replicating.py`).
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -32,12 +32,14 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.node.blob_upkeep import keep_up
 from lithify.node.compacting import compacting
-from lithify.node.opening import DESCRIPTORS_PER_TOPIC, open_rest
+from lithify.node.descriptors import AcceptErrors, files_max, open_topics_max
+from lithify.node.idle import release_idle
+from lithify.node.opening import open_rest
 from lithify.node.replicating import replicate
 from lithify.node.security import make_access, make_tls, read_token
 from lithify.node.warming import warm_up
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.listener import listen
+from lithify.pulsar.listener import ACCEPTS_MAX, BACKLOG, listen
 
 if TYPE_CHECKING:
     import ssl
@@ -114,9 +116,11 @@ async def serve(
         version=f"Lithify {__version__}",
         access=access,
     )
+    descriptors = files_max()
     broker.max_message_bytes = settings.message_bytes_max
     broker.limits = settings.limits
     await _warm_up()
+    asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
         # First in, last out: no connection is left then that could ask for more.
         stack.push_async_callback(broker.settled)
@@ -137,8 +141,15 @@ async def serve(
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
         await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, ended)))
+        topics_max = settings.open_topics_max or open_topics_max(descriptors)
+        node.topics.open_max = topics_max
+        # Beyond three quarters only those that somebody uses.
         await stack.enter_async_context(
-            _meanwhile(lambda ended: open_rest(node.topics, ended, _topics_max()))
+            _meanwhile(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+        )
+        idle_s = settings.topic_idle_ms / 1000
+        await stack.enter_async_context(
+            _meanwhile(lambda ended: release_idle(broker, ended, idle_s))
         )
         await stack.enter_async_context(_meanwhile(lambda ended: keep_up(node.blobs, ended)))
         await stack.enter_async_context(_meanwhile(lambda ended: replicate(node.blobs, ended)))
@@ -188,11 +199,21 @@ async def _http(
     with _refusals("http_port", host, port):
         listening = listen_for_http(host, port)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=int(GOODBYE_S)
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(GOODBYE_S),
+        backlog=ACCEPTS_MAX,
     )
     config.load()
     config.ssl = tls
-    server = uvicorn.Server(config)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listening.listen(BACKLOG)
+
+    server = Server(config)
     # Signals are the business of the process, not of one of its parts: so not `server.serve`.
     task = asyncio.create_task(server._serve([listening]))  # noqa: SLF001
     task.add_done_callback(lambda _: stop.set())
@@ -207,7 +228,7 @@ async def _http(
 def listen_for_http(host: str, port: int) -> socket.socket:
     """Of its connections none lets a body wait until the client has acknowledged the headers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=1024)
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     # They inherit it; asyncio would set it only where the listening socket names its protocol.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
@@ -257,19 +278,20 @@ async def _upkeep(node: Node, ended: asyncio.Event) -> None:
             continue
 
 
-def _topics_max() -> int:
-    """How many topics may be open unused: half of the descriptors are for who uses the node."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return descriptors // 2 // DESCRIPTORS_PER_TOPIC
-
-
 def maintain_files(topics: Iterable[Topic]) -> None:
-    """Do what waits for the disk; the logs may be used by other threads meanwhile."""
+    """Do what waits for the disk; the logs may be used by other threads meanwhile.
+
+    Why it fails is logged once, until it works again or fails by something else.
+    """
     for topic in topics:
+        reason = ""
         try:
             topic.maintain_files()
         except LogClosed:
             # It was deleted meanwhile.
             continue
-        except LithifyError as error:
-            log.warning("upkeep failed", topic=str(topic.name), reason=str(error))
+        except (LithifyError, OSError) as error:
+            reason = str(error)
+            if reason != topic.upkeep_failure:
+                log.warning("upkeep failed", topic=str(topic.name), reason=reason)
+        topic.upkeep_failure = reason

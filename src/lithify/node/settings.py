@@ -110,6 +110,10 @@ class NodeSettings:
     """The Spark that runs of a node that serves are done by."""
     compaction_idle_ms: int = 300_000
     """The process that keeps it warm is let go after so long without a run."""
+    topic_idle_ms: int = 600_000
+    """A topic that nobody has used for so long is closed, and opened again by use."""
+    open_topics_max: int | None = None
+    """Topics that may be open at once; None: a tenth of the files that the process may open."""
     connection_producers_max: int = _LIMITS.connection_producers_max
     connection_consumers_max: int = _LIMITS.connection_consumers_max
     connection_topics_created_max: int = _LIMITS.connection_topics_created_max
@@ -132,6 +136,9 @@ class NodeSettings:
         check_range("pulsar_port", self.pulsar_port, 0, 65_535)
         check_range("http_port", self.http_port, 0, 65_535)
         check_range("message_bytes_max", self.message_bytes_max, 2**20, 32 * 2**20)
+        check_range("topic_idle_ms", self.topic_idle_ms, 1, _POLICIES_MAX)
+        if self.open_topics_max is not None:
+            check_range("open_topics_max", self.open_topics_max, 1, 1_000_000)
         check_range("compaction_idle_ms", self.compaction_idle_ms, 0, _POLICIES_MAX)
         for name, lowest in _POLICIES_MIN.items():
             value = getattr(self, name)

@@ -14,11 +14,12 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING
 
-from lithify.errors import LithifyError
+from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.session import Session
+from lithify.pulsar.write_retries import WriteRetries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,8 @@ RETURN_SECONDS_MAX = 60
 
 REVIEWED_MAX = 100
 """Sessions whose permissions are looked at before others in the loop have their turn."""
+READ_RETRY_MS = 1000
+"""After which a read is tried again for which no file could be opened."""
 
 log = get_logger("lithify.pulsar")
 
@@ -82,6 +85,7 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         topics.definitions.watchers.append(self._definitions_changed)
         self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
+        self._write_retries = WriteRetries(topics.why_not_writable)
         self._news: dict[TopicName, asyncio.Future[None]] = {}
         self.ending = False
         """The node is about to stop: whoever follows a topic has to go."""
@@ -150,6 +154,10 @@ class Broker:
 
     # --- what waits for the disk ------------------------------------------------------------
 
+    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
+        """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
+        self._write_retries.wait(topic, reason, then)
+
     def is_working(self, on: Topic | TopicName) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
         return on in self._working
@@ -173,6 +181,8 @@ class Broker:
         except LithifyError:
             # Who waits tries again, and fails where the error can be answered.
             pass
+        except OSError as error:
+            log.warning("work in a thread failed", on=str(on), reason=str(error))
         except Exception:
             log.exception("work in a thread failed", on=str(on))
         for then in self._working.pop(on):
@@ -196,6 +206,40 @@ class Broker:
         while self._answering:
             await asyncio.wait(set(self._answering))
 
+    # --- idle topics ------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """If as many topics are open as may be, begin to close some that nobody uses."""
+        topics = self.topics
+        if topics.open_max is None or topics.has_room():
+            return
+        close = self.release_idle(0, max(1, topics.open_max // 20), backlogs=True)
+        task = asyncio.get_running_loop().create_task(self._close(close))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def release_idle(
+        self, idle_s: float, count: int, *, backlogs: bool = False
+    ) -> Callable[[], None]:
+        """Take topics out of use that nobody has used for so long; what is returned closes them.
+
+        Those with a backlog only if `backlogs` says so.
+        """
+        idle = self.topics.idle(idle_s, count, backlogs=backlogs)
+        unused = [
+            topic.name
+            for topic in idle
+            if topic.name not in self._news
+            and not any(topic in busy for busy in (self._answers, self._due, self._working))
+        ]
+        return self.topics.unloading(unused)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(close)
+        except LithifyError as error:
+            log.warning("an idle topic was not closed in order", reason=str(error))
+
     # --- delivery ---------------------------------------------------------------------------
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
@@ -217,6 +261,15 @@ class Broker:
                 for delivery in deliveries:
                     consuming, consumer_id = self._consumers[delivery.consumer]
                     consuming.deliver(consumer_id, delivery)
+            except LithifyError as error:
+                self._cannot_read(topic, subscription, error)
+                continue
+            except OSError as error:
+                # No more files can be opened, as a rule: it is tried again.
+                if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
+                    log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
+                self._wake_at(self.topics.now_ms() + READ_RETRY_MS, topic, subscription)
+                continue
             except Exception:
                 # One that cannot be read must not keep the other subscriptions waiting.
                 log.exception(
@@ -224,12 +277,34 @@ class Broker:
                 )
                 continue
             if deliveries:
+                subscription.read_failure = None
                 self.dispatch(topic, subscription)
             elif subscription.due_ms is not None and subscription.consumers:
-                again = partial(self.dispatch, topic, subscription)
-                self._alarms.set(subscription, subscription.due_ms, again)
+                self._wake_at(subscription.due_ms, topic, subscription)
             else:
                 self._alarms.cancel(subscription)
+
+    def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
+        again = partial(self.dispatch, topic, subscription)
+        self._alarms.set(subscription, due_ms, again)
+
+    def _cannot_read(self, topic: Topic, subscription: Subscription, error: LithifyError) -> None:
+        """An entry is damaged: send the consumers away, and refuse them with the reason.
+
+        Their clients subscribe again, are told why not (`Topic.check_readable`), and wait longer
+        each time; statistics and health show the reason. The log has it once.
+        """
+        if not isinstance(error, LogClosed):
+            self.topics.damage.note(error)
+            if topic.cannot_read(subscription, error):
+                log.error(
+                    "a subscription cannot be read on",
+                    topic=str(topic.name),
+                    subscription=subscription.name,
+                    reason=str(error),
+                )
+        for consumer in list(subscription.consumers):
+            self.consumer_put_out(consumer)
 
     def expect_news(self, name: TopicName) -> asyncio.Future[None]:
         """Over when a topic was appended to or closed, or permissions changed; several share it."""
@@ -296,6 +371,7 @@ class Broker:
     def end(self) -> None:
         """The node stops: those who follow a topic have seen all they will."""
         self.ending = True
+        self._write_retries.end()
         for name in list(self._news):
             self.tell_followers(name)
 

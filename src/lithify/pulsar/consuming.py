@@ -104,6 +104,7 @@ class Consuming:
             topic = self._session.topic(command)
             check_subscription(topic, request.subscription)
             check_consumer(topic, request.subscription)
+            topic.check_readable(request.subscription)
             if self._writes_first(topic, request):
                 return
             consumer_schema(host.topics, topic, request)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
 from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import NotAuthenticated, NotAuthorized
+from lithify.topics.consumer import CannotRead
 from lithify.topics.producers import ProducerBusy, ProducerFenced
 from lithify.topics.retention import BacklogExceeded
 from lithify.topics.schemas import IncompatibleSchema
-from lithify.topics.store import TopicNotFound
+from lithify.topics.store import TooManyTopics, TopicNotFound
 from lithify.topics.subscription import ConsumerRefused
 from lithify.topics.topic import TopicTerminated
 
@@ -25,6 +26,11 @@ _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (IncompatibleSchema, wire.ServerError.IncompatibleSchema),
     (TopicTerminated, wire.ServerError.TopicTerminatedError),
     (InvalidInput, wire.ServerError.NotAllowedError),
+    # Clients try again for as long as they may after a failure to persist: here that is in vain.
+    (TooManyTopics, wire.ServerError.TooManyRequests),
+    (CannotRead, wire.ServerError.NotAllowedError),
+    (Corrupt, wire.ServerError.NotAllowedError),
+    (UnsupportedVersion, wire.ServerError.NotAllowedError),
 )
 
 

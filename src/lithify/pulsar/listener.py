@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.broker import Broker
     from lithify.pulsar.session import Session
 
-__all__ = ["Connection", "listen"]
+__all__ = ["ACCEPTS_MAX", "BACKLOG", "Connection", "listen"]
 
 RECEIVE_BYTES = 2**18
 RECEIVE_BYTES_FULL = 2**20
@@ -48,6 +48,11 @@ OUT_BYTES_MAX = 2**18
 UNANSWERED_MAX = 10_000
 PING_SECONDS = 30
 LINGER_SECONDS = 5
+BACKLOG = 1024
+"""Connections that the operating system keeps until they are accepted."""
+ACCEPTS_MAX = 16
+"""Connections that are accepted at once. asyncio knows one number for both, and if no descriptor is
+left it reports the error that many times and comes back that many times a second later."""
 
 log = get_logger("lithify.pulsar")
 
@@ -162,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving = True
         try:
             self._start = session.receive(self._buffer, self._start, self._stop)
-        except LithifyError as error:
+        except (LithifyError, OSError) as error:
             self._give_up(str(error))
         except Exception:
             log.exception("a command failed", peer=self.peer)
@@ -247,6 +252,10 @@ async def listen(
 ) -> asyncio.Server:
     """Serve clients at an address; port 0 takes a free one."""
     loop = asyncio.get_running_loop()
-    return await loop.create_server(
-        lambda: Connection(broker, connections), host, port, ssl=tls, backlog=1024
+    server = await loop.create_server(
+        lambda: Connection(broker, connections), host, port, ssl=tls, backlog=ACCEPTS_MAX
     )
+    for each in server.sockets:
+        with each.dup() as listening:
+            listening.listen(BACKLOG)
+    return server

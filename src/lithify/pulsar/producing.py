@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import LithifyError, ProtocolError
+from lithify.errors import LithifyError, ProtocolError, WriteFailed
 from lithify.log.batch import Slices, size_of
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
@@ -61,6 +61,8 @@ class _Joined:
     ready: bool = True
     failed: bool = False
     """An append failed: what follows is not written, or it would stand before what is resent."""
+    waits: bool = False
+    """For the file system to take writes again, see `write_retries.py`."""
 
 
 class Producing:
@@ -364,9 +366,10 @@ class Producing:
                 flags=flags,
                 after=None if known is None else known.last_append(producer.name),
             )
-        except LithifyError:
+        except LithifyError as error:
             joined.failed = True
-            session.host.in_order(topic, lambda: self._fail(joined))
+            refused = error if isinstance(error, WriteFailed) else None
+            session.host.in_order(topic, lambda: self._fail(joined, refused=refused))
             return
         producer.messages += int(counts.sum())
         producer.bytes += size_of(bodies)
@@ -379,7 +382,8 @@ class Producing:
         def then(error: LithifyError | None) -> None:
             session.answered(stop - start)
             if error is not None:
-                self._fail(joined, pending)
+                refused = error if isinstance(error, WriteFailed) else None
+                self._fail(joined, pending, refused)
                 return
             if known is not None and appended is not None:
                 known.durable(appended)
@@ -390,12 +394,26 @@ class Producing:
 
         session.host.when_durable(topic, pending, then)
 
-    def _fail(self, joined: _Joined, failed: Pending | None = None) -> None:
-        """Let go of a producer, so that its client joins and sends again what has no receipt."""
+    def _fail(
+        self, joined: _Joined, failed: Pending | None = None, refused: WriteFailed | None = None
+    ) -> None:
+        """Let go of a producer, so that its client joins and sends again what has no receipt.
+
+        If the file system `refused` the write, only once it takes writes again.
+        """
         joined.failed = True
         known = joined.topic.deduplication
         if known is not None:
             known.failed(joined.producer.name, failed)
+        if joined.waits:
+            return
+        if refused is None:
+            self._let_go(joined)
+            return
+        joined.waits = True
+        self._session.host.when_writable(joined.topic, str(refused), lambda: self._let_go(joined))
+
+    def _let_go(self, joined: _Joined) -> None:
         if self._joined.get(joined.id) is joined:
             self._leave(joined)
             self.put_out(joined.id)

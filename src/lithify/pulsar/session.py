@@ -94,6 +94,12 @@ class Host(Protocol):
     def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call `then` once everything given to `when_durable` before has been called."""
 
+    def make_room(self) -> None:
+        """If as many topics are open as may be, begin to close some that nobody uses."""
+
+    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
+        """Call `then` once the file system takes writes to a topic again."""
+
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
 
@@ -355,6 +361,7 @@ class Session:
             return False
         if not create and not topics.exists(name):
             return False
+        self.host.make_room()
         return self.must_wait(name, lambda: topics.get(name, create=create), "open")
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:

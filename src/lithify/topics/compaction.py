@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.policies import Limits
+from lithify.compaction.reserve import NO_RESERVE
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.record import CompactionRecord, CompactionStatus
     from lithify.compaction.report import Report
+    from lithify.compaction.reserve import NoReserve
     from lithify.compaction.run import DryRun
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -101,6 +103,8 @@ class TopicCompaction:
         )
         self._runs = Runs(log.directory, self._compactor, limit="topic")
         self.history = self._compactor.history
+        self.reserve: NoReserve = NO_RESERVE
+        """Space that a run, and the deletion of old segments, may use on a full disk."""
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class TopicCompaction:
         return self._runs.unfinished()
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also those before a restart; a damaged history is a failure."""
+        """What all runs have done, also before a restart; an unreadable history is a failure."""
         return self._runs.record()
 
     def status(self) -> CompactionStatus:
@@ -155,7 +159,8 @@ class TopicCompaction:
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
         """Compact now."""
-        return self._runs.one(lambda note: self._run(trigger, jobs, note), progress)
+        with self.reserve.if_full():
+            return self._runs.one(lambda note: self._run(trigger, jobs, note), progress)
 
     def _run(self, trigger: str, jobs: Jobs | None, note: Progress) -> Report:
         settings = self._prepare(jobs, note)

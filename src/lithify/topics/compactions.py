@@ -22,6 +22,7 @@ from lithify.compaction.jobs import LocalJobs
 from lithify.compaction.queue import Request, RunQueue
 from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
+from lithify.damage import Damage
 from lithify.errors import LithifyError, LogClosed, RunRefused
 from lithify.logger import get_logger
 from lithify.topics.compaction_due import REST_MS, Due
@@ -44,8 +45,15 @@ log = get_logger("lithify.compaction")
 class Compactions:
     """See the module."""
 
-    def __init__(self, opened: Callable[[], Mapping[TopicName, Topic]], clock: Clock) -> None:
+    def __init__(
+        self,
+        opened: Callable[[], Mapping[TopicName, Topic]],
+        clock: Clock,
+        damage: Damage | None = None,
+    ) -> None:
+        """`damage` is told what runs come across."""
         self._opened = opened
+        self._damage = damage or Damage()
         self._clock = clock
         self._due: dict[TopicName, Due] = {}
         self._lock = threading.Lock()
@@ -60,6 +68,10 @@ class Compactions:
             self._run(topic, trigger, go_on)
 
         self._queue.add(Request(topic.compaction, str(topic.name), DISK, trigger, run))
+
+    def is_busy(self, topic: Topic) -> bool:
+        """Does a run of it go on or wait for its turn?"""
+        return self._queue.is_busy(topic.compaction)
 
     def status(self, topic: Topic) -> CompactionStatus:
         """That of the topic, where a run that waits for its turn counts as running."""
@@ -109,6 +121,7 @@ class Compactions:
                 raise
             log.warning("compaction is refused", topic=str(topic.name), reason=str(error))
         except LithifyError as error:
+            self._damage.note(error)
             log.warning("compaction failed", topic=str(topic.name), reason=str(error))
         with self._lock:
             due = self._due.setdefault(topic.name, Due(started_ms))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput
+from lithify.errors import CONFLICT, InvalidInput, LithifyError
 from lithify.topics.client import NOBODY, Client
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "PERMITS_MAX",
     "UNACKED_MESSAGES_MAX",
+    "CannotRead",
     "Consumer",
     "ConsumerRefused",
     "DurabilityDiffers",
     "Held",
+    "ReadFailure",
     "SubscriptionType",
 ]
 
@@ -62,6 +64,19 @@ class DurabilityDiffers(InvalidInput):
 
     def __init__(self, name: str, there: str, wanted: str) -> None:
         super().__init__(f"subscription {name} is {there}: a {wanted} consumer cannot join it")
+
+
+class CannotRead(LithifyError):
+    """The next entry of a subscription is damaged; the text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailure:
+    """An entry that a subscription has to deliver cannot be read."""
+
+    reason: str
+    at_s: float
+    """By the clock that only grows."""
 
 
 @dataclass(slots=True)

@@ -53,6 +53,7 @@ from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import write_atomic
+from lithify.log.side_files import set_aside
 from lithify.positions import NO_POSITION
 from lithify.settings import Durability, check_range
 from lithify.topics.message import text_of
@@ -203,8 +204,11 @@ class Deduplication:
         self._discarded = False
         self._saving = threading.Lock()
         if fs.exists(path):
-            self._load()
+            usable = self._load()
             self._replay()
+            if not usable:
+                self._unsaved_entries += 1
+                self.save()
         else:
             self._position = log.last_position
             try:
@@ -323,19 +327,32 @@ class Deduplication:
         for name in list(itertools.islice(idle, excess)):
             del self._producers[name]
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        """Read the snapshot; one that cannot be used is set aside, and the whole log replayed.
+
+        It stays in its place until the next one replaces it: none at all would mean that nothing
+        is to be known of producers before the end of the log.
+        """
+        row: dict[str, Any] = {}
+        reason = "must have one whole line"
         try:
             lines, _ = read_lines(self._fs, self._path)
-        except Corrupt:
-            return
-        row = json.loads(lines[0][1]) if len(lines) == 1 else {}
-        if row.get("version") != _VERSION or row["position"] > self._log.last_position:
-            return
+            if len(lines) == 1:
+                row = json.loads(lines[0][1])
+                reason = f"has version {row['version']}, this build reads {_VERSION}"
+        except (Corrupt, OSError) as error:
+            reason = str(error)
+        if row.get("version") != _VERSION:
+            set_aside(self._fs, self._path, reason, self._events)
+            return False
+        if row["position"] > self._log.last_position:
+            return True
         self._position = row["position"]
         for name, *fields in row["producers"]:
             progress = _progress_from(fields)
             self._producers[name] = _Producer(progress, progress)
         self._forget_oldest()
+        return True
 
     def _replay(self, only: str | None = None, up_to: int | None = None) -> None:
         """Take the entries behind the last known position into account."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from lithify.errors import InvalidInput, LithifyError
-from lithify.fs import read_file
+from lithify.fs import lock_owner
 from lithify.log.names import LOCK, MANIFEST
 from lithify.positions import unpack
 from lithify.topics.definitions import DefinitionsFile
@@ -83,7 +83,7 @@ class TopicPlace:
         said = ask_node(f"{self.node}{_RUNTIME}", self.token)
         data, owner = str(said.get("dataDirectory", "")), str(said.get("owner", ""))
         lock = f"{data}/{LOCK}"
-        if not data or not fs.exists(lock) or read_file(fs, lock).decode() != owner:
+        if not data or not fs.exists(lock) or lock_owner(fs, lock) != owner:
             raise InvalidInput(
                 f"the node at {self.node} has its data in {data!r}, which is not on this machine"
             )

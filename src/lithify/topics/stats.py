@@ -170,6 +170,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates)
         "nonContiguousDeletedMessagesRanges": sum(1 for _ in subscription.cursor.acked_ranges()),
         "isReplicated": False,
         "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
+        "readFailure": "" if (found := subscription.read_failure) is None else found.reason,
     }
 
 

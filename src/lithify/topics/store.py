@@ -22,13 +22,24 @@ other.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import heapq
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
-from lithify.errors import NOT_FOUND, InvalidInput, LogLocked
-from lithify.fs import read_file
+from lithify.compaction.reserve import NO_RESERVE
+from lithify.damage import Damage
+from lithify.errors import (
+    NOT_FOUND,
+    InvalidInput,
+    LithifyError,
+    LogLocked,
+    OpenFailed,
+    WriteFailed,
+)
+from lithify.fs import lock_owner, why_not_writable
+from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
 from lithify.logger import get_logger
 from lithify.settings import LogSettings
@@ -44,17 +55,29 @@ from lithify.topics.topic import Topic
 from lithify.topics.unclaimed import UnclaimedTopic, adopted, defines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from lithify.clock import Clock
+    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.topics.definitions import Definitions
 
-__all__ = ["PARTITIONS_MAX", "TopicNotFound", "TopicSettings", "Topics"]
+__all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
 
 PARTITIONS_MAX = 10_000
 log = get_logger("lithify.topics")
+
+
+class TooManyTopics(LithifyError):
+    """No more topics can be opened: all that are open are in use."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} topics are open and in use, which is the limit (open_topics_max, "
+            "else a tenth of the files that the process may open)"
+        )
 
 
 class TopicNotFound(InvalidInput):
@@ -99,15 +122,20 @@ class Topics:
         self._claims = Claims[TopicName]()
         """Being opened or deleted by some thread."""
         self._schemas: dict[TopicName, Schemas] = {}
+        self.open_max: int | None = None
+        """How many may be open at once; None is without limit."""
         self.settings = settings
         self.owner = owner
         """What stands in the lock of the data directory."""
-        self.compactions = Compactions(self.opened, clock)
+        self.damage = Damage()
+        """Of files of topics, as far as it was found since the start."""
+        self.reserve: NoReserve = NO_RESERVE
+        self.compactions = Compactions(self.opened, clock, self.damage)
         self._new_service = service_factory(settings.compaction_service)
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
         if lock is None:
-            raise LogLocked(directory, read_file(fs, f"{directory}/LOCK").decode() or "unknown")
+            raise LogLocked(directory, lock_owner(fs, f"{directory}/LOCK"))
         self._lock = lock
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
@@ -121,8 +149,10 @@ class Topics:
     def create(self, name: str | TopicName) -> Topic:
         """Define a topic, which must not exist, and open it."""
         name = _parsed(name)
+        self._check_room()
         self._create(name, TopicDefinition(0, self._clock.now_ms()))
-        return self.get(name)
+        with self._undone(name):
+            return self.get(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
         """Define a topic with partitions, which must not exist; each is opened when it is used."""
@@ -131,7 +161,7 @@ class Topics:
         self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
 
     def _create(self, name: TopicName, topic: TopicDefinition) -> None:
-        with self._claims.of({name, *_parts(name, topic)}):
+        with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             self._define(name, topic)
@@ -165,6 +195,18 @@ class Topics:
                 return definitions.with_topic(name, replace(now, partitions=count))
 
             self.definitions.change(edit)
+
+    @contextmanager
+    def _undone(self, name: TopicName) -> Iterator[None]:
+        """If the files of a topic that was just defined cannot be made, it does not exist."""
+        try:
+            yield
+        except (OSError, OpenFailed, TooManyTopics, WriteFailed):
+            with suppress(LithifyError):
+                # A crash in between leaves a defined topic without files, which opens empty.
+                remove_tree(self._fs, self._path(name))
+                self.definitions.change(lambda d: d.without_topic(name))
+            raise
 
     def exists(self, name: str | TopicName) -> bool:
         """Is it defined, or a partition of one that is?"""
@@ -257,14 +299,17 @@ class Topics:
     def get(self, name: str | TopicName, *, create: bool = False) -> Topic:
         """The topic, opened if need be; `create` defines one that does not exist."""
         name = _parsed(name)
-        topic = self._open.get(name)
+        topic = self.opened_topic(name)
         if topic is not None:
             return topic
-        with self._claims.of([name]):
+        with self._claims.of([name]), _typed_errors(name):
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
+                self._check_room()
                 self._define(name, TopicDefinition(0, self._clock.now_ms()))
+                with self._undone(name):
+                    return self._open_topic(name)
             elif self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it meanwhile.
@@ -274,6 +319,7 @@ class Topics:
         whole = name if str(name) in self.definitions.current.topics else name.whole
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
+        self._check_room()
         topic = Topic.open(
             self._fs,
             self._path(name),
@@ -285,6 +331,7 @@ class Topics:
             compaction_settings=lambda: self.compaction_settings(name),
             new_service=self._new_service,
         )
+        topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
         topic.terminated = is_terminated(self.definitions.current, name)
@@ -333,13 +380,57 @@ class Topics:
             found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
         return found
 
+    def why_not_writable(self, topic: Topic | None = None) -> str:
+        """Why nothing can be written to a topic, or at all; "" if it can. Waits for the disk."""
+        directory = self.directory if topic is None else topic.log.directory
+        return self.reserve.keep() or why_not_writable(self._fs, directory)
+
+    def damage_found(self) -> tuple[str, ...]:
+        """What is wrong with files that were read since the start. Waits for the disk."""
+        return tuple(self.damage.reasons(self._fs.exists))
+
     def now_ms(self) -> int:
         """The time by the node's clock."""
         return self._clock.now_ms()
 
     def opened_topic(self, name: TopicName) -> Topic | None:
         """The topic if it is open, whatever is done to others."""
-        return self._open.get(name)
+        topic = self._open.get(name)
+        if topic is not None:
+            topic.used_s = self._clock.monotonic_s()
+        return topic
+
+    # --- idle topics ------------------------------------------------------------------------
+
+    def has_room(self, count: int = 1) -> bool:
+        """May so many topics more be opened?"""
+        return self.open_max is None or len(self._open) + count <= self.open_max
+
+    def _check_room(self) -> None:
+        if not self.has_room():
+            raise TooManyTopics(len(self._open))
+
+    def idle(self, idle_s: float, count: int, *, backlogs: bool) -> tuple[Topic, ...]:
+        """Open topics that nobody has used for so long, at most `count`, longest first.
+
+        Those with a backlog only if `backlogs` says so: metrics list what is open.
+        """
+        before_s = self._clock.monotonic_s() - idle_s
+        found = (
+            topic
+            for topic in tuple(self._open.values())
+            if topic.used_s <= before_s
+            and (backlogs or not topic.has_backlog)
+            and not (topic.in_use or self.compactions.is_busy(topic))
+        )
+        return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
+
+    def visited(self, names: Collection[TopicName], idle_s: float) -> None:
+        """These were opened for upkeep only: they have been idle for so long already."""
+        for name in names:
+            topic = self._open.get(name)
+            if topic is not None:
+                topic.used_s -= idle_s
 
     def opened(self) -> dict[TopicName, Topic]:
         """Those that are open now."""
@@ -392,6 +483,14 @@ class Topics:
 
     def _path(self, name: TopicName) -> str:
         return self._directories.path(name)
+
+
+@contextmanager
+def _typed_errors(name: TopicName) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpenFailed(f"topic {name}", error) from error
 
 
 def _parsed(name: str | TopicName) -> TopicName:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.log.frame import Entry
+    from lithify.topics.consumer import ReadFailure
     from lithify.topics.cursor import Cursor
     from lithify.topics.wire_batch import WireBatch
 
@@ -129,6 +130,8 @@ class Subscription:
         self.read_position = cursor.mark_delete + 1
         self.gaps_taken: tuple[int, ...] = ()
         """State in which the cursor has moved over all that is not retained; the topic's."""
+        self.read_failure: ReadFailure | None = None
+        """Why it cannot go on reading; until something was delivered or the cursor was moved."""
         self.delivered_messages = 0
         self.delivered_bytes = 0
         self._slot_of = slot_of

@@ -22,7 +22,7 @@ from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction import TopicCompaction
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.consumer import DurabilityDiffers
+from lithify.topics.consumer import CannotRead, DurabilityDiffers, ReadFailure
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Progress as JobProgress
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
+    from lithify.errors import LithifyError
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.settings import LogSettings
@@ -59,6 +60,9 @@ __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
 READ_BYTES_MAX = 2**20
 _WORDS = {True: "durable", False: "non-durable"}
+
+READ_AGAIN_S = 30.0
+"""Nobody may join a subscription for so long after an entry of it could not be read."""
 
 
 class Topic(TopicLog):
@@ -80,6 +84,10 @@ class Topic(TopicLog):
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
         self.policies: Callable[[], Policies] = Policies
+        self.used_s = clock.monotonic_s()
+        """When it was last known to be in use."""
+        self.upkeep_failure = ""
+        """Why the last round of upkeep failed."""
         self._gaps = Gaps(self._reading, cursors)
         self._throughput = Throughput(self, clock)
         self._upkeep = Upkeep(self, self._gaps, clock)
@@ -285,8 +293,10 @@ class Topic(TopicLog):
             change.apply(subscription.cursor)
         self._gaps.take(subscription)
         if isinstance(change, AckedUpTo):
+            subscription.read_failure = None
             subscription.acknowledged_up_to(change.position)
         elif isinstance(change, Reset):
+            subscription.read_failure = None
             subscription.sought(change.position)
         else:
             subscription.acknowledged(getattr(change, "position", NO_POSITION))
@@ -315,6 +325,19 @@ class Topic(TopicLog):
             before = wanted
         return []
 
+    def cannot_read(self, subscription: Subscription, error: LithifyError) -> bool:
+        """Remember why a subscription cannot be read on; whether that is news."""
+        before, reason = subscription.read_failure, str(error)
+        subscription.read_failure = ReadFailure(reason, self._clock.monotonic_s())
+        return before is None or before.reason != reason
+
+    def check_readable(self, name: str) -> None:
+        """Raise `CannotRead` for a while after a subscription could not be read on."""
+        found = self.subscriptions.get(name)
+        failure = None if found is None else found.read_failure
+        if failure is not None and self._clock.monotonic_s() - failure.at_s < READ_AGAIN_S:
+            raise CannotRead(f"subscription {name} of {self.name}: {failure.reason}")
+
     # --- compaction -------------------------------------------------------------------------
 
     def compact(
@@ -338,8 +361,26 @@ class Topic(TopicLog):
         """The part that waits for the disk, and only that: may be called from any thread."""
         self._upkeep.files()
 
+    @property
+    def in_use(self) -> bool:
+        """Does it have a producer, a consumer, a reader that may come back, or a run?"""
+        return bool(
+            self.producers.joined
+            or self.producers.waiting
+            or self.compaction.running
+            or any(each.consumers or not each.durable for each in self.subscriptions.values())
+        )
+
+    @property
+    def has_backlog(self) -> bool:
+        """Does a durable subscription wait for somebody to take messages?"""
+        last = self.log.last_position
+        return any(e.durable and e.cursor.mark_delete < last for e in self.subscriptions.values())
+
     def maintain_memory(self) -> None:
         """The part that does not."""
+        if self.in_use:
+            self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
         self._reading.forget_below(self.log.manifest.segments[0].first_position)
         if self._upkeep.is_due():

@@ -54,9 +54,13 @@ class Upkeep:
             self._rolls_for_age = False
             log.roll()
         if log.manifest.retired:
-            topic.compaction.reclaim()
-        if log.drop_head(self._keep_from):
-            log.reclaim()
+            with topic.compaction.reserve.if_full():
+                topic.compaction.reclaim()
+        first = log.manifest.segments[0]
+        if first.sealed and first.last_position < self._keep_from:
+            with topic.compaction.reserve.if_full():
+                if log.drop_head(self._keep_from):
+                    log.reclaim()
 
     def is_due(self) -> bool:
         """Is it time to look at the policies?"""

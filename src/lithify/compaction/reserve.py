@@ -1,0 +1,108 @@
+"""A file that keeps a little space of the disk back, for the work that frees more of it.
+
+On a disk without a free byte nothing can be published, not even a manifest that names fewer files.
+So the data directory has a file `RESERVE` of `RESERVE_BYTES`, which is removed before a run of
+compaction or a deletion of old segments on a full disk, and made again when there is space:
+
+1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no
+   file system stores fewer of them.
+2. `if_full` removes it while its block runs, if less than its size is free, and calls `keep` after.
+3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made, the
+   disk counts as full, and waiting producers do not use up what a run needs.
+
+The file holds no data. Whether it is missing, short or damaged makes no difference: one of another
+size is made again. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.fs import FileSystem
+
+__all__ = ["NO_RESERVE", "RESERVE", "RESERVE_BYTES", "NoReserve", "Reserve"]
+
+RESERVE = "RESERVE"
+RESERVE_BYTES = 2**20
+"""A manifest takes about 100 bytes a segment, a journal about 200, a report 1 KiB, a dead set at
+most a bit per entry: enough for a log of some thousand segments."""
+
+LEFT_BYTES = 2**17
+"""What is left free beside it."""
+
+
+class NoReserve:
+    """Of those who keep none back."""
+
+    def keep(self) -> str:
+        """Nothing to make."""
+        return ""
+
+    @contextmanager
+    def if_full(self) -> Iterator[None]:
+        """Nothing to release."""
+        yield
+
+
+class Reserve(NoReserve):
+    """The reserve of one data directory."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._path = f"{directory}/{RESERVE}"
+        self._lock = threading.Lock()
+        self._released = 0
+        """Blocks of `if_full` that run on a full disk."""
+
+    def keep(self) -> str:
+        """Make it if it is not there and there is space; why not, "" if it is there now."""
+        with self._lock:
+            try:
+                return self._keep()
+            except OSError as error:
+                with suppress(OSError):
+                    self._fs.remove(self._path)
+                return f"{self._directory} cannot be written: {error.strerror or error}"
+
+    def _keep(self) -> str:
+        if self._fs.exists(self._path) and self._fs.stat(self._path).size == RESERVE_BYTES:
+            return ""
+        free_bytes = self._fs.free_bytes(self._directory)
+        needed_bytes = RESERVE_BYTES + LEFT_BYTES
+        if self._released or free_bytes < needed_bytes:
+            return (
+                f"the disk of {self._directory} is full: {free_bytes} bytes are free, "
+                f"{needed_bytes} are needed"
+            )
+        with self._fs.open_append(self._path) as file:
+            file.truncate(0)
+            file.write(secrets.token_bytes(RESERVE_BYTES))
+            file.fsync()
+        return ""
+
+    @contextmanager
+    def if_full(self) -> Iterator[None]:
+        """Release it for the block if the disk is full."""
+        if self._fs.free_bytes(self._directory) >= RESERVE_BYTES:
+            yield
+            return
+        with self._lock:
+            self._released += 1
+            with suppress(OSError):
+                self._fs.remove(self._path)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._released -= 1
+            self.keep()
+
+
+NO_RESERVE = NoReserve()

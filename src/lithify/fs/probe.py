@@ -1,0 +1,36 @@
+"""Finding out whether a directory can be written, by writing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lithify.fs.atomic import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    from lithify.fs.base import FileSystem
+
+__all__ = ["PROBE_BYTES", "why_not_writable"]
+
+PROBE_BYTES = 2**16
+"""What a probe writes; a disk with less free space counts as full."""
+
+
+def why_not_writable(fs: FileSystem, directory: str, size_bytes: int = PROBE_BYTES) -> str:
+    """Why the directory does not take so many bytes; "" if it does.
+
+    A file is written, fsynced and removed. A crash leaves it, and the next probe replaces it.
+    """
+    path = f"{directory}/PROBE{TEMPORARY_SUFFIX}"
+    try:
+        try:
+            with fs.open_append(path) as file:
+                file.truncate(0)
+                file.write(bytes(size_bytes))
+                file.fsync()
+        finally:
+            with suppress(FileNotFoundError):
+                fs.remove(path)
+    except OSError as error:
+        return f"{directory} cannot be written: {error.strerror or error}"
+    return ""

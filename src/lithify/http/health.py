@@ -1,0 +1,87 @@
+"""Whether the node is well, for people and for what watches over it.
+
+    GET /admin/v2/brokers/health   200 "ok", or 503 with all that is wrong
+    GET /admin/v2/brokers/ready    200 "ok", or 503 while nothing can be written
+
+A disk that is full or read-only, or a directory that the node may not write, is found by writing a
+small file. Damage is what reads and runs have come across since the start, in files that still
+exist. It does not make a node unready, because everything else is served: then the answer names it
+behind the "ok". Answers are `KEPT_S` old at most, so that nobody can keep the disk busy by asking.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from lithify.blobs.stores import BlobStores
+from lithify.http.errors import Refused
+from lithify.http.paths import BrokerHere
+from lithify.pulsar.broker import Broker
+
+__all__ = ["Health", "router"]
+
+KEPT_S = 1.0
+
+router = APIRouter(tags=["brokers"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    unwritable: str
+    damage: tuple[str, ...]
+
+
+class Health:
+    """What is wrong with a node; in the event loop."""
+
+    def __init__(self, broker: Broker, stores: BlobStores | None) -> None:
+        self._broker = broker
+        self._stores = stores
+        self._lock = asyncio.Lock()
+        self._found: _Found | None = None
+        self._found_s = 0.0
+
+    async def find(self) -> _Found:
+        """What is wrong now."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if self._found is None or loop.time() - self._found_s >= KEPT_S:
+                self._found = await asyncio.to_thread(self._look)
+                self._found_s = loop.time()
+            return self._found
+
+    def _look(self) -> _Found:
+        topics = self._broker.topics
+        damage = topics.damage_found()
+        if self._stores is not None:
+            damage += self._stores.damage_found()
+        return _Found(topics.why_not_writable(), tuple(f"damaged: {each}" for each in damage))
+
+
+async def _found(request: Request) -> _Found:
+    health: Health = request.app.state.health
+    return await health.find()
+
+
+@router.get("/admin/v2/brokers/health", response_class=PlainTextResponse)
+async def health(request: Request) -> str:
+    """Is anything wrong?"""
+    found = await _found(request)
+    wrong = [*filter(None, [found.unwritable]), *found.damage]
+    if wrong:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(wrong))
+    return "ok"
+
+
+@router.get("/admin/v2/brokers/ready", response_class=PlainTextResponse)
+async def ready(request: Request, broker: BrokerHere) -> str:
+    """Can clients be served?"""
+    if not (broker.service_url or broker.service_url_tls):
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
+    found = await _found(request)
+    if found.unwritable:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, found.unwritable)
+    return "\n".join(["ok", *found.damage])

@@ -1,0 +1,48 @@
+"""Setting damaged side files aside.
+
+A side file (history of runs, snapshot of producers, progress of erasing or of replication) only
+saves time or informs people. One that is damaged, unreadable or of a newer format must not stop
+the log: its bytes are kept under another name, so that a person can look at them, and its owner
+writes it again.
+
+    HISTORY  ->  HISTORY.damaged-1, the lowest number that is free, at most `KEPT_MAX`
+
+The new name is a hard link, and the owner then replaces the old one atomically. So a crash never
+leaves the directory without the file, which may mean something else than a damaged one.
+
+Called by the one process that writes the log.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lithify.events import SideFileSetAside
+
+if TYPE_CHECKING:
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+
+__all__ = ["KEPT_MAX", "set_aside"]
+
+KEPT_MAX = 9
+"""Copies kept of one side file; the last one is replaced if there are more."""
+
+
+def set_aside(fs: FileSystem, path: str, reason: str, events: EventSink) -> None:
+    """Keep the bytes of a side file that cannot be used; the caller then replaces it.
+
+    If the file system refuses the second name, nothing is kept, and the event says so.
+    """
+    directory, _, name = path.rpartition("/")
+    kept_as = ""
+    with suppress(OSError):
+        number = 1
+        while number < KEPT_MAX and fs.exists(f"{path}.damaged-{number}"):
+            number += 1
+        if number == KEPT_MAX and fs.exists(f"{path}.damaged-{number}"):
+            fs.remove(f"{path}.damaged-{number}")
+        fs.link(path, f"{path}.damaged-{number}")
+        kept_as = f"{name}.damaged-{number}"
+    events(SideFileSetAside(directory, name, kept_as, reason))

@@ -1,0 +1,54 @@
+"""How many files the process may have open, and what of that topics may use."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Any
+
+from lithify.logger import get_logger
+from lithify.node.opening import DESCRIPTORS_PER_TOPIC
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["AcceptErrors", "files_max", "open_topics_max"]
+
+ACCEPT_QUIET_S = 60.0
+"""That no connection can be accepted is logged so often at most."""
+
+log = get_logger("lithify.node")
+
+
+def files_max() -> int:
+    """How many files the process may have open; `lithify serve` has raised it as far as it can."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def open_topics_max(descriptors: int) -> int:
+    """How many topics may be open: the other half is for connections, and for what is read."""
+    return max(1, descriptors // 2 // DESCRIPTORS_PER_TOPIC)
+
+
+class AcceptErrors:
+    """The exception handler of an event loop: one line if no descriptor is left to accept with.
+
+    asyncio itself waits a second before it accepts again. Other errors are logged as always.
+    """
+
+    def __init__(self, descriptors: int) -> None:
+        self._descriptors = descriptors
+        self._logged_s: float | None = None
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what the loop reports."""
+        if not str(context.get("message", "")).startswith("socket.accept()"):
+            loop.default_exception_handler(context)
+            return
+        now_s = loop.time()
+        if self._logged_s is None or now_s - self._logged_s >= ACCEPT_QUIET_S:
+            self._logged_s = now_s
+            log.error(
+                "connections cannot be accepted",
+                reason=str(context.get("exception")),
+                files_max=self._descriptors,
+            )

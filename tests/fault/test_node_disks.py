@@ -1,0 +1,214 @@
+"""A whole node, in a process of its own, on a disk that is full, read-only or damaged."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
+
+import pulsar
+import pytest
+
+import lithify
+from lithify.clock import ManualClock
+from lithify.node.node import Node
+from lithify.node.settings import NodeSettings
+from tests.cli.nodes import COMMAND, Served, served
+from tests.fault.asking import ADMIN, EARLIEST, TOPIC, WAIT_S, ask, client_of, said
+from tests.fault.disks import fill, filled, small_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DISK_BYTES = 8 * 2**20
+
+
+@contextmanager
+def on_small_disk(tmp_path: Path, *options: str) -> Iterator[tuple[Served, Path]]:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        with served(disk / "data", *options) as node:
+            yield node, disk
+            logged = node.logged()
+        assert "Traceback" not in logged, logged
+
+
+def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None:
+    with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
+        producer = client.create_producer(TOPIC, send_timeout_millis=3000)
+        producer.send(b"before")
+        with filled(disk):
+            began_s = time.monotonic()
+            # What fits on a last page is taken.
+            with pytest.raises(pulsar.Timeout):
+                send_many(producer)
+            assert time.monotonic() - began_s < 20
+            with pytest.raises(pulsar.Timeout):
+                producer.send(b"while it is full")
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                producer.send(b"after")
+                break
+            except pulsar.Timeout:
+                assert time.monotonic() < deadline_s, node.logged()
+        waits = node.logged().count("producers wait until the disk takes writes")
+        assert 1 <= waits <= 3, "the client reconnects all the time"
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(10_000).data())
+        assert found[0] == b"before"
+        assert found[-1] == b"after"
+
+
+def test_what_cannot_be_created_on_a_full_disk_is_refused_and_said(tmp_path: Path) -> None:
+    store = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+    with on_small_disk(tmp_path) as (node, disk):
+        assert ask(node, "GET", "/admin/v2/brokers/health") == (200, "ok")
+        assert ask(node, "PUT", f"{ADMIN}/there")[0] == 204
+        with filled(disk):
+            for method, path, body in (
+                ("PUT", f"{ADMIN}/new", None),
+                ("PUT", f"{ADMIN}/parted/partitions", 3),
+                ("PUT", "/blobs/photos", store),
+                ("PUT", "/admin/v2/namespaces/public/more", {}),
+            ):
+                status, answer = ask(node, method, path, body)
+                assert (status, "No space left" in answer["reason"]) == (507, True), (path, answer)
+            for path in ("health", "ready"):
+                said(node, path, 503, "No space left")
+        said(node, "health", 200, "ok")
+        assert ask(node, "PUT", f"{ADMIN}/new")[0] == 204, "nothing of the first try was left"
+        assert ask(node, "PUT", "/blobs/photos", store)[0] == 201
+
+
+def send_many(producer: pulsar.Producer) -> None:
+    for _ in range(100):
+        producer.send(bytes(2**16))
+
+
+def test_a_full_disk_is_emptied_by_runs_and_by_retention(tmp_path: Path) -> None:
+    """The library, so that no Spark has to start."""
+    clock = ManualClock()
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        data = disk / "data"
+        settings = NodeSettings(str(data), retention_ms=1000)
+        with Node(settings, clock=clock) as node:
+            store = node.blobs.create(
+                "photos",
+                capacity_bytes=4 * 2**20,
+                segment_bytes=2**20,
+                settings={"deleted_retention_ms": 0},
+            )
+            blobs = [store.put(bytes(2**16), service="test") for _ in range(30)]
+            for blob in blobs:
+                store.delete(blob.put.blob_id)
+            topic = node.topics.create(TOPIC)
+            for _ in range(20):
+                topic.append(value=bytes(2**16))
+            topic.log.roll()
+            clock.advance(10)
+            with filled(disk):
+                assert store.compaction.run("test").result == "done"
+                # What that freed is taken again, but for the reserve, which was made first.
+                fill(disk / "BALLAST")
+                before = used_bytes(data / "topics")
+                topic.maintain()
+                topic.maintain()
+                assert used_bytes(data / "topics") < before - 2**20
+            assert used_bytes(data / "blobs") < 2**20
+            assert (data / "RESERVE").stat().st_size == 2**20
+
+
+@pytest.mark.slow
+def test_a_store_of_dead_blobs_is_compacted_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
+    settings = {
+        "capacity_bytes": 8 * 2**20,
+        "segment_bytes": 2**20,
+        "settings": {"deleted_retention_ms": 0, "triggers": ["admin"]},
+    }
+    with on_small_disk(tmp_path) as (node, disk):
+        assert ask(node, "PUT", "/blobs/photos", settings)[0] == 201
+        ids = []
+        for _ in range(40):
+            request = Request(f"{node.http}/blobs/photos", bytes(2**16), method="POST")
+            request.add_header("x-lithify-service-id", "test")
+            with urlopen(request) as answer:
+                ids.append(answer.headers["Location"].rpartition("/")[2])
+        for blob_id in ids:
+            assert ask(node, "DELETE", f"/blobs/photos/{blob_id}")[0] in (200, 202, 204)
+        with filled(disk):
+            before = used_bytes(disk / "data" / "blobs")
+            status, answer = ask(node, "POST", "/blobs/photos/compaction")
+            assert status < 300, answer
+            deadline_s = time.monotonic() + WAIT_S
+            while used_bytes(disk / "data" / "blobs") > before // 2:
+                assert time.monotonic() < deadline_s, node.logged()
+                time.sleep(0.1)
+            said(node, "ready", 200, "ok")
+            assert (disk / "data" / "RESERVE").stat().st_size == 2**20, "made again"
+
+
+def used_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def test_verify_on_a_full_disk_says_what_it_found(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        data = disk / "data"
+        with served(data) as node, client_of(node) as client:
+            client.create_producer(TOPIC).send(b"one")
+            settings = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+            assert ask(node, "PUT", "/blobs/photos", settings)[0] == 201
+            with filled(disk):
+                topic = data / "topics/public/default/orders/log"
+                for path in (topic, data / "blobs/photos"):
+                    run("log", "verify", str(path))
+                    run("log", "stat", str(path))
+        with filled(disk):
+            run("blobs", "verify", "photos", "--data", str(data))
+
+
+def run(*words: str) -> None:
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared])
+def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.ConsumerType) -> None:
+    data = tmp_path / "data"
+    with served(data) as node, client_of(node) as client:
+        producer = client.create_producer(TOPIC)
+        for number in range(10):
+            producer.send(b"message %d" % number)
+    with lithify.open(str(data)) as library:
+        library.topics.get(TOPIC).log.roll()
+    (segment,) = (data / "topics/public/default/orders/log").glob("*1.seg")
+    damage(segment, segment.read_bytes().index(b"message 5"))
+    with served(data) as node, client_of(node) as client:
+        consumer = client.subscribe(TOPIC, "reads", kind, initial_position=EARLIEST)
+        for number in range(5):
+            assert consumer.receive(10_000).data() == b"message %d" % number
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(2000)
+        said(node, "health", 503, segment.name)
+        said(node, "ready", 200, segment.name)
+        stats = ask(node, "GET", f"{ADMIN}/orders/stats")[1]["subscriptions"]["reads"]
+        assert segment.name in stats["readFailure"]
+        with pytest.raises(pulsar.NotAllowedError):
+            client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
+        other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
+        client.create_producer(TOPIC).send(b"behind it")
+        assert other.receive(10_000).data() == b"behind it", "others go on"
+        assert node.logged().count("cannot be read on") == 1
+        assert segment.name in node.logged()
+        assert "Traceback" not in node.logged()
+
+
+def damage(file: Path, at: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(b"\xff")
