@@ -4,7 +4,8 @@
     report = store.compaction.run()
 
 1. The kernel's run (`compaction/run.py`) with the store's rule, in place: the log itself shrinks.
-   The active segment is never touched. Whether it is worth it is asked first
+   The active segment is never touched; where the store is full and something in it is dead, it is
+   sealed first, so that the run can judge it. Whether it is worth it is asked first
    (`compaction/eligibility.py`); a run that is not says why in its report.
 2. While it goes on nothing is erased, and it slows down when gets take longer than they did before
    it (`compaction/pace.py`).
@@ -34,6 +35,7 @@ from lithify.compaction.packing import Limits
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
+from lithify.compaction.schedule import Trigger
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
 from lithify.log.names import MANIFEST, PACE
 
@@ -87,10 +89,12 @@ class BlobCompaction:
         published: Callable[[], None],
         reclaimed: Callable[[tuple[str, ...]], None],
         erase_paused: Callable[[], AbstractContextManager[None]],
+        seal_full: Callable[[], None],
     ) -> None:
         """`published` is called after a run, `reclaimed` with the names of files that are gone.
 
         While a run goes on, `erase_paused` keeps everybody from writing over its sources.
+        `seal_full` is called before a run and seals the active segment if the store is full.
         """
         self._log = log
         self._journal = Journal(fs, log.directory)
@@ -106,6 +110,7 @@ class BlobCompaction:
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
+        self._seal_full = seal_full
         self._compactor = Compactor(
             log,
             fs,
@@ -137,6 +142,8 @@ class BlobCompaction:
 
         def run(note: Progress) -> Report:
             self._prepare(policy, jobs, note)
+            if trigger != Trigger.UNFINISHED:
+                self._seal_full()
             with self._erase_paused(), self._paced():
                 try:
                     report = self._compactor.run(trigger)

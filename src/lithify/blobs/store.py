@@ -45,6 +45,7 @@ from lithify.blobs.rule import Above, BlobRule
 from lithify.blobs.settings import BlobSettings, Shape
 from lithify.blobs.statistics import find_statistics
 from lithify.blobs.statistics_tasks import Spans, Subject
+from lithify.blobs.validity import Terms
 from lithify.blobs.writer import used_bytes
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
@@ -127,6 +128,7 @@ class BlobStore:
             published=self._published,
             reclaimed=self._forget,
             erase_paused=self.erase.paused,
+            seal_full=self._seal_full,
         )
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
@@ -322,6 +324,10 @@ class BlobStore:
 
     def _passed(self) -> int | None:
         return self.replicas_passed()
+
+    def _seal_full(self) -> None:
+        now_ms = self._clock.now_ms()
+        self._writer.seal_full(Terms(now_ms, now_ms - self.settings.deleted_retention_ms))
 
     def _published(self) -> None:
         manifest = self._log.manifest
