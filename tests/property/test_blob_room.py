@@ -67,9 +67,7 @@ class Brim:
     def reopen(self) -> None:
         if not self.store.closed:
             self.store.close()
-        self.store = BlobStore.open(
-            self.fs, DIRECTORY, settings=self.settings, clock=self.clock
-        )
+        self.store = BlobStore.open(self.fs, DIRECTORY, settings=self.settings, clock=self.clock)
 
     def fill(self, sizes: list[int]) -> list[str]:
         """Put blobs of these sizes until none of them fits, nor the smallest blob there is."""

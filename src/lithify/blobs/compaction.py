@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
-from lithify.compaction.eligibility import Eligibility
+from lithify.compaction.eligibility import Eligibility, WhyNot
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.journal import Journal
 from lithify.compaction.latencies import Latencies
@@ -71,6 +71,8 @@ TARGET_ENTRIES_MAX = 2**21
 
 HISTORY_MAX = 1000
 
+NO_GAIN = (WhyNot.NOTHING_SEALED, WhyNot.NOTHING_TO_GAIN)
+
 
 class BlobCompaction:
     """See the module."""
@@ -89,12 +91,14 @@ class BlobCompaction:
         published: Callable[[], None],
         reclaimed: Callable[[tuple[str, ...]], None],
         erase_paused: Callable[[], AbstractContextManager[None]],
+        must_seal: Callable[[], bool],
         seal_full: Callable[[], None],
     ) -> None:
         """`published` is called after a run, `reclaimed` with the names of files that are gone.
 
         While a run goes on, `erase_paused` keeps everybody from writing over its sources.
-        `seal_full` is called before a run and seals the active segment if the store is full.
+        `seal_full` is called before a run and seals the active segment of a full store, if it
+        `must_seal` it.
         """
         self._log = log
         self._journal = Journal(fs, log.directory)
@@ -110,6 +114,7 @@ class BlobCompaction:
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
+        self._must_seal = must_seal
         self._seal_full = seal_full
         self._compactor = Compactor(
             log,
@@ -129,7 +134,11 @@ class BlobCompaction:
         """What a run would do now; makes key indexes that are missing, changes nothing else."""
         with self.runs.turn():
             self._prepare(policy, jobs, ignore_progress)
-            return self._compactor.plan()
+            found = self._compactor.plan()
+        if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
+            # A run would seal the active segment and judge it, which a dry run does not.
+            return replace(found, declined=None)
+        return found
 
     def run(
         self,

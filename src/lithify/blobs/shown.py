@@ -95,9 +95,14 @@ def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
 
 
 def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dict[str, Any]:
-    """What a run would do now: `text` for a person, `plan` for a program."""
+    """What a run would do now: `text` for a person, `plan` for a program, or why nothing."""
     found = store.compaction.plan(policy, jobs)
-    return {"store": name, "text": found.explain(), "plan": found.plan.to_json()}
+    return {
+        "store": name,
+        "text": found.explain(),
+        "plan": found.plan.to_json(),
+        "declined": found.declined_row(),
+    }
 
 
 def statistics_row(name: str, found: StoreStatistics, *, forecast: bool) -> dict[str, Any]:

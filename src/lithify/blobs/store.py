@@ -128,7 +128,8 @@ class BlobStore:
             published=self._published,
             reclaimed=self._forget,
             erase_paused=self.erase.paused,
-            seal_full=self._seal_full,
+            must_seal=lambda: self._writer.must_seal(self._terms()),
+            seal_full=lambda: self._writer.seal_full(self._terms()),
         )
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
@@ -325,9 +326,9 @@ class BlobStore:
     def _passed(self) -> int | None:
         return self.replicas_passed()
 
-    def _seal_full(self) -> None:
+    def _terms(self) -> Terms:
         now_ms = self._clock.now_ms()
-        self._writer.seal_full(Terms(now_ms, now_ms - self.settings.deleted_retention_ms))
+        return Terms(now_ms, now_ms - self.settings.deleted_retention_ms)
 
     def _published(self) -> None:
         manifest = self._log.manifest

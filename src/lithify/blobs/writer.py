@@ -4,9 +4,10 @@ One operation at a time holds `lock` while it looks, decides and appends; it wai
 without it, so that operations share fsyncs.
 
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
-2. `append` asks whether there is room (`room.py`), rolls if need be, then appends the parts of a put and the record itself.
-   Nobody appends in between, so they stand side by side: while a large put is copied into the log,
-   or the log is rolled, the others wait. `append_together` takes several small puts in one write.
+2. `append` asks whether there is room (`room.py`), rolls if need be, then appends the parts of a
+   put and the record itself. Nobody appends in between, so they stand side by side: while a large
+   put is copied into the log, or the log is rolled, the others wait. `append_together` takes several
+   small puts in one write.
 3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
 
 Each append is told to stand behind the one before it. After a failed fsync, which takes everything
@@ -246,16 +247,21 @@ class BlobWriter:
                 self._roll()
 
     def seal_full(self, terms: Terms) -> None:
-        """Roll if the store lacks room for the largest put and the active segment has dead bytes.
+        """Roll, if a run needs that to free a full store."""
+        with self.lock:
+            if self.must_seal(terms):
+                self._roll()
 
-        A run judges sealed segments only. Without this the last of a full store would stay.
+    def must_seal(self, terms: Terms) -> bool:
+        """Does the store lack room for the largest put, and has the active segment dead bytes?
+
+        A run judges sealed segments only: what is dead in the active one would stay.
         """
         shape = self._shape
         with self.lock:
             self.ready()
             largest = self._use().with_record(shape, shape.record_bytes_max, 1, rolls=True)
-            if not has_room(shape, Kind.PUT, largest) and self._dead_bytes(terms):
-                self._roll()
+            return not has_room(shape, Kind.PUT, largest) and self._dead_bytes(terms) > 0
 
     def _dead_bytes(self, terms: Terms) -> int:
         """Of the active segment, also those of puts that were cut off.

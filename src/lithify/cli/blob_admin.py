@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import NodeNotReached, RemoteNode, open_place
-from lithify.cli.compaction_admin import POLL_S, run_when_disk_is_free, spark_jobs
+from lithify.cli.compaction_admin import (
+    POLL_S,
+    known_requests,
+    run_when_disk_is_free,
+    spark_jobs,
+)
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -208,10 +213,12 @@ class _Remote:
 
     def run(self, name: str, policy: str | None, watch: Watch) -> Row:
         row = self._row("POST", f"{_path(name)}/compaction", {"policy": policy})
+        path = f"{_path(name)}/compaction?{_query(request=row['request'])}"
         while row["status"] == "RUNNING":
             watch(row)
             time.sleep(POLL_S)
-            row = self._row("GET", f"{_path(name)}/compaction")
+            with known_requests():
+                row = self._row("GET", path)
         return row
 
     def history(self, name: str, limit: int) -> list[Row]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import Refused, RemoteNode, open_place, topic_path
-from lithify.errors import RunRefused
+from lithify.errors import OUTCOME_UNKNOWN, LithifyError, RunRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,22 @@ if TYPE_CHECKING:
     Watch = Callable[[Row], None]
     """Is told the status of each partition again and again."""
 
-__all__ = ["CompactionAdmin", "open_compaction", "run_when_disk_is_free", "spark_jobs"]
+__all__ = [
+    "CompactionAdmin",
+    "RunForgotten",
+    "known_requests",
+    "open_compaction",
+    "run_when_disk_is_free",
+    "spark_jobs",
+]
 
 POLL_S = 0.2
+
+
+class RunForgotten(LithifyError):
+    """The node was started again while a run was waited for."""
+
+    exit_code = OUTCOME_UNKNOWN
 
 
 class CompactionAdmin(Protocol):
@@ -69,9 +82,12 @@ class _Remote:
         self._node = node
 
     def run(self, name: TopicName, watch: Watch) -> list[Row]:
-        self._node.call("PUT", f"{topic_path(name)}/compaction")
+        path = f"{topic_path(name)}/compaction"
+        with self._node.open("PUT", f"admin/v2/{path}") as answer:
+            request = answer.headers["x-lithify-request"]
         while True:
-            rows = self.status(name)
+            with known_requests():
+                rows: list[Row] = self._node.call("GET", f"{path}/progress?request={request}")
             for row in rows:
                 watch(row)
             if all(row["status"] != "RUNNING" for row in rows):
@@ -178,6 +194,17 @@ def spark_jobs(master: str, tasks: Sequence[str], stack: ExitStack) -> Jobs:
     session = open_session(master, preload=tasks)
     stack.callback(session.stop)
     return SparkJobs(session)
+
+
+@contextmanager
+def known_requests() -> Iterator[None]:
+    """A node that does not know a request any more was started again since."""
+    try:
+        yield
+    except Refused as error:
+        if "nothing is known of request" in str(error):
+            raise RunForgotten(f"{error}; compaction-history lists the runs that ended") from error
+        raise
 
 
 def run_when_disk_is_free(run: Callable[[], object], tell: Callable[[str, int, int], None]) -> None:

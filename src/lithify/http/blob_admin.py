@@ -3,15 +3,16 @@
 | path of a store       |                                                                          |
 |-----------------------|--------------------------------------------------------------------------|
 | compaction            | POST: run, by `?policy` or the store's own; with `?dry_run=true` only    |
-|                       | say what a run would do. GET: how far it is, and the last report.        |
-|                       | DELETE: cancel                                                           |
+|                       | say what a run would do. GET: how far it is, and the last report, or     |
+|                       | those of one `?request`. DELETE: cancel                                  |
 | compaction/history    | GET: the reports of the last runs, newest first                          |
 | statistics            | GET: what is valid, and with `?forecast=true` until when                 |
 | erase                 | GET: how erasing stands                                                  |
 
 `policy` and `dry_run` may also stand in the body, as JSON. A run happens in the background: 202
-says that it was asked for, 409 that it cannot be. Ids of blobs that are one of these words cannot
-be reached over HTTP; no id that is made here is.
+says that it was asked for, 409 that it cannot be. One that is asked for during another waits for
+its turn; the `request` of the answer is what to ask for its report with. Ids of blobs that are one
+of these words cannot be reached over HTTP; no id that is made here is.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -71,16 +72,17 @@ async def run(
             response.status_code = HTTPStatus.OK
             jobs = service.stores.compactions.jobs
             return await service.threads.step(plan_row, name, store, policy, jobs)
-        service.stores.compactions.request(store, Trigger.ADMIN, policy)
-        return await status(name, service)
+        ask = service.stores.compactions.request
+        request_id = await service.threads.step(ask, store, Trigger.ADMIN, policy)
+        return await status(name, service, request_id)
 
 
 @router.get("/compaction")
-async def status(name: StoreName, service: BlobsHere) -> dict[str, Any]:
-    """How far a run is, or how the last one went."""
+async def status(name: StoreName, service: BlobsHere, request: str | None = None) -> dict[str, Any]:
+    """How far a run is, or how the last one went; or how the run of a request stands or went."""
     with service.using(name, await service.store(name)):
-        found = await service.threads.step(service.stores.compactions.status, name)
-    return {"store": name, **found.row()}
+        found = await service.threads.step(service.stores.compactions.status, name, request)
+    return {"store": name, "request": request, **found.row()}
 
 
 @router.delete("/compaction", status_code=204)
