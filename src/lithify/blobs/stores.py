@@ -31,6 +31,7 @@ from lithify.blobs.definition import (
     with_settings,
 )
 from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
+from lithify.blobs.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
@@ -80,8 +81,8 @@ class BlobStores:
         self.compactions = BlobCompactions(self.opened, clock)
         self.settings = settings
         """How stores behave that do not say otherwise."""
-        self.token = ""
-        """Shown to the nodes of other replicas."""
+        self.peers = BlobPeers()
+        """The other nodes that stores may replicate with."""
         self._remove_undefined()
 
     # --- definitions ------------------------------------------------------------------------

@@ -6,8 +6,8 @@ without it, so that operations share fsyncs.
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
 2. `append` asks whether there is room (`room.py`), rolls if need be, then appends the parts of a
    put and the record itself. Nobody appends in between, so they stand side by side: while a large
-   put is copied into the log, or the log is rolled, the others wait. `append_together` takes several
-   small puts in one write.
+   put is copied into the log, or the log is rolled, the others wait. `append_together` takes
+   several small puts in one write.
 3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
 
 Each append is told to stand behind the one before it. After a failed fsync, which takes everything

@@ -4,7 +4,7 @@
     lithify blobs compact STORE [--dry-run] [--policy P] [--master M]
     lithify blobs compaction-history STORE [--limit N]
     lithify blobs erase-status STORE
-    lithify blobs replicas STORE [--set URL]…
+    lithify blobs replicas STORE [--set PEER]…
     lithify blobs copy STORE TARGET --capacity SIZE --segment SIZE --data DIR
     lithify blobs verify STORE --data DIR
 
@@ -130,7 +130,11 @@ def replicas(
     store: Store,
     urls: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="URL", help='All others, each by --set; "" alone: none.'),
+        typer.Option(
+            "--set",
+            metavar="PEER",
+            help='All others, each by --set: a peer or URL; "" alone: none.',
+        ),
     ] = None,
     data: Data = None,
     url: Url = None,

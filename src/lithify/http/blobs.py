@@ -32,6 +32,7 @@ from lithify.blobs.answer import Include
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
 from lithify.blobs.reading import BlobInfo
+from lithify.blobs.replication_http import HttpPeer
 from lithify.blobs.shown import etag_of, expiry_of, info_row, store_row
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
@@ -256,21 +257,27 @@ async def get(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, GET, opened, *asked)
+            return await _elsewhere(service, GET, name, opened, *asked)
     return BlobAnswer(content, threads)
 
 
 async def _elsewhere(
     service: BlobService,
     look: Look,
+    name: str,
     store: BlobStore,
     blob_id: str,
     include: Include,
     headers: Headers,
 ) -> BlobAnswer:
     """What a replica says of a blob that is not here."""
-    token, threads = service.stores.token, service.threads
-    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, token)
+    stores, threads = service.stores, service.threads
+    namespace = stores.definition(name).namespace
+
+    def connect(url: str) -> HttpPeer:
+        return stores.peers.connect(url, namespace)
+
+    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, connect)
     return BlobAnswer(content, threads)
 
 
@@ -292,7 +299,7 @@ async def head(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, HEAD, store, blob_id, include, request.headers)
+            return await _elsewhere(service, HEAD, name, store, blob_id, include, request.headers)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
     length = [] if known else [(b"content-length", b"%d" % info.size)]
@@ -317,7 +324,7 @@ async def info_of_blob(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, INFO, store, blob_id, include, Headers())
+            return await _elsewhere(service, INFO, name, store, blob_id, include, Headers())
     return info_row(info, service.stores.now_ms())
 
 

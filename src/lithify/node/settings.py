@@ -120,8 +120,12 @@ class NodeSettings:
     tls_key_file: str = ""
     allow_open: bool = False
     """These six are explained by `SecuritySettings`."""
+    blob_peers: tuple[str, ...] = ()
+    """The other nodes that blob stores may replicate with, each as NAME=URL."""
+    blob_peer_token_files: tuple[str, ...] = ()
+    """Files with the tokens that are shown to them, each as NAME=PATH."""
     replication_token_file: str = ""
-    """A token that this node shows to those of other replicas."""
+    """A token that is shown to those of the peers that have no file of their own."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
