@@ -83,7 +83,7 @@ class BlobCompaction:
         log: Log,
         rule: BlobRule,
         shape: Shape,
-        settings: BlobSettings,
+        settings: Callable[[], BlobSettings],
         *,
         clock: Clock,
         events: EventSink,
@@ -120,7 +120,7 @@ class BlobCompaction:
             log,
             fs,
             rule,
-            settings=self._run_settings(settings.policy, 0),
+            settings=self._run_settings(settings().policy, 0),
             clock=clock,
             events=events,
             gate=gate,
@@ -167,7 +167,7 @@ class BlobCompaction:
     @contextmanager
     def _paced(self) -> Iterator[None]:
         """The run keeps to a rate that follows how long gets take."""
-        pace, latencies = self._settings.pace, self.latencies
+        pace, latencies = self._settings().pace, self.latencies
         pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
         self._compactor.on_check = pacer.look
         try:
@@ -249,14 +249,14 @@ class BlobCompaction:
 
     def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
         self.check(policy)
-        name = policy or self._settings.policy
+        name = policy or self._settings().policy
         full_ms = self._last_full_ms() if name == "hybrid" else 0
         self._compactor.settings = self._run_settings(name, full_ms)
         self._compactor.jobs = jobs or LocalJobs()
         self._compactor.progress = progress
 
     def _run_settings(self, policy: str, last_full_ms: int) -> RunSettings:
-        settings, options = self._settings, dict[str, float]()
+        settings, options = self._settings(), dict[str, float]()
         if policy in ("stats", "hybrid"):
             options["benefit_segments_min"] = max(1, settings.reclaim_segments_min)
         if policy == "hybrid":

@@ -1,7 +1,7 @@
 """Settings of a blob store, and the arithmetic of its segments.
 
 Capacity and segment size are decided when a store is created and stand in the manifest's `state`;
-the settings may change between two opens.
+the settings may change at any time (`BlobStore.change_settings`).
 
 A sealed segment has at most `segment_bytes` bytes, footer and block index included:
 

@@ -27,7 +27,9 @@ from lithify.blobs.copying import copy_store
 from lithify.blobs.definition import (
     NAMESPACE_DEFAULT,
     StoreDefinition,
+    changed_settings,
     check_store_name,
+    setting_names,
     with_settings,
 )
 from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
@@ -35,12 +37,12 @@ from lithify.blobs.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import InvalidInput, InvalidSetting, LithifyError
 from lithify.fs.trees import remove_tree
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lithify.blobs.copying import CopyReport
     from lithify.blobs.definition import StoreDefinitions
@@ -129,6 +131,32 @@ class BlobStores:
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
+
+    def update(
+        self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
+    ) -> StoreDefinition:
+        """Change settings of a store, durably and at once; those that are unset are the node's.
+
+        Its shape cannot be changed: `copy` makes a store of another one.
+        """
+        known = setting_names(self.settings)
+        names = {*known, *(each.partition(".")[0] for each in known)}
+        for each in unset:
+            if each not in names:
+                raise InvalidSetting(each, None, f"one of {', '.join(known)}")
+        with self._claims.of([name]):
+            definition = self.definition(name)
+            own = changed_settings(definition.settings, given, unset)
+            applied = with_settings(self.settings, own)
+            self._definitions.change_store(name, lambda row: {**row, "settings": own})
+            store = self._open.get(name)
+            if store is not None:
+                store.change_settings(applied)
+        return self.definition(name)
+
+    def applied(self, name: str) -> BlobSettings:
+        """The settings that hold for a store: its own, and the node's."""
+        return with_settings(self.settings, self.definition(name).settings)
 
     def copy(
         self, source: str, target: str, *, capacity_bytes: int, segment_bytes: int

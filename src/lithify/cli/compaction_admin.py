@@ -32,6 +32,7 @@ __all__ = [
     "CompactionAdmin",
     "RunForgotten",
     "known_requests",
+    "nothing_runs",
     "open_compaction",
     "run_when_disk_is_free",
     "spark_jobs",
@@ -57,6 +58,9 @@ class CompactionAdmin(Protocol):
 
     def status(self, name: TopicName) -> list[Row]:
         """How the last run went, or how far it is."""
+
+    def cancel(self, name: TopicName) -> None:
+        """Stop the run that is going on, and forget those that wait."""
 
     def history(self, name: TopicName, limit: int) -> list[Row]:
         """The reports of the last runs, newest first."""
@@ -103,6 +107,9 @@ class _Remote:
     def status(self, name: TopicName) -> list[Row]:
         rows: list[Row] = self._node.call("GET", f"{topic_path(name)}/compaction/progress")
         return rows
+
+    def cancel(self, name: TopicName) -> None:
+        self._node.call("DELETE", f"{topic_path(name)}/compaction")
 
     def history(self, name: TopicName, limit: int) -> list[Row]:
         path = f"{topic_path(name)}/compaction/history?limit={limit}"
@@ -155,6 +162,9 @@ class _Local:
             for topic in self._parts(name)
         ]
 
+    def cancel(self, name: TopicName) -> None:
+        raise nothing_runs(str(name))
+
     def history(self, name: TopicName, limit: int) -> list[Row]:
         from lithify.compaction.record import report_row
 
@@ -194,6 +204,11 @@ def spark_jobs(master: str, tasks: Sequence[str], stack: ExitStack) -> Jobs:
     session = open_session(master, preload=tasks)
     stack.callback(session.stop)
     return SparkJobs(session)
+
+
+def nothing_runs(name: str) -> RunRefused:
+    """What a cancel is told in a directory that no node serves."""
+    return RunRefused("run", f"no node serves this directory, so no run on {name} is going on")
 
 
 @contextmanager

@@ -6,6 +6,8 @@
 |                       | say what a run would do. GET: how far it is, and the last report, or     |
 |                       | those of one `?request`. DELETE: cancel                                  |
 | compaction/history    | GET: the reports of the last runs, newest first                          |
+| settings              | GET: those of the store, and those that hold for it.                     |
+|                       | PATCH {"set": {NAME: VALUE}, "unset": [NAME]}                            |
 | statistics            | GET: what is valid, and with `?forecast=true` until when                 |
 | erase                 | GET: how erasing stands                                                  |
 
@@ -25,7 +27,7 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from lithify.blobs.settings import POLICY_NAMES
-from lithify.blobs.shown import plan_row, statistics_row
+from lithify.blobs.shown import plan_row, settings_row, statistics_row
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.record import report_row
@@ -47,6 +49,14 @@ class NewRun(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     policy: str | None = None
     dry_run: bool = False
+
+
+class ChangedSettings(BaseModel):
+    """Settings that a store is to have for itself, and names of those that it is not to have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    set: dict[str, Any] = {}
+    unset: list[str] = []
 
 
 @router.post("/compaction", status_code=202)
@@ -103,6 +113,25 @@ async def history(
     with service.using(name, store):
         reports = await service.threads.step(store.compaction.history.newest, limit)
     return [{"store": name, **report_row(each)} for each in reports]
+
+
+@router.get("/settings")
+async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+    """The settings that a store has for itself, and all that hold for it."""
+    return await service.threads.step(settings_row, service.stores, name)
+
+
+@router.patch("/settings")
+async def change_settings(
+    name: StoreName, service: BlobsHere, wanted: ChangedSettings
+) -> dict[str, Any]:
+    """Change some; they hold at once. Those that are `unset` are the node's again."""
+
+    def change() -> dict[str, Any]:
+        service.stores.update(name, wanted.set, wanted.unset)
+        return settings_row(service.stores, name)
+
+    return await service.threads.step(change)
 
 
 @router.get("/statistics")

@@ -33,7 +33,7 @@ from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
 from lithify.blobs.reading import BlobInfo
 from lithify.blobs.replication_http import HttpPeer
-from lithify.blobs.shown import etag_of, expiry_of, info_row, store_row
+from lithify.blobs.shown import etag_of, info_row, store_row, ttl_ms_of
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.errors import InvalidInput, LithifyError
@@ -185,7 +185,7 @@ async def put(
 ) -> dict[str, Any]:
     """Put a blob; the body is its content."""
     store = await service.store(name)
-    options = put_options(request.headers, service.stores.now_ms())
+    options = put_options(request.headers)
 
     def do_put(content: Any) -> BlobInfo:
         return store.put(
@@ -194,7 +194,7 @@ async def put(
             owner=options.owner,
             content_type=options.content_type,
             metadata=options.metadata,
-            expiry_ms=options.expiry_ms,
+            ttl_ms=options.ttl_ms,
         )
 
     with service.using(name, store, "put"):
@@ -357,10 +357,10 @@ async def ttl(
     if wanted is not None:
         seconds = wanted.ttl
     assert seconds is not None
-    expiry_ms = expiry_of(seconds, service.stores.now_ms())
+    ttl_ms = ttl_ms_of(seconds)
     store = await service.store(name)
     with service.using(name, store, "ttl"):
-        await service.threads.step(store.ttl, blob_id, expiry_ms)
+        expiry_ms = await service.threads.step(store.live_for, blob_id, ttl_ms)
     return {"id": blob_id, "expiry_ms": expiry_ms}
 
 
