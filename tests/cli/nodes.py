@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 import lithify
+from lithify.blobs.peers import BlobPeer, BlobPeers
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
 from tests.patience import PROCESS_S_MAX, at_most
@@ -72,6 +73,12 @@ class Served:
             self.process.kill()
 
 
+def free_port() -> int:
+    """That nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
 @contextmanager
 def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
     """A node that is gone when the block ends."""
@@ -80,12 +87,17 @@ def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
 
 
 @contextmanager
-def served_here(data: Path) -> Iterator[str]:
-    """A node of this process, whose runs are done here, without a Spark session; its address."""
+def served_here(data: Path, *, peer: str | None = None) -> Iterator[str]:
+    """A node of this process, whose runs are done here, without a Spark session; its address.
+
+    `peer` is the address of a node that its stores may replicate with.
+    """
     with (
         lithify.open(str(data)) as node,
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
+        if peer is not None:
+            node.blobs.peers = BlobPeers([BlobPeer("other", peer)])
         app = create_app(Broker(node.topics, name="here", version="0"), node.blobs)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -17,14 +17,17 @@ ABSENT = "http://127.0.0.1:1/blobs/photos"
 
 
 def test_replicas_at_nodes_are_set_and_shown(tmp_path: Path) -> None:
-    with served(tmp_path / "a") as a, served(tmp_path / "b") as b:
+    with (
+        served(tmp_path / "a") as a,
+        served(tmp_path / "b", LITHIFY_BLOB_PEERS=f"a={a.http}") as b,
+    ):
         for node in (a, b):
             create(("--url", node.http))
         (tmp_path / "cat").write_bytes(os.urandom(1000))
         blobs("put", "photos", str(tmp_path / "cat"), "--url", a.http)
         url = f"{a.http}/blobs/photos"
         at = ("photos", "--url", b.http)
-        [row] = as_json("replicas", *at, "--set", url)
+        [row] = as_json("replicas", *at, "--set", "a")
         assert row["url"] == url
         deadline_s = time.monotonic() + PATIENCE_S
         while row["state"] != "caught up":
@@ -35,7 +38,9 @@ def test_replicas_at_nodes_are_set_and_shown(tmp_path: Path) -> None:
         shown = blobs("replicas", *at)
         assert shown.startswith("Replicas of photos\n")
         assert "caught up" in shown
-        assert "must be the http or https URL" in refused("replicas", *at, "--set", "ftp://x")
+        assert f"blob_peers of the node names: a ({a.http})" in refused(
+            "replicas", *at, "--set", ABSENT
+        )
         assert len(as_json("replicas", *at)) == 1
 
 
@@ -46,7 +51,7 @@ def test_replicas_of_a_directory_are_set_for_the_node_that_will_serve_it(tmp_pat
     other = "http://127.0.0.1:2/blobs/photos"
     rows = as_json("replicas", "photos", "--set", ABSENT, "--set", other, *at)
     assert [(row["url"], row["state"]) for row in rows] == [(ABSENT, "new"), (other, "new")]
-    with served(tmp_path) as node:
+    with served(tmp_path, LITHIFY_BLOB_PEERS="absent=http://127.0.0.1:1") as node:
         [row, _] = as_json("replicas", "photos", "--url", node.http)
         deadline_s = time.monotonic() + PATIENCE_S
         while not row["errors"]:
@@ -55,4 +60,8 @@ def test_replicas_of_a_directory_are_set_for_the_node_that_will_serve_it(tmp_pat
         assert f"replica {ABSENT} cannot be asked" in blobs(
             "replicas", "photos", "--url", node.http
         )
+        [_, row] = as_json("replicas", "photos", "--url", node.http)
+        assert (row["url"], row["state"]) == (other, "inactive")
+        assert "no peer in the setting blob_peers" in row["error"]
+        assert "replica is inactive" in node.logged()
     assert as_json("replicas", "photos", "--set", "", *at) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,7 +81,7 @@ def tell_what_is_refused(at: tuple[str, ...], directory: Path) -> None:
     """Also what a node refuses before it has heard all of a content."""
     (directory / "large").write_bytes(bytes(3 * 2**20))
     assert "larger than a segment" in refused("put", "photos", str(directory / "large"), *at)
-    for ttl in ("-5", "9" * 30):
+    for ttl in ("0", "-5", "9" * 30):
         assert "ttl" in refused("put", "photos", str(directory / "large"), "--ttl", ttl, *at)
     assert str(directory) in refused("put", "photos", str(directory), *at)
     for words in (("get", "photos", "none"), ("head", "photos", "none"), ("list", "photos")):
@@ -91,6 +92,33 @@ def tell_what_is_refused(at: tuple[str, ...], directory: Path) -> None:
     )
     assert sorted(directory.iterdir()) == before
     assert "/dev/null" in refused("get", "photos", "none", "--out", "/dev/null", *at)
+
+
+@pytest.mark.parametrize("where", ["node", "directory"])
+def test_settings_are_changed_and_runs_are_looked_at(where: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        at = ("--data", str(tmp_path))
+        if where == "node":
+            at = ("--url", stack.enter_context(served_here(tmp_path)))
+        create(at)
+        changes = ("--set", "policy=stats", "--set", "budget.memory_bytes=33554432")
+        row = as_json("update", "photos", *changes, "--unset", "deleted_retention_ms", *at)
+        assert row["own"] == {"policy": "stats", "budget": {"memory_bytes": 33554432}}
+        assert row["applied"]["budget.memory_bytes"] == 33554432
+        lines = blobs("update", "photos", *at).splitlines()
+        assert {"policy = stats", "every_ms = 604800000  (of the node)"} <= set(lines)
+        assert "capacity_bytes" in refused("update", "photos", "--set", "capacity_bytes=1", *at)
+        assert blobs("compaction-status", "photos", *at) == "photos: has not been compacted\n"
+        result = CliRunner().invoke(app, ["blobs", "cancel-compaction", "photos", *at])
+        assert result.exit_code != 0
+        assert "no run on" in result.stderr
+
+
+@pytest.mark.parametrize("noun", ["topics", "blobs"])
+def test_the_verbs_of_compaction_are_the_same_under_every_noun(noun: str) -> None:
+    told = CliRunner().invoke(app, [noun, "--help"]).stdout
+    for verb in ("compact", "compaction-status", "compaction-history", "cancel-compaction"):
+        assert f" {verb} " in told
 
 
 def test_blobs_at_a_node(tmp_path: Path) -> None:

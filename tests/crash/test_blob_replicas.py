@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import signal
-import socket
 import threading
 import time
 from http.client import HTTPConnection, HTTPException
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.nodes import Served
+from tests.cli.nodes import Served, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,22 +24,19 @@ STORE = {"capacity_bytes": 2**24, "segment_bytes": 2**20}
 PATIENCE_S = 30
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
 class Node:
     """A node that is always found at the same port."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, port: int, peer: int) -> None:
         self._data = data
-        self.port = free_port()
+        self.port = port
+        self._peers = f"other=http://127.0.0.1:{peer}"
         self.url = f"http://127.0.0.1:{self.port}/blobs/photos"
         self.start()
 
     def start(self) -> None:
-        self.served = Served(self._data, "--http-port", str(self.port))
+        at = ("--http-port", str(self.port))
+        self.served = Served(self._data, *at, LITHIFY_BLOB_PEERS=self._peers)
 
     def kill(self) -> None:
         self.served.close()
@@ -70,12 +66,13 @@ class Node:
 
 @contextlib.contextmanager
 def two_nodes(directory: Path) -> Iterator[tuple[Node, Node]]:
-    nodes = (Node(directory / "a"), Node(directory / "b"))
+    port_a, port_b = free_port(), free_port()
+    nodes = (Node(directory / "a", port_a, port_b), Node(directory / "b", port_b, port_a))
     try:
         for node in nodes:
             node.json("PUT", "", STORE)
         a, b = nodes
-        a.json("PUT", "/replicas", [b.url])
+        a.json("PUT", "/replicas", ["other"])
         b.json("PUT", "/replicas", [a.url])
         yield nodes
     finally:

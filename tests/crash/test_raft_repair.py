@@ -42,7 +42,7 @@ class Damaged(Members):
         self.tick(3)
 
     def lose_power(self, seed: int) -> None:
-        self.disk: MemoryFileSystem = self.disk.crash_clone(Random(seed))
+        self.disk = self.disk.crash_clone(Random(seed))
         self.fs = FaultyFileSystem(self.disk, [])
 
     def repair(self) -> None:

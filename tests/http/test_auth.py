@@ -196,6 +196,8 @@ MEMBERS = ADMINS | {"writer", "reader"}
         ("GET", "/blobs/photos/statistics", MEMBERS),
         ("GET", "/blobs/photos/compaction", MEMBERS),
         ("GET", "/blobs/photos/erase", MEMBERS),
+        ("GET", "/blobs/photos/settings", MEMBERS),
+        ("PATCH", "/blobs/photos/settings", ADMINS),
         ("POST", "/blobs/photos", {"writer", "boss", "root"}),
         ("GET", "/blobs/photos/x", {"reader", "boss", "root"}),
         ("HEAD", "/blobs/photos/x", {"reader", "boss", "root"}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from lithify.blobs.peers import BlobPeer, BlobPeers
 from lithify.blobs.replication_stream import Chunks, read_records
 from lithify.blobs.replication_values import Changes
 from lithify.blobs.replicator import PeerStatus
@@ -24,6 +25,7 @@ PEER = "http://127.0.0.1:1/blobs/photos"
 @pytest.fixture
 def node() -> Iterator[Photos]:
     with Photos() as node:
+        node.blobs.peers = BlobPeers([BlobPeer("other", "http://127.0.0.1:1")])
         yield node
 
 
@@ -31,7 +33,23 @@ def test_replicas_are_set_and_told(node: Photos) -> None:
     assert node.ask("GET", f"{node.at}/replicas").json() == []
     assert node.ask("PUT", f"{node.at}/replicas", json=[PEER + "/"]).json() == [PEER]
     assert node.blobs.get("photos").replication.peers == (PEER,)
-    assert "'ftp://x'" in node.reason(400, "PUT", f"{node.at}/replicas", json=["ftp://x"])
+    for named in ("other", "other/photos"):
+        assert node.ask("PUT", f"{node.at}/replicas", json=[named]).json() == [PEER]
+    for strange in (
+        "ftp://x",
+        "http://127.0.0.1:1/blobs/..",
+        "http://127.0.0.1:10/blobs/photos",
+        "http://127.0.0.1:1@x/blobs/photos",
+        "http://127.0.0.1:1/admin",
+        "other/../admin",
+        "some",
+        "http://127.0.0.1:1/x/blobs/photos",
+        "http://127.0.0.1:1/blobs/photos?x",
+    ):
+        node.reason(400, "PUT", f"{node.at}/replicas", json=[strange])
+    assert "other (http://127.0.0.1:1)" in node.reason(
+        400, "PUT", f"{node.at}/replicas", json=["ftp://x"]
+    )
     assert "list" in node.reason(400, "PUT", f"{node.at}/replicas", json={"a": 1})
 
 
@@ -95,7 +113,7 @@ def test_a_blob_that_is_nowhere_is_not_found(node: Photos) -> None:
 
 def test_a_head_and_the_info_are_answered_by_a_replica_as_a_get_is(tmp_path: Path) -> None:
     shape = {"capacity_bytes": 2**24, "segment_bytes": 2**22}
-    with served_here(tmp_path / "a") as there, served_here(tmp_path / "b") as here:
+    with served_here(tmp_path / "a") as there, served_here(tmp_path / "b", peer=there) as here:
         for url in (there, here):
             assert httpx.put(f"{url}/blobs/photos", json=shape).status_code == 201
         # Nobody pulls in these nodes: what is there is not here.

@@ -17,7 +17,7 @@ from tests.cli.nodes import served
 from tests.http.node import HttpNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from tests.cli.nodes import Served
@@ -234,7 +234,7 @@ def test_the_time_to_live_is_set_by_header_or_body(node: Photos) -> None:
     assert node.ask("GET", blob).status_code == 200
     for more in ({}, {"json": {"ttl": 1}, "headers": {"x-lithify-ttl": "1"}}):
         assert "once" in node.reason(400, "PUT", f"{blob}/ttl", **more)
-    for ttl in ("-2", "soon", "1.5", "1_0", "", "9" * 5000, str(2**50)):
+    for ttl in ("0", "-0", "-2", "soon", "1.5", "1_0", "", "9" * 5000, str(2**50)):
         assert "ttl" in node.reason(400, "PUT", f"{blob}/ttl", headers={"x-lithify-ttl": ttl})
         assert "ttl" in node.reason(400, "POST", node.at, headers={"x-lithify-ttl": ttl})
     assert "ttl" in node.reason(400, "PUT", f"{blob}/ttl", json={"ttl": "x"})
@@ -347,6 +347,23 @@ def test_conditions_are_judged_by_the_tag(node: Photos) -> None:
     part = {"Range": "bytes=0-9"}
     assert node.ask("GET", blob, headers={**part, "If-Range": tag}).content == CONTENT[:10]
     assert node.ask("GET", blob, headers={**part, "If-Range": '"other"'}).content == CONTENT
+
+
+def test_a_time_to_live_begins_when_the_content_has_come(node: Photos) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"x" * 50_000
+        node.clock.advance(5)
+        yield b"y" * 50_000
+
+    for content in (slowly(), b"at once"):
+        answer = node.ask("POST", node.at, content=content, headers={"x-lithify-ttl": "1"})
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["ttl"] == 1
+        blob = answer.headers["Location"]
+        node.clock.advance(1)
+        assert node.ask("GET", blob).status_code == 200, "not before its time"
+        node.clock.advance(0.001)
+        assert node.ask("GET", blob).status_code == 410
 
 
 # --- compaction, statistics, metrics ----------------------------------------------------------

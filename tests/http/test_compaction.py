@@ -113,14 +113,61 @@ def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode
     assert report["topic"] == ORDERS
 
 
-def test_a_second_run_is_refused_while_one_is_going_on_and_the_first_can_be_cancelled(
+def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own(
+    node: HttpNode,
+) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    topic.log.roll()
+    dry = Halted()
+    dry_run = threading.Thread(target=topic.compaction.plan, args=(dry,), daemon=True)
+    dry_run.start()
+    assert dry.begun.wait(10)
+    requests = []
+    for _ in range(2):
+        answer = node.ask("PUT", f"/admin/v2{AT}/compaction")
+        assert answer.status_code == 204
+        requests.append(answer.headers["x-lithify-request"])
+        [row] = node.get(f"{AT}/compaction/progress?request={requests[-1]}")
+        assert (row["status"], row["phase"]) == ("RUNNING", "WAITING")
+    dry.go_on.set()
+    dry_run.join()
+    results = []
+    for request in requests:
+        while True:
+            [row] = node.get(f"{AT}/compaction/progress?request={request}")
+            if row["status"] != "RUNNING":
+                break
+        results.append(row["report"]["result"])
+    assert results == ["done", "nothing to do"]
+    assert "nothing is known" in node.refused(404, "GET", f"{AT}/compaction/progress?request=00")
+
+
+def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
+    topic = node.topic()
+    fill(topic, 100, 10)
+    [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
+    assert row["declined"] is None, "a run would seal the active ledger"
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    generation = topic.log.manifest.generation
+    [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
+    assert row["declined"]["why"] == "nothing to gain"
+    assert "nothing to gain" in row["text"]
+    node.do("PUT", f"{AT}/compaction")
+    finished(node)
+    [row] = node.get(f"{AT}/compaction/progress")
+    assert row["report"]["declined"]["why"] == "nothing to gain"
+    assert topic.log.manifest.generation == generation
+
+
+def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancelled(
     node: HttpNode,
 ) -> None:
     fill(node.topic(), 100, 10)
     jobs = node.topics.compactions.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(10)
-    assert "going on" in node.refused(409, "PUT", f"{AT}/compaction")
     assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan")
     assert node.get(f"{AT}/compaction")["status"] == "RUNNING"
     node.do("DELETE", f"{AT}/compaction")

@@ -4,7 +4,8 @@
     report = store.compaction.run()
 
 1. The kernel's run (`compaction/run.py`) with the store's rule, in place: the log itself shrinks.
-   The active segment is never touched. Whether it is worth it is asked first
+   The active segment is never touched; where the store is full and something in it is dead, it is
+   sealed first, so that the run can judge it. Whether it is worth it is asked first
    (`compaction/eligibility.py`); a run that is not says why in its report.
 2. While it goes on nothing is erased, and it slows down when gets take longer than they did before
    it (`compaction/pace.py`).
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
-from lithify.compaction.eligibility import Eligibility
+from lithify.compaction.eligibility import Eligibility, WhyNot
 from lithify.compaction.jobs import LocalJobs, ignore_progress
 from lithify.compaction.journal import Journal
 from lithify.compaction.latencies import Latencies
@@ -35,6 +36,7 @@ from lithify.compaction.plugins import check_policy
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
+from lithify.compaction.schedule import Trigger
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
 from lithify.log.names import MANIFEST, PACE
 
@@ -71,6 +73,8 @@ TARGET_ENTRIES_MAX = 2**21
 
 HISTORY_MAX = 1000
 
+NO_GAIN = (WhyNot.NOTHING_SEALED, WhyNot.NOTHING_TO_GAIN)
+
 
 class BlobCompaction:
     """See the module."""
@@ -81,7 +85,7 @@ class BlobCompaction:
         log: Log,
         rule: BlobRule,
         shape: Shape,
-        settings: BlobSettings,
+        settings: Callable[[], BlobSettings],
         *,
         clock: Clock,
         events: EventSink,
@@ -89,10 +93,14 @@ class BlobCompaction:
         published: Callable[[], None],
         reclaimed: Callable[[tuple[str, ...]], None],
         erase_paused: Callable[[], AbstractContextManager[None]],
+        must_seal: Callable[[], bool],
+        seal_full: Callable[[], None],
     ) -> None:
         """`published` is called after a run, `reclaimed` with the names of files that are gone.
 
         While a run goes on, `erase_paused` keeps everybody from writing over its sources.
+        `seal_full` is called before a run and seals the active segment of a full store, if it
+        `must_seal` it.
         """
         self._log = log
         self._journal = Journal(fs, log.directory)
@@ -108,11 +116,13 @@ class BlobCompaction:
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
+        self._must_seal = must_seal
+        self._seal_full = seal_full
         self._compactor = Compactor(
             log,
             fs,
             rule,
-            settings=self._run_settings(settings.policy, 0),
+            settings=self._run_settings(settings().policy, 0),
             clock=clock,
             events=events,
             gate=gate,
@@ -128,7 +138,11 @@ class BlobCompaction:
         """What a run would do now; makes key indexes that are missing, changes nothing else."""
         with self.runs.turn():
             self._prepare(policy, jobs, ignore_progress)
-            return self._compactor.plan()
+            found = self._compactor.plan()
+        if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
+            # A run would seal the active segment and judge it, which a dry run does not.
+            return replace(found, declined=None)
+        return found
 
     def run(
         self,
@@ -141,6 +155,8 @@ class BlobCompaction:
 
         def run(note: Progress) -> Report:
             self._prepare(policy, jobs, note)
+            if trigger != Trigger.UNFINISHED:
+                self._seal_full()
             with self._erase_paused(), self._paced():
                 try:
                     report = self._compactor.run(trigger)
@@ -156,7 +172,7 @@ class BlobCompaction:
     @contextmanager
     def _paced(self) -> Iterator[None]:
         """The run keeps to a rate that follows how long gets take."""
-        pace, latencies = self._settings.pace, self.latencies
+        pace, latencies = self._settings().pace, self.latencies
         pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
         self._compactor.on_check = pacer.look
         try:
@@ -238,14 +254,14 @@ class BlobCompaction:
 
     def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
         self.check(policy)
-        name = policy or self._settings.policy
+        name = policy or self._settings().policy
         full_ms = self._last_full_ms() if name == "hybrid" else 0
         self._compactor.settings = self._run_settings(name, full_ms)
         self._compactor.jobs = jobs or LocalJobs()
         self._compactor.progress = progress
 
     def _run_settings(self, policy: str, last_full_ms: int) -> RunSettings:
-        settings, options = self._settings, dict[str, float]()
+        settings, options = self._settings(), dict[str, float]()
         if policy in ("stats", "hybrid"):
             options["benefit_segments_min"] = max(1, settings.reclaim_segments_min)
         if policy == "hybrid":

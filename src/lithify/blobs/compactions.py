@@ -1,6 +1,7 @@
 """The compaction of all blob stores of a node: runs on request and by themselves, a disk in turn.
 
-    compactions.request(store, Trigger.ADMIN, policy)    # refused while one is going on or waits
+    request_id = compactions.request(store, Trigger.ADMIN, policy)     # waits for its turn
+    compactions.status("photos", request_id)             # how that one stands, or its report
     compactions.look()                                   # once in a while: what is due is requested
     compactions.cancel("photos"); compactions.status("photos"); compactions.close()
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from lithify.blobs.store import BlobStore
     from lithify.clock import Clock
     from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.report import Report
 
 __all__ = ["BlobCompactions"]
 
@@ -108,24 +110,32 @@ class BlobCompactions:
 
     def request(
         self, store: BlobStore, trigger: str = Trigger.ADMIN, policy: str | None = None
-    ) -> None:
-        """Have a store compacted as soon as its turn comes; raises if it cannot be."""
+    ) -> str:
+        """Have a store compacted as soon as its turn comes; raises if it cannot be.
+
+        The id of the request: a person's is a run of its own, also while another one goes on.
+        """
         store.compaction.check(policy)
         if trigger == Trigger.ADMIN and trigger not in store.settings.triggers:
             what = f"{store.directory} is not compacted on request, its settings say"
             raise RunRefused("triggers", what)
 
-        def run(go_on: Progress) -> None:
-            self._run(store, trigger, policy, go_on)
+        def run(go_on: Progress) -> Report:
+            return self._run(store, trigger, policy, go_on)
 
         compaction = store.compaction
-        self._queue.add(Request(compaction, store.directory, compaction.disk, trigger, run))
+        return self._queue.add(Request(compaction, store.directory, compaction.disk, trigger, run))
 
-    def status(self, name: str) -> CompactionStatus:
-        """That of a store, where a run that waits for its turn counts as running."""
+    def status(self, name: str, request_id: str | None = None) -> CompactionStatus:
+        """That of a store, or of a request; a run that waits for its turn counts as running.
+
+        Raises `RequestUnknown`.
+        """
         store = self._store(name)
         if store is None:
             return CompactionStatus(CompactionState.NOT_RUN)
+        if request_id is not None:
+            return self._queue.status(request_id, store.compaction, store.directory)
         if self._queue.waits(store.compaction):
             return CompactionStatus(CompactionState.RUNNING, phase=WAITING)
         return store.compaction.status()
@@ -162,21 +172,26 @@ class BlobCompactions:
     def _store(self, name: str) -> BlobStore | None:
         return self._opened().get(name)
 
-    def _run(self, store: BlobStore, trigger: str, policy: str | None, go_on: Progress) -> None:
+    def _run(self, store: BlobStore, trigger: str, policy: str | None, go_on: Progress) -> Report:
         """One run, by the thread of its disk."""
-        started_ms, failed = self._clock.now_ms(), True
+        started_ms, failed, waits = self._clock.now_ms(), True, False
         try:
-            store.compaction.run(trigger, policy, self.jobs, go_on)
+            report = store.compaction.run(trigger, policy, self.jobs, go_on)
             failed = False
         except (LogClosed, RunCancelled):
             failed = False
+            raise
         except RunRefused as error:
-            if error.limit == "disk":
-                raise
-            log.warning("compaction is refused", store=store.directory, reason=str(error))
+            waits = error.limit == "disk"
+            if not waits:
+                log.warning("compaction is refused", store=store.directory, reason=str(error))
+            raise
         except LithifyError as error:
             self._damage.note(error)
             log.warning("compaction failed", store=store.directory, reason=str(error))
-        for due in list(self._due.values()):
-            if due.store is store:
-                due.ended(trigger, started_ms, self._clock.now_ms(), failed=failed)
+            raise
+        finally:
+            for due in list(self._due.values()):
+                if due.store is store and not waits:
+                    due.ended(trigger, started_ms, self._clock.now_ms(), failed=failed)
+        return report

@@ -33,6 +33,7 @@ from lithify.blobs.index import BlobIndex
 from lithify.blobs.reading import Blob, read_head
 from lithify.blobs.readonly import open_stored
 from lithify.blobs.records import Kind, decode_id, encode_change, encode_put, hash_id
+from lithify.blobs.room import Use, has_room
 from lithify.blobs.rows import values_of
 from lithify.blobs.settings import BlobSettings, Shape
 from lithify.blobs.spool import Spool
@@ -48,11 +49,10 @@ from lithify.compaction.marks import (
     remove_created,
 )
 from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
-from lithify.log.blocks import ROW_BYTES
 from lithify.log.frame import decode_frame
 from lithify.log.log import Log
 from lithify.log.names import CREATING, LOCK
-from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from lithify.log.segment import SEGMENT_HEADER_BYTES
 from lithify.settings import Durability
 
 if TYPE_CHECKING:
@@ -190,18 +190,16 @@ def _is_valid(row: Row, found: Found, terms: Terms) -> bool:
 
 
 def _check_fits(stored: StoredBlobs, terms: Terms, shape: Shape, target: str) -> None:
-    """Step 2. What sealing adds is taken for the least it can be: what is refused cannot fit."""
-    used, active = 0, SEGMENT_HEADER_BYTES
+    """Step 2, by the arithmetic of the target's writer."""
+    use = Use(0, SEGMENT_HEADER_BYTES, 0)
     for valid in _valid(stored, terms):
-        size = valid.row.length
-        if size > shape.record_bytes_max:
-            raise BlobTooLarge(size, shape.record_bytes_max, _id_of(stored, valid))
-        if active + size > shape.segment_bytes - shape.closing_bytes:
-            used += active + FOOTER_BYTES + ROW_BYTES
-            active = SEGMENT_HEADER_BYTES
-            if used + shape.segment_bytes > shape.capacity_bytes:
-                raise TargetTooSmall(target, used + size, shape.capacity_bytes)
-        active += size
+        row = valid.row
+        if row.length > shape.record_bytes_max:
+            raise BlobTooLarge(row.length, shape.record_bytes_max, _id_of(stored, valid))
+        rolls = use.active_bytes + row.length > shape.segment_bytes - shape.closing_bytes
+        use = use.with_record(shape, row.length, row.entries, rolls=rolls)
+        if not has_room(shape, row.kind, use):
+            raise TargetTooSmall(target, use.bytes(shape), shape.capacity_bytes)
 
 
 def _id_of(stored: StoredBlobs, valid: _Valid) -> str:

@@ -40,7 +40,8 @@ class Core:
     writer: BlobWriter
     clock: FloorClock
     shape: Shape
-    settings: BlobSettings
+    settings: Callable[[], BlobSettings]
+    """As they are now."""
     random_bytes: Callable[[int], bytes]
 
     def spool(self, content: Content) -> Spool:
@@ -50,27 +51,27 @@ class Core:
 
     def deleted_before_ms(self, now_ms: int) -> int:
         """What was deleted before this time is gone."""
-        return now_ms - self.settings.deleted_retention_ms
+        return now_ms - self.settings().deleted_retention_ms
 
 
 def open_core(
     fs: FileSystem,
     log: Log,
     shape: Shape,
-    settings: BlobSettings,
+    settings: Callable[[], BlobSettings],
     clock: Clock,
     random_bytes: Callable[[int], bytes],
 ) -> Core:
     """Of a log that is open."""
     manifest = log.manifest
-    rows_max = settings.index_rows_max
+    rows_max = settings().index_rows_max
     index = BlobIndex(fs, log.directory, manifest.log_id, rows_max, read_recent(log))
     index.load(manifest)
     return Core(
         fs,
         log,
         index,
-        OpenSegments(fs, log.directory, settings.open_files_max),
+        OpenSegments(fs, log.directory, settings().open_files_max),
         BlobWriter(log, index, shape),
         FloorClock(clock),
         shape,

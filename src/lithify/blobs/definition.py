@@ -13,6 +13,7 @@ in a path as it is, and in a URL. Pure; `StoreDefinitions` is who keeps definiti
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -23,6 +24,8 @@ from lithify.blobs.settings import Shape
 from lithify.errors import InvalidInput, InvalidSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from lithify.blobs.settings import BlobSettings
 
 __all__ = [
@@ -30,7 +33,11 @@ __all__ = [
     "NAME_CHARACTERS_MAX",
     "StoreDefinition",
     "StoreDefinitions",
+    "changed_settings",
     "check_store_name",
+    "named_settings",
+    "parse_value",
+    "setting_names",
     "with_settings",
 ]
 
@@ -48,6 +55,9 @@ class StoreDefinitions(Protocol):
 
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Keep one more; durable when it returns."""
+
+    def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace the definition of one; durable when it returns."""
 
     def remove_store(self, name: str) -> None:
         """Forget one; durable when it returns."""
@@ -86,6 +96,66 @@ def with_settings(settings: BlobSettings, values: Mapping[str, Any]) -> BlobSett
     """The settings with other values, which come from JSON; raises `InvalidSetting`."""
     found: BlobSettings = _replaced(settings, values, "")
     return found
+
+
+def named_settings(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Settings by their names, where that of a part has a dot: `budget.memory_bytes`."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        part, dot, rest = name.partition(".")
+        if not dot:
+            found[part] = value
+            continue
+        inside = found.setdefault(part, {})
+        if not isinstance(inside, dict):
+            raise InvalidSetting(part, inside, "given whole or by its parts, not both")
+        inside[rest] = value
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """The value of a setting, written for the command line: JSON, or else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def setting_names(settings: BlobSettings) -> dict[str, Any]:
+    """All settings by their names, with their values."""
+    found: dict[str, Any] = {}
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if is_dataclass(value):
+            found |= {
+                f"{each.name}.{part.name}": getattr(value, part.name) for part in fields(value)
+            }
+        else:
+            found[each.name] = value
+    return found
+
+
+def changed_settings(
+    settings: Mapping[str, Any], given: Mapping[str, Any], unset: Iterable[str]
+) -> dict[str, Any]:
+    """The settings of a definition with others, and without those that are to be the node's."""
+    found = {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+    }
+    for name in unset:
+        part, _, rest = name.partition(".")
+        if rest and isinstance(found.get(part), dict):
+            found[part].pop(rest, None)
+        elif not rest:
+            found.pop(part, None)
+    for name, value in given.items():
+        inside = found.get(name)
+        if isinstance(inside, dict) and isinstance(value, Mapping):
+            inside |= value
+        else:
+            found[name] = value
+    return {name: value for name, value in found.items() if value != {}}
 
 
 def _replaced(settings: Any, values: Mapping[str, Any], above: str) -> Any:

@@ -10,6 +10,7 @@
     │   └── BlobExists          a put with an id that is taken
     ├── BlobStoreFull           no room for the record; a compaction may make some
     ├── ReplicaUnreachable      another replica does not answer, or with an error
+    │   └── ReplicaNoPeer       it belongs to no peer of the node, and is not asked
     ├── ReplicaNotCurrent       another replica may have blobs whose deletes are forgotten
     ├── ProtocolError
     │   └── ReplicaTalksNonsense another replica's answer cannot be, or was damaged on its way
@@ -42,6 +43,7 @@ __all__ = [
     "BlobTooLarge",
     "NotABlobStore",
     "RangeNotSatisfiable",
+    "ReplicaNoPeer",
     "ReplicaNotCurrent",
     "ReplicaTalksNonsense",
     "ReplicaUnreachable",
@@ -119,6 +121,13 @@ class ReplicaUnreachable(LithifyError):
     def __init__(self, url: str, why: str) -> None:
         self.url = url
         super().__init__(f"replica {url} cannot be asked: {why}")
+
+
+class ReplicaNoPeer(ReplicaUnreachable):
+    """The operator of the node does not name it: nothing is sent to it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "no peer in the setting blob_peers of the node has this URL")
 
 
 class ReplicaNotCurrent(LithifyError):

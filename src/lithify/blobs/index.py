@@ -190,7 +190,7 @@ class _Buckets:
     """Buckets that were read lately, up to so many rows; shared by all segments."""
 
     def __init__(self, rows_max: int) -> None:
-        self._rows_max = rows_max
+        self.rows_max = rows_max
         self._rows = 0
         self._kept: OrderedDict[tuple[str, int], _Bucket] = OrderedDict()
         self._lock = threading.Lock()
@@ -207,7 +207,7 @@ class _Buckets:
             if key not in self._kept:
                 self._kept[key] = made
                 self._rows += len(made)
-            while self._rows > self._rows_max and len(self._kept) > 1:
+            while self._rows > self.rows_max and len(self._kept) > 1:
                 self._rows -= len(self._kept.popitem(last=False)[1])
         return made
 
@@ -255,7 +255,7 @@ class BlobIndex:
         self._fs = fs
         self._directory = directory
         self._log_id = log_id
-        self._buckets = _Buckets(rows_max)
+        self.buckets = _Buckets(rows_max)
         self._segments: dict[tuple[str, str], _Segment] = {}
         self._lock = threading.Lock()
         self._opened: Opened | None = None
@@ -320,7 +320,7 @@ class BlobIndex:
         if found is None:
             task = self.task(segment)
             try:
-                found = _Sealed(task, self._buckets)
+                found = _Sealed(task, self.buckets)
             except OSError:
                 # A disk that is full has no room for an index that is missing.
                 found = Recent(segment.id)

@@ -66,13 +66,19 @@ class Operations:
         content_type: str,
         metadata: Mapping[str, str] | None,
         expiry_ms: int | None,
+        ttl_ms: int | None,
         blob_id: str | None,
     ) -> BlobInfo:
-        """Store a content; None for `expiry_ms` is never, for `blob_id` a new random one."""
+        """See `BlobStore.put`."""
+        if expiry_ms is not None and ttl_ms is not None:
+            raise InvalidInput("a blob is given an expiry or a time to live, not both")
         blob_id = self._core.random_bytes(16).hex() if blob_id is None else blob_id
         id_hash = hash_id(blob_id, self._log_id)
         with self._core.spool(content) as spool:
+            # A time to live begins here: however long the content took, the blob has all of it.
             now_ms = self._clock.now_ms()
+            if ttl_ms is not None:
+                expiry_ms = now_ms + ttl_ms
             put = PutRecord(
                 blob_id,
                 service,
@@ -106,14 +112,18 @@ class Operations:
 
         self._change(Kind.DELETE, blob_id, decide)
 
-    def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
-        """Let a blob expire at another time, or never."""
+    def ttl(self, blob_id: str, expiry_at: Callable[[int], int | None]) -> int | None:
+        """Let a blob expire at another time, which is asked with the time now, or never."""
+        expiry_ms: int | None = None
 
         def decide(found: Found, now_ms: int) -> tuple[int, int]:
+            nonlocal expiry_ms
             answer(blob_id, found, Include.NONE, now_ms)
+            expiry_ms = expiry_at(now_ms)
             return found.newest.life_version, _checked_expiry(expiry_ms, now_ms)
 
         self._change(Kind.TTL, blob_id, decide)
+        return expiry_ms
 
     def undelete(self, blob_id: str) -> None:
         """Take a delete back, if its retention is not over."""

@@ -64,7 +64,7 @@ class Applier:
                 if advice is Advice.FETCH:
                     wanted.append(change)
                 elif advice is Advice.CHANGE:
-                    self._append(change, _kind(change, found))
+                    self._append(change, _kind(change, found), is_new=found is None)
         return wanted
 
     def take_content(self, record: Record, content: Readable, before: Forgotten) -> bool:
@@ -104,7 +104,7 @@ class Applier:
             for change in changes:
                 advice, found = self._advise(change)
                 if advice is Advice.FETCH and not change.is_first and change.expiry_ms < NEVER_MS:
-                    self._append(change, _kind(change, found))
+                    self._append(change, _kind(change, found), is_new=found is None)
 
     def drop(self, change: Change) -> bool:
         """Delete a blob that nobody else knows any more, if it is still in this state."""
@@ -151,7 +151,14 @@ class Applier:
         with self._segments.use(found.segment) as segment:
             return read_identity(segment.file, found.put)
 
-    def _append(self, change: Change, kind: Kind, time_ms: int | None = None) -> None:
+    def _append(
+        self,
+        change: Change,
+        kind: Kind,
+        time_ms: int | None = None,
+        *,
+        is_new: bool = False,
+    ) -> None:
         id_hash = hash_id(change.blob_id, self._log_id)
         life_version, expiry_ms = change.life_version, change.expiry_ms
         new = NewRecord(
@@ -162,7 +169,7 @@ class Applier:
             expiry_ms=expiry_ms,
             time_ms=change.time_ms if time_ms is None else time_ms,
         )
-        self._pending.append(self._writer.append(new))
+        self._pending.append(self._writer.append(new, is_new=is_new))
 
 
 def _kind(change: Change, found: Found | None) -> Kind:

@@ -9,8 +9,10 @@
 | unknown  | POST …/replication/unknown {"ids": […]}                                           |
 | a blob   | GET or HEAD …/ID?replicas=false, GET …/ID/info?…: the replica asks no other one   |
 
-A connection a request, which keeps nothing open between two of them. Nobody waits longer than
-`TIMEOUT_S` for the next bytes. What the replica says in the body of a refusal is in the error.
+Made by `peers.py` only, for the peers that the operator names. Redirects are not followed: the
+token is for one address. A connection a request, which keeps nothing open between two. No read
+waits longer than `TIMEOUT_S` for the next bytes. What the replica says in the body of a refusal is
+in the error.
 
 Called by the replicator's thread and by gets that the store itself cannot answer.
 """
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
     from lithify.blobs.replication_values import Token
 
-__all__ = ["HttpPeer", "Stream"]
+__all__ = ["NAMESPACE", "HttpPeer", "Stream"]
 
 TIMEOUT_S = 10.0
+NAMESPACE = "x-lithify-namespace"
+"""The header that says of which namespace the store is that asks."""
 ANSWER_BYTES_MAX = 64 * 2**20
 """Of JSON; a page of changes has at most those of one bucket more than it was limited to."""
 REASON_BYTES_MAX = 1000
@@ -58,10 +62,11 @@ class Stream:
 class HttpPeer:
     """See the module."""
 
-    def __init__(self, url: str, token: str = "") -> None:
-        """`token` is shown to the replica, if there is one."""
+    def __init__(self, url: str, token: str = "", namespace: str = "") -> None:
+        """`token` is shown to the replica, if there is one; `namespace` is that of who asks."""
         self.url = url
         self._token = token
+        self._namespace = namespace
 
     def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
         """See `Peer`."""
@@ -117,6 +122,8 @@ class HttpPeer:
         headers = dict(more or {})
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+        if self._namespace:
+            headers[NAMESPACE] = self._namespace
         body = None
         if value is not None:
             body = json.dumps(value).encode()

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lithify.blobs.errors import ReplicaNotCurrent, ReplicaUnreachable
+from lithify.blobs.errors import ReplicaNoPeer, ReplicaNotCurrent, ReplicaUnreachable
 from lithify.blobs.replication_feed import CHANGES_MAX
 from lithify.blobs.replication_stream import read_records
 from lithify.blobs.replication_values import Token
@@ -76,7 +76,7 @@ class PeerStatus:
 
     url: str
     state: str = "new"
-    """`new`, `reading`, `caught up`, `not current` or `failing`."""
+    """`new`, `reading`, `caught up`, `not current`, `failing` or `inactive`."""
     behind: int = -1
     """Positions of its log that are not read yet; -1: not known."""
     error: str = ""
@@ -143,9 +143,11 @@ class Replicator:
             failures = self._status[url].failures + 1
             waits = isinstance(error, ReplicaNotCurrent)
             state = "not current" if waits else "failing"
+            if isinstance(error, ReplicaNoPeer):
+                state, waits = "inactive", True
             errors = self._status[url].errors + (not waits)
             self._note(url, state=state, error=str(error), failures=failures, errors=errors)
-            soon = waits or isinstance(error, PlanStale)
+            soon = state == "not current" or isinstance(error, PlanStale)
             return POLL_S if soon else min(BACKOFF_S_MAX, POLL_S * 2.0 ** min(failures - 1, 6))
         self._note(url, error="", failures=0)
         return 0.0 if more else POLL_S

@@ -1,7 +1,7 @@
 """Settings of a blob store, and the arithmetic of its segments.
 
 Capacity and segment size are decided when a store is created and stand in the manifest's `state`;
-the settings may change between two opens.
+the settings may change at any time (`BlobStore.change_settings`).
 
 A sealed segment has at most `segment_bytes` bytes, footer and block index included:
 
@@ -42,7 +42,6 @@ SEGMENT_BYTES_MAX = 2**32 - 1
 CAPACITY_BYTES_MAX = 2**50
 RECORD_BODY_BYTES_MAX = 2**17
 """64 KiB of content, 16 KiB of metadata, four texts of 1 KiB: with room to spare."""
-RESERVE_SHARE = 16
 POLICY_NAMES = ("all", "stats", "hybrid")
 TRIGGER_NAMES = (Trigger.PERIODIC, Trigger.ADMIN)
 DAY_MS = 24 * 3600 * 1000
@@ -112,11 +111,6 @@ class Shape:
     def record_bytes_max(self) -> int:
         """The largest record: alone in a segment."""
         return self.segment_bytes - self.closing_bytes - SEGMENT_HEADER_BYTES
-
-    @property
-    def reserve_bytes(self) -> int:
-        """Of the last segment, for deletes and other small records: a full store can be emptied."""
-        return self.segment_bytes // RESERVE_SHARE
 
     def log_settings(self, settings: BlobSettings) -> LogSettings:
         """For the store's log."""

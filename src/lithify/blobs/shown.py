@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from lithify.blobs.definition import setting_names
 from lithify.blobs.records import NEVER_MS
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.errors import InvalidInput
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "etag_of",
-    "expiry_of",
     "info_row",
     "plan_row",
+    "settings_row",
     "statistics_row",
     "store_row",
+    "ttl_ms_of",
     "ttl_s_of",
 ]
 
@@ -53,13 +55,13 @@ def ttl_s_of(info: BlobInfo, now_ms: int) -> int:
     return max(0, -(-(info.expiry_ms - now_ms) // 1000))
 
 
-def expiry_of(ttl: str | int, now_ms: int) -> int | None:
-    """When a blob expires whose time to live is so many seconds; None: never."""
-    seconds = int(ttl) if _SECONDS.fullmatch(str(ttl)) else -2
-    if not -1 <= seconds <= TTL_S_MAX:
+def ttl_ms_of(ttl: str | int) -> int | None:
+    """A time to live that is given in seconds; None: for ever."""
+    seconds = int(ttl) if _SECONDS.fullmatch(str(ttl)) else 0
+    if seconds != -1 and not 1 <= seconds <= TTL_S_MAX:
         shown = f"{str(ttl)[:40]!r} must be whole seconds"
-        raise InvalidInput(f"ttl {shown}, 0 … {TTL_S_MAX}, or -1 for never")
-    return None if seconds < 0 else now_ms + seconds * 1000
+        raise InvalidInput(f"ttl {shown}, 1 … {TTL_S_MAX}, or -1 for never")
+    return None if seconds < 0 else seconds * 1000
 
 
 def info_row(info: BlobInfo, now_ms: int) -> dict[str, Any]:
@@ -94,10 +96,21 @@ def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
     return row
 
 
+def settings_row(stores: BlobStores, name: str) -> dict[str, Any]:
+    """The settings that a store has for itself, and all that hold for it, by their names."""
+    own = stores.definition(name).settings
+    return {"store": name, "own": own, "applied": setting_names(stores.applied(name))}
+
+
 def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dict[str, Any]:
-    """What a run would do now: `text` for a person, `plan` for a program."""
+    """What a run would do now: `text` for a person, `plan` for a program, or why nothing."""
     found = store.compaction.plan(policy, jobs)
-    return {"store": name, "text": found.explain(), "plan": found.plan.to_json()}
+    return {
+        "store": name,
+        "text": found.explain(),
+        "plan": found.plan.to_json(),
+        "declined": found.declined_row(),
+    }
 
 
 def statistics_row(name: str, found: StoreStatistics, *, forecast: bool) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from lithify.blobs.rule import Above, BlobRule
 from lithify.blobs.settings import BlobSettings, Shape
 from lithify.blobs.statistics import find_statistics
 from lithify.blobs.statistics_tasks import Spans, Subject
+from lithify.blobs.validity import Terms
 from lithify.blobs.writer import used_bytes
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
@@ -89,7 +90,8 @@ class BlobStore:
         self._fs = fs
         self._monotonic_s = clock.monotonic_s
         self._log = log
-        core = open_core(fs, log, shape, settings, clock, random_bytes)
+        self.settings = settings
+        core = open_core(fs, log, shape, lambda: self.settings, clock, random_bytes)
         self._segments, self._index = core.segments, core.index
         self._writer, self._clock = core.writer, core.clock
         self.erase = Erase(
@@ -98,7 +100,7 @@ class BlobStore:
             self._index,
             self._writer,
             self._clock,
-            deleted_retention_ms=lambda: settings.deleted_retention_ms,
+            deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
             floor_ms=self._unfinished_as_of_ms,
         )
         self._looks = Looks(core, self.erase.explain)
@@ -113,21 +115,25 @@ class BlobStore:
         self.replicas_passed: Callable[[], int | None] = self.replication.passed
         """Up to which position every replica has seen the records; None: there are no replicas."""
         self.shape = shape
-        self.settings = settings
         self.compaction = BlobCompaction(
             fs,
             log,
             BlobRule(
-                lambda: settings.deleted_retention_ms, self._above, self._passed, self.forgotten
+                lambda: self.settings.deleted_retention_ms,
+                self._above,
+                self._passed,
+                self.forgotten,
             ),
             shape,
-            settings,
+            lambda: self.settings,
             clock=clock,
             events=events,
             gate=gate,
             published=self._published,
             reclaimed=self._forget,
             erase_paused=self.erase.paused,
+            must_seal=lambda: self._writer.must_seal(self._terms()),
+            seal_full=lambda: self._writer.seal_full(self._terms()),
         )
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
@@ -214,9 +220,14 @@ class BlobStore:
         content_type: str = "application/octet-stream",
         metadata: Mapping[str, str] | None = None,
         expiry_ms: int | None = None,
+        ttl_ms: int | None = None,
         blob_id: str | None = None,
     ) -> BlobInfo:
-        """Store a content; None for `expiry_ms` is never, for `blob_id` a new random one."""
+        """Store a content; without a `blob_id` under a new random one.
+
+        It expires at `expiry_ms`, or `ttl_ms` after all of the content has come; without both,
+        never. An expiry that is over by then is refused.
+        """
         if blob_id is not None and self.replication.peers:
             # Replicas could put two contents under one id, or one that is free only here.
             raise InvalidInput(f"blob {blob_id!r}: a store with replicas chooses the ids itself")
@@ -227,6 +238,7 @@ class BlobStore:
             content_type=content_type,
             metadata=metadata,
             expiry_ms=expiry_ms,
+            ttl_ms=ttl_ms,
             blob_id=blob_id,
         )
 
@@ -236,7 +248,13 @@ class BlobStore:
 
     def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
         """Let a blob expire at another time, or never."""
-        self._operations.ttl(blob_id, expiry_ms)
+        self._operations.ttl(blob_id, lambda _: expiry_ms)
+
+    def live_for(self, blob_id: str, ttl_ms: int | None) -> int | None:
+        """Let a blob expire so long from now, or never; when that is."""
+        return self._operations.ttl(
+            blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
+        )
 
     def undelete(self, blob_id: str) -> None:
         """Take a delete back, if its retention is not over."""
@@ -294,6 +312,14 @@ class BlobStore:
             spans = Spans(buckets, span_ms)
             return find_statistics(subject, self.shape.capacity_bytes, jobs, spans)
 
+    def change_settings(self, settings: BlobSettings) -> None:
+        """Go on with other settings; a run that is going on keeps those it began with."""
+        with self._writer.lock:
+            self._log.change_settings(self.shape.log_settings(settings))
+            self._segments.limit = settings.open_files_max
+            self._index.buckets.rows_max = settings.index_rows_max
+            self.settings = settings
+
     @property
     def used_bytes(self) -> int:
         """Bytes of the log's segments."""
@@ -323,6 +349,10 @@ class BlobStore:
 
     def _passed(self) -> int | None:
         return self.replicas_passed()
+
+    def _terms(self) -> Terms:
+        now_ms = self._clock.now_ms()
+        return Terms(now_ms, now_ms - self.settings.deleted_retention_ms)
 
     def _published(self) -> None:
         manifest = self._log.manifest

@@ -27,10 +27,13 @@ from lithify.blobs.copying import copy_store
 from lithify.blobs.definition import (
     NAMESPACE_DEFAULT,
     StoreDefinition,
+    changed_settings,
     check_store_name,
+    setting_names,
     with_settings,
 )
 from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
+from lithify.blobs.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
 from lithify.blobs.verify import verify_store
@@ -38,11 +41,11 @@ from lithify.claims import Claims
 from lithify.compaction.marks import begin_creation, remove_created
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
-from lithify.errors import LithifyError, OpenFailed
+from lithify.errors import InvalidSetting, LithifyError, OpenFailed
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lithify.blobs.copying import CopyReport
     from lithify.blobs.definition import StoreDefinitions
@@ -86,8 +89,8 @@ class BlobStores:
         self.compactions = BlobCompactions(self.opened, clock, self.damage)
         self.settings = settings
         """How stores behave that do not say otherwise."""
-        self.token = ""
-        """Shown to the nodes of other replicas."""
+        self.peers = BlobPeers()
+        """The other nodes that stores may replicate with."""
         self._directories = StoreDirectories(fs, f"{directory}/blobs", definitions)
 
     # --- definitions ------------------------------------------------------------------------
@@ -143,6 +146,32 @@ class BlobStores:
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
+
+    def update(
+        self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
+    ) -> StoreDefinition:
+        """Change settings of a store, durably and at once; those that are unset are the node's.
+
+        Its shape cannot be changed: `copy` makes a store of another one.
+        """
+        known = setting_names(self.settings)
+        names = {*known, *(each.partition(".")[0] for each in known)}
+        for each in unset:
+            if each not in names:
+                raise InvalidSetting(each, None, f"one of {', '.join(known)}")
+        with self._claims.of([name]):
+            definition = self.definition(name)
+            own = changed_settings(definition.settings, given, unset)
+            applied = with_settings(self.settings, own)
+            self._definitions.change_store(name, lambda row: {**row, "settings": own})
+            store = self._open.get(name)
+            if store is not None:
+                store.change_settings(applied)
+        return self.definition(name)
+
+    def applied(self, name: str) -> BlobSettings:
+        """The settings that hold for a store: its own, and the node's."""
+        return with_settings(self.settings, self.definition(name).settings)
 
     def copy(
         self, source: str, target: str, *, capacity_bytes: int, segment_bytes: int

@@ -4,9 +4,10 @@ One operation at a time holds `lock` while it looks, decides and appends; it wai
 without it, so that operations share fsyncs.
 
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
-2. `append` makes room, rolling if need be, then appends the parts of a put and the record itself.
-   Nobody appends in between, so they stand side by side: while a large put is copied into the log,
-   or the log is rolled, the others wait. `append_together` takes several small puts in one write.
+2. `append` asks whether there is room (`room.py`), rolls if need be, then appends the parts of a
+   put and the record itself. Nobody appends in between, so they stand side by side: while a large
+   put is copied into the log, or the log is rolled, the others wait. `append_together` takes
+   several small puts in one write.
 3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
 
 Each append is told to stand behind the one before it. After a failed fsync, which takes everything
@@ -22,14 +23,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lithify.blobs.errors import BlobStoreFull, BlobTooLarge
 from lithify.blobs.index import RECENT_ROWS_MAX, Recent
 from lithify.blobs.indexing import put_index, scan_rows
 from lithify.blobs.records import Kind, flags_of, part_bytes, parts_of
+from lithify.blobs.room import Use, has_room
 from lithify.blobs.rows import Row, rows_of_frames
+from lithify.blobs.validity import Fate, judge_rows
 from lithify.compaction.jobs import no_check
 from lithify.errors import WriteFailed
 from lithify.log.frame import HEADER_BYTES, NewEntry
+from lithify.log.segment import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from lithify.blobs.index import BlobIndex
     from lithify.blobs.settings import Shape
     from lithify.blobs.spool import Spool
+    from lithify.blobs.validity import Terms
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
     from lithify.log.log import Log
@@ -119,7 +126,7 @@ class BlobWriter:
         self._shape = shape
         self._last: Pending | None = None
         self._stale = False
-        self._sealed: tuple[Manifest, int] | None = None
+        self._sealed: tuple[Manifest, int, int] | None = None
         self.lock = threading.RLock()
 
     @property
@@ -150,9 +157,12 @@ class BlobWriter:
         self._last = None
         self._stale = False
 
-    def append(self, record: NewRecord) -> Pending:
-        """Append a record, and before it its parts if it has some."""
-        self._make_room(record)
+    def append(self, record: NewRecord, *, is_new: bool = False) -> Pending:
+        """Append a record, and before it its parts if it has some.
+
+        `is_new`: about a blob that the store does not have, so that it needs the room of a put.
+        """
+        self._make_room(record, Kind.PUT if is_new else record.kind)
         if record.parts:
             self._append_parts(record)
         return self._write((record,))
@@ -162,15 +172,16 @@ class BlobWriter:
 
         How many there were. What is raised holds for the first: the others were not tried.
         """
-        self._make_room(puts[0])
-        shape, held = self._shape, puts[0].size
-        is_last = self._sealed_bytes() + 2 * shape.segment_bytes > shape.capacity_bytes
-        room = shape.segment_bytes - shape.closing_bytes - self._log.active_bytes
-        room -= shape.reserve_bytes if is_last else 0
+        self._make_room(puts[0], Kind.PUT)
+        shape, use = self._shape, self._use()
+        use = use.with_record(shape, puts[0].size, 1, rolls=False)
+        limit = shape.segment_bytes - shape.closing_bytes
         rows = RECENT_ROWS_MAX - self._index.recent.count
         count = 1
-        while count < len(puts) and count < rows and held + puts[count].size <= room:
-            held += puts[count].size
+        while count < len(puts) and count < rows:
+            use = use.with_record(shape, puts[count].size, 1, rolls=False)
+            if use.active_bytes > limit or not has_room(shape, Kind.PUT, use):
+                break
             count += 1
         return count, self._write(puts[:count])
 
@@ -215,40 +226,73 @@ class BlobWriter:
             self._stale = True
             raise
 
-    def _make_room(self, record: NewRecord) -> None:
+    def _make_room(self, record: NewRecord, kind: Kind) -> None:
         """Roll if the record does not fit; refuse it, changing nothing, if it fits nowhere."""
         shape, log, size = self._shape, self._log, record.size
         if size > shape.record_bytes_max:
             raise BlobTooLarge(size, shape.record_bytes_max)
-        reserve_bytes = shape.reserve_bytes if record.kind is Kind.PUT else 0
-        used = self._sealed_bytes()
-        room = shape.segment_bytes - shape.closing_bytes - log.active_bytes
         rolls = log.must_roll(size) or self._index.recent.count >= RECENT_ROWS_MAX
-        if rolls:
-            used += log.active_bytes + shape.closing_bytes
-            room = shape.record_bytes_max
-        is_last = used + 2 * shape.segment_bytes > shape.capacity_bytes
-        fits = used + shape.segment_bytes <= shape.capacity_bytes or not rolls
-        if not fits or (is_last and room - size < reserve_bytes):
+        after = self._use().with_record(shape, size, record.parts + 1, rolls=rolls)
+        if not has_room(shape, kind, after):
             raise BlobStoreFull(log.directory, size, shape.capacity_bytes)
         if rolls:
             self._roll()
 
     def seal(self) -> None:
-        """Roll, if the capacity has room for a segment more; for those who need sealed ones."""
-        shape, log = self._shape, self._log
+        """Roll, if the capacity has room for one more file; for those who need sealed segments."""
         with self.lock:
             self.ready()
-            used = self._sealed_bytes() + log.active_bytes + shape.closing_bytes
-            if used + shape.segment_bytes <= shape.capacity_bytes and self._index.recent.count:
+            after = self._use().with_record(self._shape, 0, 0, rolls=True)
+            if has_room(self._shape, Kind.PUT, after) and self._index.recent.count:
                 self._roll()
 
-    def _sealed_bytes(self) -> int:
-        """`used_bytes`, summed up once a generation."""
+    def seal_full(self, terms: Terms) -> None:
+        """Roll, if a run needs that to free a full store."""
+        with self.lock:
+            if self.must_seal(terms):
+                self._roll()
+
+    def must_seal(self, terms: Terms) -> bool:
+        """Does the store lack room for the largest put, and has the active segment dead bytes?
+
+        A run judges sealed segments only: what is dead in the active one would stay.
+        """
+        shape = self._shape
+        with self.lock:
+            self.ready()
+            largest = self._use().with_record(shape, shape.record_bytes_max, 1, rolls=True)
+            return not has_room(shape, Kind.PUT, largest) and self._dead_bytes(terms) > 0
+
+    def _dead_bytes(self, terms: Terms) -> int:
+        """Of the active segment, also those of puts that were cut off.
+
+        The newest record of a blob that has one here is here. What stays dead for another run, as
+        the delete of a put that is elsewhere, counts as dead.
+        """
+        rows = self._index.recent.rows()
+        fates = np.full(len(rows), Fate.LIVE, np.uint8)
+        columns = (rows.hash_high, rows.hash_low, rows.flags, rows.publish_ms, rows.event_ms)
+        judge_rows(*columns, fates, terms)
+        # A change whose put is in another segment is not expired for that.
+        waits = (fates == Fate.EXPIRED) & (rows.event_ms >= terms.as_of_ms)
+        live_bytes = int(rows.length[(fates == Fate.LIVE) | waits].sum(dtype=np.int64))
+        return self._log.active_bytes - SEGMENT_HEADER_BYTES - live_bytes
+
+    def _use(self) -> Use:
+        """What the store has in it now."""
+        log = self._log
+        active = log.manifest.active
+        sealed_bytes, sealed_entries = self._sealed_use()
+        entries = sealed_entries + log.next_position - active.first_position
+        return Use(sealed_bytes, log.active_bytes, entries)
+
+    def _sealed_use(self) -> tuple[int, int]:
+        """(bytes, live entries) of the sealed segments, summed up once a generation."""
         manifest = self._log.manifest
         if self._sealed is None or self._sealed[0] is not manifest:
-            self._sealed = manifest, used_bytes(manifest)
-        return self._sealed[1]
+            entries = sum(s.live_entries for s in manifest.segments if s.sealed)
+            self._sealed = manifest, used_bytes(manifest), entries
+        return self._sealed[1:]
 
     def _roll(self) -> None:
         log, index, recent = self._log, self._index, self._index.recent

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import NodeNotReached, RemoteNode, open_place
-from lithify.cli.compaction_admin import POLL_S, run_when_disk_is_free, spark_jobs
+from lithify.cli.compaction_admin import (
+    POLL_S,
+    known_requests,
+    nothing_runs,
+    run_when_disk_is_free,
+    spark_jobs,
+)
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -104,8 +110,17 @@ class BlobsAdmin(Protocol):
     def run(self, name: str, policy: str | None, watch: Watch) -> Row:
         """Compact and wait for the end; the status after it."""
 
+    def status(self, name: str) -> Row:
+        """How the last run went, or how far it is."""
+
+    def cancel(self, name: str) -> None:
+        """Stop the run that is going on, and forget those that wait."""
+
     def history(self, name: str, limit: int) -> list[Row]:
         """The reports of the last runs, newest first."""
+
+    def update(self, name: str, changes: Row) -> Row:
+        """Change settings, `set` and `unset` as over HTTP; those of the store and all that hold."""
 
 
 @contextmanager
@@ -208,11 +223,22 @@ class _Remote:
 
     def run(self, name: str, policy: str | None, watch: Watch) -> Row:
         row = self._row("POST", f"{_path(name)}/compaction", {"policy": policy})
+        path = f"{_path(name)}/compaction?{_query(request=row['request'])}"
         while row["status"] == "RUNNING":
             watch(row)
             time.sleep(POLL_S)
-            row = self._row("GET", f"{_path(name)}/compaction")
+            with known_requests():
+                row = self._row("GET", path)
         return row
+
+    def status(self, name: str) -> Row:
+        return self._row("GET", f"{_path(name)}/compaction")
+
+    def cancel(self, name: str) -> None:
+        self._node.call("DELETE", f"{_path(name)}/compaction")
+
+    def update(self, name: str, changes: Row) -> Row:
+        return self._row("PATCH", f"{_path(name)}/settings", changes)
 
     def history(self, name: str, limit: int) -> list[Row]:
         path = f"{_path(name)}/compaction/history?{_query(limit=limit)}"
@@ -265,18 +291,17 @@ class _Local:
         return [self.store(name) for name in self._stores.names(namespace)]
 
     def put(self, name: str, content: Readable, new: NewBlob) -> Row:
-        now_ms = self._stores.now_ms()
+        from lithify.blobs.shown import info_row, ttl_ms_of
+
         info = self._stores.get(name).put(
             content,
             service=new.service,
             owner=new.owner,
             content_type=new.content_type,
             metadata=new.metadata,
-            expiry_ms=self._expiry_ms(new.ttl_s),
+            ttl_ms=ttl_ms_of(new.ttl_s),
         )
-        from lithify.blobs.shown import info_row
-
-        return info_row(info, now_ms)
+        return info_row(info, self._stores.now_ms())
 
     def get(self, name: str, blob_id: str, include: str) -> Iterator[bytes]:
         with self._stores.get(name).get(blob_id, include=_include(include)) as blob:
@@ -293,8 +318,9 @@ class _Local:
         return {"id": blob_id}
 
     def ttl(self, name: str, blob_id: str, ttl_s: int) -> Row:
-        expiry_ms = self._expiry_ms(ttl_s)
-        self._stores.get(name).ttl(blob_id, expiry_ms)
+        from lithify.blobs.shown import ttl_ms_of
+
+        expiry_ms = self._stores.get(name).live_for(blob_id, ttl_ms_of(ttl_s))
         return {"id": blob_id, "expiry_ms": expiry_ms}
 
     def undelete(self, name: str, blob_id: str) -> Row:
@@ -347,16 +373,23 @@ class _Local:
         run_when_disk_is_free(lambda: compaction.run("command", policy, jobs, tell), tell)
         return {"store": name, **compaction.status().row()}
 
+    def status(self, name: str) -> Row:
+        return {"store": name, **self._stores.get(name).compaction.status().row()}
+
+    def cancel(self, name: str) -> None:
+        raise nothing_runs(name)
+
+    def update(self, name: str, changes: Row) -> Row:
+        from lithify.blobs.shown import settings_row
+
+        self._stores.update(name, changes["set"], changes["unset"])
+        return settings_row(self._stores, name)
+
     def history(self, name: str, limit: int) -> list[Row]:
         from lithify.compaction.record import report_row
 
         reports = self._stores.get(name).compaction.history.newest(limit)
         return [{"store": name, **report_row(each)} for each in reports]
-
-    def _expiry_ms(self, ttl_s: int) -> int | None:
-        from lithify.blobs.shown import expiry_of
-
-        return expiry_of(ttl_s, self._stores.now_ms())
 
     def _jobs(self) -> Jobs:
         from lithify.blobs.compaction import BLOB_TASKS

@@ -2,9 +2,12 @@
 
     lithify blobs stats STORE [--forecast]
     lithify blobs compact STORE [--dry-run] [--policy P] [--master M]
+    lithify blobs compaction-status STORE [--watch]
     lithify blobs compaction-history STORE [--limit N]
+    lithify blobs cancel-compaction STORE
+    lithify blobs update STORE [--set NAME=VALUE]… [--unset NAME]…
     lithify blobs erase-status STORE
-    lithify blobs replicas STORE [--set URL]…
+    lithify blobs replicas STORE [--set PEER]…
     lithify blobs copy STORE TARGET --capacity SIZE --segment SIZE --data DIR
     lithify blobs verify STORE --data DIR
 
@@ -23,13 +26,24 @@ import typer
 
 from lithify.cli.admin import open_data
 from lithify.cli.blob_admin import open_blobs
-from lithify.cli.blobs import Capacity, Segment, Store, print_result
+from lithify.cli.blobs import Capacity, Segment, Settings, Store, print_result, settings_of
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
 from lithify.cli.runs import STORES, run_continues
 from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.units import parse_bytes
 
-__all__ = ["compact", "compaction_history", "copy", "erase_status", "replicas", "stats", "verify"]
+__all__ = [
+    "cancel_compaction",
+    "compact",
+    "compaction_history",
+    "compaction_status",
+    "copy",
+    "erase_status",
+    "replicas",
+    "stats",
+    "update",
+    "verify",
+]
 
 HISTORY_RUNS = 10
 
@@ -91,6 +105,72 @@ def compact(
     STORES.print_statuses([row], as_json=as_json)
 
 
+def compaction_status(
+    store: Store,
+    watch: Annotated[  # noqa: FBT002  an option
+        bool, typer.Option("--watch", "-w", help="Until the run that is going on has ended.")
+    ] = False,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Show how the last run on a store went, or how far it is."""
+    import time
+
+    from lithify.cli.compaction_admin import POLL_S
+
+    with open_blobs(data, url) as admin, STORES.progress() as tell:
+        row = admin.status(store)
+        while watch and row["status"] == "RUNNING":
+            tell(row)
+            time.sleep(POLL_S)
+            row = admin.status(store)
+    STORES.print_statuses([row], as_json=as_json)
+
+
+def cancel_compaction(
+    store: Store,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Stop the run on a store, and forget those that wait; everything stays as it was."""
+    with open_blobs(data, url) as admin:
+        admin.cancel(store)
+    print_result({"store": store}, f"the run on {store} is being cancelled", as_json=as_json)
+
+
+def update(
+    store: Store,
+    settings: Settings = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="A setting that is to be the node's."),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Change settings of a store, and show all that hold for it."""
+    changes = {"set": settings_of(settings), "unset": unset or []}
+    with open_blobs(data, url) as admin:
+        row = admin.update(store, changes)
+    if as_json:
+        print_json(row)
+        return
+    own = _names(row["own"])
+    for name, value in row["applied"].items():
+        print_line(f"{name} = {value}{'' if name in own else '  (of the node)'}")
+
+
+def _names(settings: dict[str, object]) -> set[str]:
+    """The names of settings, those of parts with a dot."""
+    names: set[str] = set()
+    for name, value in settings.items():
+        names |= {f"{name}.{part}" for part in value} if isinstance(value, dict) else {name}
+    return names
+
+
 def compaction_history(
     store: Store,
     limit: Annotated[
@@ -131,7 +211,11 @@ def replicas(
     store: Store,
     urls: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="URL", help='All others, each by --set; "" alone: none.'),
+        typer.Option(
+            "--set",
+            metavar="PEER",
+            help='All others, each by --set: peers or URLs; "": none.',
+        ),
     ] = None,
     data: Data = None,
     url: Url = None,

@@ -48,10 +48,11 @@ __all__ = [
     "Capacity",
     "Namespace",
     "Segment",
+    "Settings",
     "Store",
     "app",
     "print_result",
-    "value_of",
+    "settings_of",
 ]
 
 app = typer.Typer(
@@ -80,14 +81,18 @@ def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
         print_line(line)
 
 
-def value_of(text: str) -> Any:
-    """A setting's value: JSON, or else text."""
-    import json
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, like policy=stats."),
+]
 
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+
+def settings_of(texts: list[str] | None) -> dict[str, Any]:
+    """What `--set NAME=VALUE` gives, each value JSON or else text."""
+    from lithify.blobs.definition import named_settings, parse_value
+
+    pairs = (pair("setting", text) for text in texts or [])
+    return named_settings((name, parse_value(value)) for name, value in pairs)
 
 
 @app.command()
@@ -96,20 +101,16 @@ def create(
     capacity: Capacity,
     segment: Segment,
     namespace: Namespace = NAMESPACE,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting, like policy=stats."),
-    ] = None,
+    settings: Settings = None,
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Create a store, which must not exist."""
-    pairs = (pair("setting", text) for text in settings or [])
     shape = {
         "capacity_bytes": parse_bytes(capacity),
         "segment_bytes": parse_bytes(segment),
-        "settings": {name: value_of(text) for name, text in pairs},
+        "settings": settings_of(settings),
     }
     with open_blobs(data, url, create=True) as admin:
         row = admin.create(store, shape, namespace)

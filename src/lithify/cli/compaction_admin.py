@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import Refused, RemoteNode, open_place, topic_path
-from lithify.errors import RunRefused
+from lithify.errors import OUTCOME_UNKNOWN, LithifyError, RunRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,23 @@ if TYPE_CHECKING:
     Watch = Callable[[Row], None]
     """Is told the status of each partition again and again."""
 
-__all__ = ["CompactionAdmin", "open_compaction", "run_when_disk_is_free", "spark_jobs"]
+__all__ = [
+    "CompactionAdmin",
+    "RunForgotten",
+    "known_requests",
+    "nothing_runs",
+    "open_compaction",
+    "run_when_disk_is_free",
+    "spark_jobs",
+]
 
 POLL_S = 0.2
+
+
+class RunForgotten(LithifyError):
+    """The node was started again while a run was waited for."""
+
+    exit_code = OUTCOME_UNKNOWN
 
 
 class CompactionAdmin(Protocol):
@@ -44,6 +58,9 @@ class CompactionAdmin(Protocol):
 
     def status(self, name: TopicName) -> list[Row]:
         """How the last run went, or how far it is."""
+
+    def cancel(self, name: TopicName) -> None:
+        """Stop the run that is going on, and forget those that wait."""
 
     def history(self, name: TopicName, limit: int) -> list[Row]:
         """The reports of the last runs, newest first."""
@@ -69,9 +86,12 @@ class _Remote:
         self._node = node
 
     def run(self, name: TopicName, watch: Watch) -> list[Row]:
-        self._node.call("PUT", f"{topic_path(name)}/compaction")
+        path = f"{topic_path(name)}/compaction"
+        with self._node.open("PUT", f"admin/v2/{path}") as answer:
+            request = answer.headers["x-lithify-request"]
         while True:
-            rows = self.status(name)
+            with known_requests():
+                rows: list[Row] = self._node.call("GET", f"{path}/progress?request={request}")
             for row in rows:
                 watch(row)
             if all(row["status"] != "RUNNING" for row in rows):
@@ -87,6 +107,9 @@ class _Remote:
     def status(self, name: TopicName) -> list[Row]:
         rows: list[Row] = self._node.call("GET", f"{topic_path(name)}/compaction/progress")
         return rows
+
+    def cancel(self, name: TopicName) -> None:
+        self._node.call("DELETE", f"{topic_path(name)}/compaction")
 
     def history(self, name: TopicName, limit: int) -> list[Row]:
         path = f"{topic_path(name)}/compaction/history?limit={limit}"
@@ -139,6 +162,9 @@ class _Local:
             for topic in self._parts(name)
         ]
 
+    def cancel(self, name: TopicName) -> None:
+        raise nothing_runs(str(name))
+
     def history(self, name: TopicName, limit: int) -> list[Row]:
         from lithify.compaction.record import report_row
 
@@ -178,6 +204,22 @@ def spark_jobs(master: str, tasks: Sequence[str], stack: ExitStack) -> Jobs:
     session = open_session(master, preload=tasks)
     stack.callback(session.stop)
     return SparkJobs(session)
+
+
+def nothing_runs(name: str) -> RunRefused:
+    """What a cancel is told in a directory that no node serves."""
+    return RunRefused("run", f"no node serves this directory, so no run on {name} is going on")
+
+
+@contextmanager
+def known_requests() -> Iterator[None]:
+    """A node that does not know a request any more was started again since."""
+    try:
+        yield
+    except Refused as error:
+        if "nothing is known of request" in str(error):
+            raise RunForgotten(f"{error}; compaction-history lists the runs that ended") from error
+        raise
 
 
 def run_when_disk_is_free(run: Callable[[], object], tell: Callable[[str, int, int], None]) -> None:

@@ -95,6 +95,7 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
             topic_compaction.compact,
             topic_compaction.compaction_status,
             topic_compaction.compaction_history,
+            topic_compaction.cancel_compaction,
             topic_compaction.get,
             unclaimed.adopt_topics,
         ),
@@ -104,7 +105,10 @@ _MORE: tuple[tuple[typer.Typer, tuple[Callable[..., None], ...]], ...] = (
         (
             blob_stores.stats,
             blob_stores.compact,
+            blob_stores.compaction_status,
             blob_stores.compaction_history,
+            blob_stores.cancel_compaction,
+            blob_stores.update,
             blob_stores.erase_status,
             blob_stores.replicas,
             blob_stores.copy,

@@ -3,6 +3,7 @@
     lithify topics compact TOPIC [--dry-run] [--master M]
     lithify topics compaction-status TOPIC [--watch]
     lithify topics compaction-history TOPIC [--limit N]
+    lithify topics cancel-compaction TOPIC
     lithify topics get TOPIC KEY
 
 All take `--json`, and `--data DIR` or `--url URL`, see `compaction_admin.py`. How runs are shown is
@@ -29,7 +30,7 @@ from lithify.cli.topics import (  # typer reads them at run time
 )
 from lithify.errors import NOT_FOUND, LithifyError
 
-__all__ = ["compact", "compaction_history", "compaction_status", "get"]
+__all__ = ["cancel_compaction", "compact", "compaction_history", "compaction_status", "get"]
 
 HISTORY_RUNS = 10
 
@@ -90,6 +91,24 @@ def compaction_status(
             time.sleep(POLL_S)
             rows = admin.status(name)
     TOPICS.print_statuses(rows, as_json=as_json)
+
+
+def cancel_compaction(
+    topic: Name,
+    data: Data = None,
+    url: Url = None,
+    as_json: AsJson = False,  # noqa: FBT002  an option
+) -> None:
+    """Stop the run on a topic, and forget those that wait; everything stays as it was."""
+    from lithify.topics.names import TopicName
+
+    name = TopicName.parse(topic)
+    with open_compaction(data, url) as admin:
+        admin.cancel(name)
+    if as_json:
+        print_json({"topic": str(name)})
+    else:
+        print_line(f"the run on {name} is being cancelled")
 
 
 def compaction_history(

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lithify.cli.admin import RemoteNode, open_place
-from lithify.cli.blobs import NAMESPACE, Namespace, value_of
+from lithify.cli.blobs import NAMESPACE, Namespace, Settings, settings_of
 from lithify.cli.output import print_json, print_line
-from lithify.cli.topics import AsJson, Data, Url, pair
+from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -81,18 +81,14 @@ def adopt_stores(
     store: Annotated[str | None, typer.Argument(metavar="[STORE]")] = None,
     every: All = False,  # noqa: FBT002  an option
     namespace: Namespace = NAMESPACE,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting that the store had."),
-    ] = None,
+    settings: Settings = None,
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Define a blob store from its directory."""
     _check_one(store, every=every)
-    pairs = (pair("setting", text) for text in settings or [])
-    given = {name: value_of(text) for name, text in pairs}
+    given = settings_of(settings)
     with open_place(data, url) as place:
         found = _unclaimed(place)["stores"]
         whole = [row["store"] for row in found if not row["problem"]]

@@ -72,9 +72,23 @@ def judge_segments(question: Question, rule: Rule, run_id: str) -> Judged:
     )
 
 
-def segment_stats(question: Question, rule: Rule) -> list[SegmentStats]:
-    """The same for a dry run: writes nothing."""
-    return [_stats(segment, judgement) for segment, judgement in _judgements(question, rule)]
+def segment_stats(question: Question, rule: Rule) -> tuple[list[SegmentStats], bool]:
+    """The same for a dry run, which writes nothing; and whether something is dead that was not."""
+    stats, is_new = [], False
+    for segment, judgement in _judgements(question, rule):
+        stats.append(_stats(segment, judgement))
+        is_new = is_new or not _is_known(question, segment, judgement)
+    return stats, is_new
+
+
+def _is_known(question: Question, segment: SegmentRef, judgement: Judgement) -> bool:
+    """Does the judgement say what the dead set of the segment says?"""
+    if judgement.live_entries != segment.live_entries:
+        return False
+    if segment.dead is None:
+        return not len(judgement.parts)
+    before = read_dead_set(question.fs, question.directory, segment.dead)
+    return bool(judgement.parts == before.parts)
 
 
 def _judgements(question: Question, rule: Rule) -> Iterator[tuple[SegmentRef, Judgement]]:

@@ -1,6 +1,7 @@
 """Runs that wait for their turn: a queue and a thread a disk, for a node's logs of one kind.
 
-    queue.add(Request(compaction, "orders", disk, Trigger.ADMIN, run))
+    request_id = queue.add(Request(compaction, "orders", disk, Trigger.ADMIN, run))
+    queue.status(request_id, compaction)
     queue.cancel(compaction)
     queue.close()
 
@@ -10,31 +11,52 @@
 3. While another process compacts on the same disk the request goes on waiting.
 4. A request can be cancelled while it waits, and its run from the moment it is taken out of the
    queue: each step of the run asks.
+5. A person's request is never dropped: while the log is busy it waits, and is a run of its own. Up
+   to `WAITING_MAX` of them wait for one log. A trigger's request is refused while the log is busy:
+   the trigger asks again.
+6. What came of the last `OUTCOMES_MAX` requests can be asked by their ids, as long as the process
+   lives.
 
 What is compacted is told by identity. All methods may be called from any thread.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
-from lithify.errors import RunCancelled, RunRefused
+from lithify.errors import OUTCOME_UNKNOWN, InvalidInput, LithifyError, RunCancelled, RunRefused
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.compaction.jobs import Progress
+    from lithify.compaction.report import Report
 
-__all__ = ["Compactable", "Request", "RunQueue"]
+__all__ = ["Compactable", "Request", "RequestUnknown", "RunQueue", "new_request_id"]
 
 DISK_WAIT_S = 1.0
 JOIN_S = 0.1
+WAITING_MAX = 16
+OUTCOMES_MAX = 1000
 
 log = get_logger("lithify.compaction")
+
+
+class RequestUnknown(InvalidInput):
+    """No request of this id is known: it was made before the node was started, or long ago."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+
+def new_request_id() -> str:
+    """For a request, or for those that belong together, as of the partitions of a topic."""
+    return secrets.token_hex(8)
 
 
 class Compactable(Protocol):
@@ -50,6 +72,9 @@ class Compactable(Protocol):
     def suspend(self) -> None:
         """Ask it to stop because the process ends."""
 
+    def status(self) -> CompactionStatus:
+        """How the last run went, or how far this one is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -59,9 +84,10 @@ class Request:
     name: str
     disk: str
     trigger: str
-    run: Callable[[Progress], None]
-    """Does it; is handed what each of its steps has to call. Handles what it expects to fail but
-    `RunRefused` for the disk, after which it is called again."""
+    run: Callable[[Progress], Report]
+    """Does it; is handed what each of its steps has to call. Logs what it expects to fail. After
+    `RunRefused` for the disk it is called again."""
+    request_id: str = field(default_factory=new_request_id)
 
 
 class _Disk:
@@ -88,16 +114,22 @@ class RunQueue:
         self._disks: dict[str, _Disk] = {}
         self._changed = threading.Condition()
         self._closed = False
+        self._outcomes: dict[tuple[str, str], CompactionStatus] = {}
+        """By id and name of a request; the oldest first."""
 
-    def add(self, request: Request) -> None:
-        """Have it run as soon as its turn comes, or raise `RunRefused`."""
+    def add(self, request: Request) -> str:
+        """Have it run as soon as its turn comes, or raise `RunRefused`; its id."""
+        by_person = request.trigger == Trigger.ADMIN
         with self._changed:
             if self._closed:
                 raise RunRefused("node", "it is stopping")
-            if self.is_busy(request.what):
+            if not by_person and self.is_busy(request.what):
                 raise RunRefused(self._limit, f"a run on {request.name} is going on")
             disk = self._disks.setdefault(request.disk, _Disk())
-            if request.trigger == Trigger.ADMIN:
+            if by_person:
+                waiting = sum(each.what is request.what for each in disk.waiting)
+                if waiting >= WAITING_MAX:
+                    raise RunRefused(self._limit, f"{waiting} runs on {request.name} wait already")
                 persons = sum(each.trigger == Trigger.ADMIN for each in disk.waiting)
                 disk.waiting.insert(persons, request)
             else:
@@ -107,6 +139,30 @@ class RunQueue:
                 disk.thread = threading.Thread(target=self._work, args=(disk,), name=name)
                 disk.thread.start()
             self._changed.notify_all()
+        return request.request_id
+
+    def status(self, request_id: str, what: Compactable, name: str) -> CompactionStatus:
+        """How a request of this name stands, or what came of it; raises `RequestUnknown`."""
+        with self._changed:
+            found = self._outcomes.get((request_id, name))
+            if found is not None:
+                return found
+            requests = [
+                (each, each is disk.running)
+                for disk in self._disks.values()
+                for each in (disk.running, *disk.waiting)
+                if each is not None and (each.request_id, each.name) == (request_id, name)
+            ]
+        if not requests:
+            raise RequestUnknown(
+                f"nothing is known of request {request_id} for a run on {name}: it was made before "
+                f"the node was started, or more than {OUTCOMES_MAX} requests ago"
+            )
+        if requests[0][1] and what.running:
+            now = what.status()
+            if now.state is CompactionState.RUNNING:
+                return now
+        return CompactionStatus(CompactionState.RUNNING, phase=WAITING)
 
     def is_busy(self, what: Compactable) -> bool:
         """Does a run wait, or go on?"""
@@ -118,10 +174,10 @@ class RunQueue:
         return wanted or what.running
 
     def waits(self, what: Compactable) -> bool:
-        """Is a run wanted that has not begun?"""
+        """Is a run wanted that has not begun, while no other one goes on?"""
         with self._changed:
-            return any(
-                _is_in(disk.waiting, what) or (_is(disk.running, what) and not what.running)
+            return not what.running and any(
+                _is_in(disk.waiting, what) or _is(disk.running, what)
                 for disk in self._disks.values()
             )
 
@@ -133,6 +189,9 @@ class RunQueue:
                 taken = _is(disk.running, what)
                 found = found or taken or _is_in(disk.waiting, what)
                 disk.cancelled = disk.cancelled or taken
+                for each in disk.waiting:
+                    if each.what is what:
+                        self._end(each, _failed("the run was cancelled before it began"))
                 disk.waiting = [each for each in disk.waiting if each.what is not what]
             running = what.running
         what.cancel()
@@ -165,20 +224,38 @@ class RunQueue:
                 request = disk.running = disk.waiting.pop(0)
                 disk.cancelled = False
             try:
-                request.run(disk.go_on)
+                report = request.run(disk.go_on)
+                outcome = CompactionStatus(CompactionState.SUCCESS, report=report)
             except RunRefused as error:
                 if error.limit == "disk":
                     self._wait_for_disk(disk, request)
-                else:
-                    log.exception("compaction failed", log=request.name)
-            except Exception:
+                    continue
+                outcome = _failed(str(error))
+            except LithifyError as error:
+                outcome = _failed(str(error))
+            except Exception as error:
                 log.exception("compaction failed", log=request.name)
+                outcome = _failed(repr(error))
+            with self._changed:
+                self._end(request, outcome)
+
+    def _end(self, request: Request, outcome: CompactionStatus) -> None:
+        """Remember what came of a request."""
+        self._outcomes[request.request_id, request.name] = outcome
+        while len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
 
     def _wait_for_disk(self, disk: _Disk, request: Request) -> None:
         with self._changed:
-            if not (self._closed or disk.cancelled):
+            if disk.cancelled:
+                self._end(request, _failed("the run was cancelled before it began"))
+            elif not self._closed:
                 disk.waiting.append(request)
                 self._changed.wait_for(lambda: self._closed, DISK_WAIT_S)
+
+
+def _failed(error: str) -> CompactionStatus:
+    return CompactionStatus(CompactionState.ERROR, error)
 
 
 def _is(request: Request | None, what: Compactable) -> bool:

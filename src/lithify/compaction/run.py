@@ -32,8 +32,8 @@ import os
 import secrets
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
 from lithify.compaction.budget import (
@@ -101,6 +101,10 @@ class DryRun:
     """Why a run would not do it."""
     show: Callable[[int], str] = str
     """Writes a position for people."""
+
+    def declined_row(self) -> dict[str, str] | None:
+        """`declined` as it stands in a report."""
+        return None if self.declined is None else asdict(self.declined)
 
     def explain(self) -> str:
         """For a person: what holds the horizon, the plan, and why it would not be carried out."""
@@ -200,10 +204,19 @@ class Compactor:
             horizon = _horizon(snapshot.manifest, self.holds)
             allowance = Allowance(unlimited, self._clock)
             question = self._question(snapshot.manifest, horizon.position, now_ms, allowance)
-            stats = segment_stats(question, self._rule)
+            stats, is_new = segment_stats(question, self._rule)
         plan = self._plan(stats)
-        eligibility = self.settings.eligibility
+        eligibility, manifest = self.settings.eligibility, snapshot.manifest
         declined = eligibility.by_use(self._used_bytes()) or eligibility.by_plan(plan)
+        if declined is None:
+            last = question.segments[-1].last_position if question.segments else manifest.horizon
+            changes = question.segments and (
+                is_new
+                or not plan.is_empty
+                or (self.settings.in_view and last > manifest.horizon)
+                or not _knows(manifest, self._rule.facts())
+            )
+            declined = None if changes else no_gain(plan)
         return DryRun(horizon, plan, now_ms, declined, self._log.show_position)
 
     def _used_bytes(self) -> int:
@@ -382,10 +395,16 @@ def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest) -> bool:
     present = set(manifest.all_segments())
     return (
         plan.is_empty
-        and record.horizon <= manifest.horizon
+        # Segments join a view by its horizon. In place it tells nothing that readers ask for.
+        and (record.horizon <= manifest.horizon or not record.in_view)
         and all(segment in present for segment in record.judged)
-        and {**manifest.state, **record.state} == manifest.state
+        and _knows(manifest, record.state)
     )
+
+
+def _knows(manifest: Manifest, facts: Mapping[str, Any]) -> bool:
+    """Does the manifest have these facts of the store?"""
+    return {**manifest.state, **facts} == manifest.state
 
 
 def _blank(

@@ -4,7 +4,8 @@
     report = runs.one(lambda note: compactor.run(...), progress)
     runs.status()
 
-1. One run at a time: a second one is refused with `RunRefused`.
+1. One at a time: a run waits for the dry run or the run that is going on. A dry run is refused with
+   `RunRefused` instead.
 2. While it goes on, each step tells how far it is, and is where a cancel reaches it.
 3. When it ends its report is the latest one. The status is folded from the history on disk, so it
    survives restarts; one that was killed is told as interrupted until the next run takes it up.
@@ -115,7 +116,7 @@ class Runs:
                 raise RunCancelled(f"the run on {self._directory} was cancelled")
             progress(phase, done, total)
 
-        with self.turn():
+        with self.turn(waits=True):
             self._stopping = None
             try:
                 with typed_errors(self._directory):

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
+from lithify.blobs.replication_http import NAMESPACE
 from lithify.http.paths import decoded
-from lithify.topics.access import Access, Action, NotAuthenticated, Principal
+from lithify.topics.access import Access, Action, NotAuthenticated, NotAuthorized, Principal
 from lithify.topics.names import Namespace
 
 if TYPE_CHECKING:
@@ -108,6 +109,11 @@ def _check_blobs(
     if namespace is None:
         # Others are not told which stores there are.
         access.check_superuser(principal)
+    elif request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
+        # A node that replicates a store of one namespace must not read those of others, whatever
+        # its token allows: who names the replicas of a store administers one namespace.
+        asked = request.headers[NAMESPACE]
+        raise NotAuthorized(f"a store of namespace {asked} replicates with those of it only")
     elif route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
         access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
     elif route == _A_STORE and request.method == "POST":

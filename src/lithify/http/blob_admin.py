@@ -3,15 +3,18 @@
 | path of a store       |                                                                          |
 |-----------------------|--------------------------------------------------------------------------|
 | compaction            | POST: run, by `?policy` or the store's own; with `?dry_run=true` only    |
-|                       | say what a run would do. GET: how far it is, and the last report.        |
-|                       | DELETE: cancel                                                           |
+|                       | say what a run would do. GET: how far it is, and the last report, or     |
+|                       | those of one `?request`. DELETE: cancel                                  |
 | compaction/history    | GET: the reports of the last runs, newest first                          |
+| settings              | GET: those of the store, and those that hold for it.                     |
+|                       | PATCH {"set": {NAME: VALUE}, "unset": [NAME]}                            |
 | statistics            | GET: what is valid, and with `?forecast=true` until when                 |
 | erase                 | GET: how erasing stands                                                  |
 
 `policy` and `dry_run` may also stand in the body, as JSON. A run happens in the background: 202
-says that it was asked for, 409 that it cannot be. Ids of blobs that are one of these words cannot
-be reached over HTTP; no id that is made here is.
+says that it was asked for, 409 that it cannot be. One that is asked for during another waits for
+its turn; the `request` of the answer is what to ask for its report with. Ids of blobs that are one
+of these words cannot be reached over HTTP; no id that is made here is.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -24,7 +27,7 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from lithify.blobs.settings import POLICY_NAMES
-from lithify.blobs.shown import plan_row, statistics_row
+from lithify.blobs.shown import plan_row, settings_row, statistics_row
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.record import report_row
@@ -46,6 +49,14 @@ class NewRun(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     policy: str | None = None
     dry_run: bool = False
+
+
+class ChangedSettings(BaseModel):
+    """Settings that a store is to have for itself, and names of those that it is not to have."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    set: dict[str, Any] = {}
+    unset: list[str] = []
 
 
 @router.post("/compaction", status_code=202)
@@ -71,16 +82,17 @@ async def run(
             response.status_code = HTTPStatus.OK
             jobs = service.stores.compactions.jobs
             return await service.threads.step(plan_row, name, store, policy, jobs)
-        service.stores.compactions.request(store, Trigger.ADMIN, policy)
-        return await status(name, service)
+        ask = service.stores.compactions.request
+        request_id = await service.threads.step(ask, store, Trigger.ADMIN, policy)
+        return await status(name, service, request_id)
 
 
 @router.get("/compaction")
-async def status(name: StoreName, service: BlobsHere) -> dict[str, Any]:
-    """How far a run is, or how the last one went."""
+async def status(name: StoreName, service: BlobsHere, request: str | None = None) -> dict[str, Any]:
+    """How far a run is, or how the last one went; or how the run of a request stands or went."""
     with service.using(name, await service.store(name)):
-        found = await service.threads.step(service.stores.compactions.status, name)
-    return {"store": name, **found.row()}
+        found = await service.threads.step(service.stores.compactions.status, name, request)
+    return {"store": name, "request": request, **found.row()}
 
 
 @router.delete("/compaction", status_code=204)
@@ -101,6 +113,25 @@ async def history(
     with service.using(name, store):
         reports = await service.threads.step(store.compaction.history.newest, limit)
     return [{"store": name, **report_row(each)} for each in reports]
+
+
+@router.get("/settings")
+async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+    """The settings that a store has for itself, and all that hold for it."""
+    return await service.threads.step(settings_row, service.stores, name)
+
+
+@router.patch("/settings")
+async def change_settings(
+    name: StoreName, service: BlobsHere, wanted: ChangedSettings
+) -> dict[str, Any]:
+    """Change some; they hold at once. Those that are `unset` are the node's again."""
+
+    def change() -> dict[str, Any]:
+        service.stores.update(name, wanted.set, wanted.unset)
+        return settings_row(service.stores, name)
+
+    return await service.threads.step(change)
 
 
 @router.get("/statistics")

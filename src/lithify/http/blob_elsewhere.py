@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from lithify.blobs.errors import BlobNotFound, ReplicaUnreachable
-from lithify.blobs.replication_http import HttpPeer, Stream
+from lithify.blobs.replication_http import Stream
 from lithify.http.blob_content import Content
 from lithify.http.errors import Refused
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
     from lithify.blobs.answer import Include
+    from lithify.blobs.replication_http import HttpPeer
     from lithify.blobs.store import BlobStore
 
 __all__ = ["GET", "HEAD", "INFO", "Look", "open_elsewhere"]
@@ -87,14 +88,22 @@ class Elsewhere:
 
 
 def open_elsewhere(
-    look: Look, store: BlobStore, blob_id: str, include: Include, headers: Headers, token: str
+    look: Look,
+    store: BlobStore,
+    blob_id: str,
+    include: Include,
+    headers: Headers,
+    connect: Callable[[str], HttpPeer],
 ) -> Content:
-    """Look at a blob that is not here at the first replica that knows it."""
+    """Look at a blob that is not here at the first replica that knows it.
+
+    `connect` raises `ReplicaUnreachable` for one that is not to be asked.
+    """
     asked = {name: headers[name] for name in _ASKED if name in headers}
     for url in store.replication.peers:
         with ExitStack() as stack:
             try:
-                peer = HttpPeer(url, token)
+                peer = connect(url)
                 answer = stack.enter_context(
                     peer.blob(look.method, blob_id, look.part, include, asked)
                 )

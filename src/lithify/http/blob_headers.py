@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lithify.blobs.shown import etag_of, expiry_of, ttl_s_of
+from lithify.blobs.shown import etag_of, ttl_ms_of, ttl_s_of
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -66,10 +66,11 @@ class PutOptions:
     owner: str
     content_type: str
     metadata: Mapping[str, str]
-    expiry_ms: int | None
+    ttl_ms: int | None
+    """From the moment on that the blob is made; None: for ever."""
 
 
-def put_options(headers: Headers, now_ms: int) -> PutOptions:
+def put_options(headers: Headers) -> PutOptions:
     """Read the headers of a put; raises `InvalidInput`."""
     given: dict[str, str] = {}
     metadata: dict[str, str] = {}
@@ -93,7 +94,7 @@ def put_options(headers: Headers, now_ms: int) -> PutOptions:
         given.get(_OWNER, ""),
         given.get(_TYPE) or given.get("content-type") or _ANY_TYPE,
         metadata,
-        None if ttl is None else expiry_of(ttl, now_ms),
+        None if ttl is None else ttl_ms_of(ttl),
     )
 
 

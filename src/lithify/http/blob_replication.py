@@ -3,7 +3,7 @@
 | path of a store        |                                                                       |
 |------------------------|-----------------------------------------------------------------------|
 | replicas               | GET: the other replicas, and how far each was read                    |
-|                        | PUT: a list of their URLs, http://HOST:PORT/blobs/STORE               |
+|                        | PUT: a list of them: names of peers, or http://HOST:PORT/blobs/STORE  |
 | replication/changes    | POST: a page of what has changed since a token                        |
 | replication/records    | POST: blobs with their contents, as a stream                          |
 | replication/unknown    | POST: which of these ids the store has never heard of, or forgotten   |
@@ -74,12 +74,13 @@ async def replicas(name: StoreName, service: BlobsHere) -> list[dict[str, Any]]:
 
 @router.put("/replicas")
 async def set_replicas(
-    name: StoreName, service: BlobsHere, urls: Annotated[list[str], Body()]
+    name: StoreName, service: BlobsHere, replicas: Annotated[list[str], Body()]
 ) -> list[str]:
-    """Replicate with these stores from now on, and with no others."""
-    store = await service.store(name)
+    """Replicate with these stores of peers from now on, and with no others."""
+    store, peers = await service.store(name), service.stores.peers
     with service.using(name, store):
-        await service.threads.step(store.replication.set_peers, urls)
+        found = [peers.url_of(each, name) for each in replicas]
+        await service.threads.step(store.replication.set_peers, found)
     return list(store.replication.peers)
 
 

@@ -32,7 +32,8 @@ from lithify.blobs.answer import Include
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
 from lithify.blobs.reading import BlobInfo
-from lithify.blobs.shown import etag_of, expiry_of, info_row, store_row
+from lithify.blobs.replication_http import HttpPeer
+from lithify.blobs.shown import etag_of, info_row, store_row, ttl_ms_of
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.errors import InvalidInput, LithifyError
@@ -184,7 +185,7 @@ async def put(
 ) -> dict[str, Any]:
     """Put a blob; the body is its content."""
     store = await service.store(name)
-    options = put_options(request.headers, service.stores.now_ms())
+    options = put_options(request.headers)
 
     def do_put(content: Any) -> BlobInfo:
         return store.put(
@@ -193,7 +194,7 @@ async def put(
             owner=options.owner,
             content_type=options.content_type,
             metadata=options.metadata,
-            expiry_ms=options.expiry_ms,
+            ttl_ms=options.ttl_ms,
         )
 
     with service.using(name, store, "put"):
@@ -256,21 +257,27 @@ async def get(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, GET, opened, *asked)
+            return await _elsewhere(service, GET, name, opened, *asked)
     return BlobAnswer(content, threads)
 
 
 async def _elsewhere(
     service: BlobService,
     look: Look,
+    name: str,
     store: BlobStore,
     blob_id: str,
     include: Include,
     headers: Headers,
 ) -> BlobAnswer:
     """What a replica says of a blob that is not here."""
-    token, threads = service.stores.token, service.threads
-    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, token)
+    stores, threads = service.stores, service.threads
+    namespace = stores.definition(name).namespace
+
+    def connect(url: str) -> HttpPeer:
+        return stores.peers.connect(url, namespace)
+
+    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, connect)
     return BlobAnswer(content, threads)
 
 
@@ -292,7 +299,7 @@ async def head(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, HEAD, store, blob_id, include, request.headers)
+            return await _elsewhere(service, HEAD, name, store, blob_id, include, request.headers)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
     length = [] if known else [(b"content-length", b"%d" % info.size)]
@@ -317,7 +324,7 @@ async def info_of_blob(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, INFO, store, blob_id, include, Headers())
+            return await _elsewhere(service, INFO, name, store, blob_id, include, Headers())
     return info_row(info, service.stores.now_ms())
 
 
@@ -350,10 +357,10 @@ async def ttl(
     if wanted is not None:
         seconds = wanted.ttl
     assert seconds is not None
-    expiry_ms = expiry_of(seconds, service.stores.now_ms())
+    ttl_ms = ttl_ms_of(seconds)
     store = await service.store(name)
     with service.using(name, store, "ttl"):
-        await service.threads.step(store.ttl, blob_id, expiry_ms)
+        expiry_ms = await service.threads.step(store.live_for, blob_id, ttl_ms)
     return {"id": blob_id, "expiry_ms": expiry_ms}
 
 

@@ -4,7 +4,8 @@
 |----------------------------|---------------------------------------------------------------------|
 | compaction                 | PUT: run; GET: status and last error, as Pulsar's tools expect it   |
 |                            | DELETE: cancel                                                      |
-| compaction/progress        | GET: status with phase, progress and report, a row each partition   |
+| compaction/progress        | GET: status with phase, progress and report, a row each partition;  |
+|                            | with `?request` that of the runs which were requested together      |
 | compaction/plan            | POST: what a run would do, a row each partition                     |
 | compaction/history         | GET: the reports of the last runs, newest first                     |
 | compactionThreshold        | GET, POST, DELETE: bytes, as Pulsar's tools expect it               |
@@ -23,8 +24,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 
+from lithify.compaction.queue import new_request_id
 from lithify.compaction.record import report_row
-from lithify.errors import RunRefused
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.http.settings import (
@@ -38,7 +39,7 @@ from lithify.topics.compaction_plan import plan_row
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.names import TopicName
 
-__all__ = ["router"]
+__all__ = ["REQUEST", "router"]
 
 router = APIRouter(prefix="/admin/v2", tags=["compaction"])
 
@@ -47,6 +48,7 @@ _NAMESPACE = "/namespaces/{tenant}/{namespace}"
 _THRESHOLD = "compaction_threshold_bytes"
 _NAMES = tuple(field.name for field in fields(CompactionSettings))
 HISTORY_MAX = 1000
+REQUEST = "x-lithify-request"
 
 
 def _done() -> Response:
@@ -58,17 +60,14 @@ def _done() -> Response:
 
 @router.put(f"{_TOPIC}/compaction", status_code=204)
 async def run(name: TopicPath, broker: BrokerHere) -> Response:
-    """Compact; 409 while a run is going on, in all partitions if there are some."""
-    topics = topics_at(broker, name)
-    refusals = []
-    for topic in topics:
-        try:
-            broker.topics.compactions.request(topic)
-        except RunRefused as error:
-            refusals.append(error)
-    if len(refusals) == len(topics):
-        raise refusals[0]
-    return _done()
+    """Compact, in all partitions if there are some, after runs that are going on.
+
+    The header `x-lithify-request` of the answer is what to ask for the progress of these runs with.
+    """
+    request_id = new_request_id()
+    for topic in topics_at(broker, name):
+        broker.topics.compactions.request(topic, request_id=request_id)
+    return Response(status_code=204, headers={REQUEST: request_id})
 
 
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
@@ -89,12 +88,15 @@ async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
 
 
 @router.get(f"{_TOPIC}/compaction/progress")
-async def progress(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
-    """The same with everything there is to know."""
-    topics = topics_at(broker, name)
-    found = [await asyncio.to_thread(broker.topics.compactions.status, each) for each in topics]
+async def progress(
+    name: TopicPath, broker: BrokerHere, request: str | None = None
+) -> list[dict[str, Any]]:
+    """The same with everything there is to know, of the last runs or those of a request."""
+    topics, status = topics_at(broker, name), broker.topics.compactions.status
+    found = [await asyncio.to_thread(status, each, request) for each in topics]
     return [
-        {"topic": str(topic.name), **each.row()} for topic, each in zip(topics, found, strict=True)
+        {"topic": str(topic.name), "request": request, **each.row()}
+        for topic, each in zip(topics, found, strict=True)
     ]
 
 

@@ -26,6 +26,7 @@ from lithify.blobs.errors import (
     BlobTooLarge,
     RangeNotSatisfiable,
 )
+from lithify.compaction.queue import RequestUnknown
 from lithify.errors import (
     InvalidInput,
     LithifyError,
@@ -70,6 +71,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (IncompatibleSchema, HTTPStatus.CONFLICT),
     (ProducerBusy, HTTPStatus.CONFLICT),
     (RunRefused, HTTPStatus.CONFLICT),
+    (RequestUnknown, HTTPStatus.NOT_FOUND),
     (BlobNotFound, HTTPStatus.NOT_FOUND),
     (BlobStoreNotFound, HTTPStatus.NOT_FOUND),
     (BlobDeleted, HTTPStatus.GONE),

@@ -274,6 +274,12 @@ class Log(Appending):
             tail = ActiveTail(state.active.writer.blocks, end, last)
             yield Snapshot(state.manifest, self._segments, tail)
 
+    def change_settings(self, settings: LogSettings) -> None:
+        """Go on with others. What was appended under the old ones is made durable first."""
+        self.sync()
+        self.settings = settings
+        self._segments.limit = settings.open_files_max
+
     def pin(self, owner: str) -> Pin:
         """Claim the generation that rules now: its files, and those of later ones, stay."""
         if self._closed:

@@ -104,7 +104,8 @@ class OpenSegments:
     def __init__(self, fs: FileSystem, directory: str, limit: int) -> None:
         self._fs = fs
         self._directory = directory
-        self._limit = limit
+        self.limit = limit
+        """Of the segments that are kept open; may be changed at any time."""
         self._lock = threading.Lock()
         self._open: OrderedDict[tuple[str, bool], OpenSegment] = OrderedDict()
         self._dead: OrderedDict[str, DeadSet] = OrderedDict()
@@ -128,8 +129,8 @@ class OpenSegments:
                 segment = self._open[key] = OpenSegment(self._fs, self._directory, ref)
             self._open.move_to_end(key)
             segment.users += 1
-            if len(self._open) > self._limit:
-                self._evict(self._limit)
+            if len(self._open) > self.limit:
+                self._evict(self.limit)
         return segment
 
     def release(self, ref: SegmentRef, segment: OpenSegment) -> None:

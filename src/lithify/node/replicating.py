@@ -16,7 +16,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from lithify.blobs.replication_http import HttpPeer
+from lithify.blobs.errors import ReplicaNoPeer
 from lithify.blobs.replicator import Replicator
 from lithify.logger import get_logger
 
@@ -53,9 +53,13 @@ async def _keep_in_step(
     ended: asyncio.Event,
     threads: ThreadPoolExecutor,
 ) -> None:
+    namespace = stores.definition(name).namespace
     replicator = Replicator(
-        store.replication, lambda url: HttpPeer(url, stores.token), stores.clock
+        store.replication, lambda url: stores.peers.connect(url, namespace), stores.clock
     )
+    for url in store.replication.peers:
+        if not stores.peers.knows(url):
+            log.warning("a replica is inactive", store=name, reason=str(ReplicaNoPeer(url)))
     loop = asyncio.get_running_loop()
     while not ended.is_set() and stores.opened().get(name) is store and store.replication.peers:
         try:

@@ -4,6 +4,7 @@ Off by default. A node without it lets everybody do everything, so it may be rea
 machine only, unless the settings say that this is meant (`allow_open`).
 
 - Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/access.py`.
+- Peers: the other nodes that blob stores may replicate with, and the token that each is shown.
 - TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate and those above it,
   and one with its private key.
 
@@ -17,18 +18,20 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidSetting
+from lithify.blobs.peers import BlobPeer, BlobPeers
+from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.topics.access import Access, TokenKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
+    from lithify.node.settings import NodeSettings
     from lithify.topics.definitions import Definitions
 
-__all__ = ["SecuritySettings", "check_host", "is_loopback", "make_access", "make_tls", "read_token"]
+__all__ = ["SecuritySettings", "check_host", "is_loopback", "make_access", "make_peers", "make_tls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,40 @@ def make_access(
     return Access(key, superusers=security.superusers, definitions=definitions, clock=clock)
 
 
-def read_token(fs: FileSystem, path: str) -> str:
-    """The token that is shown to other nodes; empty if there is no file."""
+def make_peers(settings: NodeSettings, fs: FileSystem) -> BlobPeers:
+    """The nodes that blob stores may replicate with, each with the token that it is shown."""
+    urls = _named("blob_peers", settings.blob_peers)
+    files = _named("blob_peer_token_files", settings.blob_peer_token_files)
+    for name in files.keys() - urls.keys():
+        raise InvalidSetting("blob_peer_token_files", name, "the name of a peer in blob_peers")
+    shared = _read_token(fs, "replication_token_file", settings.replication_token_file)
+    peers = []
+    for name, url in urls.items():
+        token = _read_token(fs, "blob_peer_token_files", files.get(name, "")) or shared
+        try:
+            peers.append(BlobPeer(name, url.rstrip("/"), token))
+        except (InvalidInput, ValueError) as error:
+            raise InvalidSetting("blob_peers", f"{name}={url}", f"NAME=URL: {error}") from error
+    return BlobPeers(peers)
+
+
+def _named(setting: str, texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value) or name in found:
+            raise InvalidSetting(setting, text, "NAME=VALUE, each name once")
+        found[name] = value
+    return found
+
+
+def _read_token(fs: FileSystem, setting: str, path: str) -> str:
+    """The token in a file; empty if none is named."""
     if not path:
         return ""
-    token = _read(fs, "replication_token_file", path).strip()
-    if not token.isascii() or not token.decode().isprintable():
-        raise InvalidSetting("replication_token_file", path, "a file with one token")
+    token = _read(fs, setting, path).strip()
+    if not token or not token.isascii() or not token.decode().isprintable():
+        raise InvalidSetting(setting, path, "a file with one token")
     return token.decode()
 
 

@@ -36,7 +36,7 @@ from lithify.node.descriptors import AcceptErrors, files_max, open_topics_max
 from lithify.node.idle import release_idle
 from lithify.node.opening import open_rest
 from lithify.node.replicating import replicate
-from lithify.node.security import make_access, make_tls, read_token
+from lithify.node.security import make_access, make_peers, make_tls
 from lithify.node.warming import warm_up
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.listener import ACCEPTS_MAX, BACKLOG, listen
@@ -107,7 +107,7 @@ async def serve(
         clock=node.clock,
     )
     tls = make_tls(security)
-    node.blobs.token = read_token(node.fs, settings.replication_token_file)
+    node.blobs.peers = make_peers(settings, node.fs)
     # Producers that come back bring the name that a broker gave them before a restart: so that
     # no other one gets it, each start has names of its own.
     broker = Broker(

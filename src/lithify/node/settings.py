@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from lithify.blobs.definition import named_settings, parse_value, with_settings
 from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
@@ -125,8 +126,14 @@ class NodeSettings:
     tls_key_file: str = ""
     allow_open: bool = False
     """These six are explained by `SecuritySettings`."""
+    blob_defaults: tuple[str, ...] = ()
+    """Settings of blob stores that do not have their own, each as NAME=VALUE; `BlobSettings`."""
+    blob_peers: tuple[str, ...] = ()
+    """The other nodes that blob stores may replicate with, each as NAME=URL."""
+    blob_peer_token_files: tuple[str, ...] = ()
+    """Files with the tokens that are shown to them, each as NAME=PATH."""
     replication_token_file: str = ""
-    """A token that this node shows to those of other replicas."""
+    """A token that is shown to those of the peers that have no file of their own."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -151,7 +158,7 @@ class NodeSettings:
         if not self.advertised_host and _is_wildcard(self.pulsar_host):
             limit = f"the node's name or address, because it listens at {self.pulsar_host}"
             raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics, self.limits  # They check their own.
+        _ = self.topics, self.blobs, self.limits  # They check their own.
 
     @property
     def topics(self) -> TopicSettings:
@@ -178,7 +185,17 @@ class NodeSettings:
     @property
     def blobs(self) -> BlobSettings:
         """Those of blob stores that do not say otherwise."""
-        return BlobSettings(durability=self.durability)
+        given = []
+        for text in self.blob_defaults:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise InvalidSetting("blob_defaults", text, "NAME=VALUE")
+            given.append((name, parse_value(value)))
+        try:
+            return with_settings(BlobSettings(durability=self.durability), named_settings(given))
+        except InvalidSetting as error:
+            shown = f"{error.name}={error.value}"
+            raise InvalidSetting("blob_defaults", shown, error.limit) from error
 
     @property
     def limits(self) -> ConnectionLimits:

@@ -12,7 +12,7 @@ A run:
 4. Files that nobody needs any more are deleted.
 
 One that is begun because another was killed only finishes that one, or makes it again.
-One run a topic at a time: a second one is refused with `RunRefused`. Any thread may call; `run`
+One run a topic at a time: a second one waits for the first. Any thread may call; `run`
 takes long and belongs into one of its own. Many topics take turns in `compactions.py`.
 """
 

@@ -6,6 +6,7 @@ first. What of the topic it has not looked at stands in the row and in the text:
     topic            the name
     text             for a person: what holds the horizon, the plan, and what was not looked at
     plan             the plan as JSON
+    declined         why a run would do nothing, as in a report; null if it would do something
     active_entries   in the active ledger, which a run would seal and judge as well
     active_bytes     their bytes
 
@@ -14,6 +15,7 @@ Takes as long as judging does: belongs into a thread of its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.plan import human_bytes
@@ -31,6 +33,9 @@ def plan_row(topic: Topic, jobs: Jobs | None = None) -> dict[str, Any]:
     # Before the plan: what is sealed meanwhile is then in both, and not in neither.
     _, _, entries, size_bytes = ledgers_of(topic)[-1]
     found = topic.compaction.plan(jobs)
+    if entries and found.declined is not None and topic.compaction.is_new():
+        # What is sealed brings nothing, but a run seals and judges the active ledger as well.
+        found = replace(found, declined=None)
     text = found.explain()
     if entries:
         text += (
@@ -41,6 +46,7 @@ def plan_row(topic: Topic, jobs: Jobs | None = None) -> dict[str, Any]:
         "topic": str(topic.name),
         "text": text,
         "plan": found.plan.to_json(),
+        "declined": found.declined_row(),
         "active_entries": entries,
         "active_bytes": size_bytes,
     }

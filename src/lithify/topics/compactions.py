@@ -1,7 +1,8 @@
 """The compaction of all topics of a node: runs on request and by themselves, one after the other.
 
-    compactions.request(topic, "admin")     # refused while one is going on or waits
-    compactions.look()                      # once in a while: what is due is requested
+    request_id = compactions.request(topic, "admin")     # waits for its turn
+    compactions.status(topic, request_id)                # how that one stands, or its report
+    compactions.look()                                   # once in a while: requests what is due
     compactions.close()
 
 1. Requests take turns, those of persons first (`compaction/queue.py`). All of them count as of one
@@ -19,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lithify.compaction.jobs import LocalJobs
-from lithify.compaction.queue import Request, RunQueue
+from lithify.compaction.queue import Request, RunQueue, new_request_id
 from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
 from lithify.damage import Damage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.report import Report
     from lithify.topics.names import TopicName
     from lithify.topics.topic import Topic
 
@@ -61,20 +63,32 @@ class Compactions:
         self.jobs: Jobs = LocalJobs()
         """Who does the work of the runs to come."""
 
-    def request(self, topic: Topic, trigger: str = Trigger.ADMIN) -> None:
-        """Have a topic compacted as soon as its turn comes, or raise `RunRefused`."""
+    def request(
+        self, topic: Topic, trigger: str = Trigger.ADMIN, request_id: str | None = None
+    ) -> str:
+        """Have a topic compacted as soon as its turn comes, or raise `RunRefused`.
 
-        def run(go_on: Progress) -> None:
-            self._run(topic, trigger, go_on)
+        The id of the request, which may be given: a person's is a run of its own, also while
+        another one goes on.
+        """
 
-        self._queue.add(Request(topic.compaction, str(topic.name), DISK, trigger, run))
+        def run(go_on: Progress) -> Report:
+            return self._run(topic, trigger, go_on)
+
+        name, request_id = str(topic.name), request_id or new_request_id()
+        return self._queue.add(Request(topic.compaction, name, DISK, trigger, run, request_id))
 
     def is_busy(self, topic: Topic) -> bool:
         """Does a run of it go on or wait for its turn?"""
         return self._queue.is_busy(topic.compaction)
 
-    def status(self, topic: Topic) -> CompactionStatus:
-        """That of the topic, where a run that waits for its turn counts as running."""
+    def status(self, topic: Topic, request_id: str | None = None) -> CompactionStatus:
+        """That of the topic, or of a request; a run that waits for its turn counts as running.
+
+        Raises `RequestUnknown`.
+        """
+        if request_id is not None:
+            return self._queue.status(request_id, topic.compaction, str(topic.name))
         if self._queue.waits(topic.compaction):
             return CompactionStatus(CompactionState.RUNNING, phase=WAITING)
         return topic.compaction.status()
@@ -107,22 +121,27 @@ class Compactions:
         """Cancel the run that is going on, forget the others, and wait until nothing goes on."""
         self._queue.close()
 
-    def _run(self, topic: Topic, trigger: str, go_on: Progress) -> None:
+    def _run(self, topic: Topic, trigger: str, go_on: Progress) -> Report:
         """One run, by the thread of the queue."""
         started_ms = self._clock.now_ms()
-        rests = True
         try:
             report = topic.service.compact(trigger, self.jobs, go_on)
-            rests = report.result == "nothing to do"
         except LogClosed:
-            return
+            raise
         except RunRefused as error:
-            if error.limit == "disk":
-                raise
-            log.warning("compaction is refused", topic=str(topic.name), reason=str(error))
+            if error.limit != "disk":
+                log.warning("compaction is refused", topic=str(topic.name), reason=str(error))
+                self._ended(topic, started_ms, rests=True)
+            raise
         except LithifyError as error:
             self._damage.note(error)
             log.warning("compaction failed", topic=str(topic.name), reason=str(error))
+            self._ended(topic, started_ms, rests=True)
+            raise
+        self._ended(topic, started_ms, rests=report.result == "nothing to do")
+        return report
+
+    def _ended(self, topic: Topic, started_ms: int, *, rests: bool) -> None:
         with self._lock:
             due = self._due.setdefault(topic.name, Due(started_ms))
         due.since_ms = started_ms

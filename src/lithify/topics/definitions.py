@@ -175,6 +175,14 @@ class Definitions:
         self.namespace(Namespace.parse(row["namespace"]))
         return replace(self, stores=self.stores | {name: row})
 
+    def with_store_changed(
+        self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> Definitions:
+        """With another definition of a store."""
+        if name not in self.stores:
+            raise NotDefined(f"blob store {name} does not exist")
+        return replace(self, stores=self.stores | {name: edit(self.stores[name])})
+
     def without_store(self, name: str) -> Definitions:
         """With a store less."""
         if name not in self.stores:
@@ -245,6 +253,10 @@ class DefinitionsFile:
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Define a blob store, which must not exist."""
         self.change(lambda d: d.with_store(name, row))
+
+    def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace the definition of a blob store."""
+        self.change(lambda d: d.with_store_changed(name, edit))
 
     def remove_store(self, name: str) -> None:
         """Forget the definition of a blob store."""

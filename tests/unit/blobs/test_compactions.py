@@ -61,6 +61,12 @@ class Node:
             pass
         return self.compactions.status(name)
 
+    def outcome(self, name: str, request_id: str) -> CompactionStatus:
+        while True:
+            status = self.compactions.status(name, request_id)
+            if status.state is not CompactionState.RUNNING:
+                return status
+
     def runs(self, name: str) -> list[str]:
         self.settled(name)
         return [r.trigger for r in reversed(self.lives[name].store.compaction.history.newest(9))]
@@ -199,8 +205,6 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     node.compactions.request(life.store)
     stuck.began.wait()
     assert node.compactions.status("photos").state is CompactionState.RUNNING
-    with pytest.raises(RunRefused, match="is going on"):
-        node.compactions.request(life.store)
     assert node.compactions.cancel("photos")
     status = node.settled("photos")
     assert status.state is CompactionState.ERROR
@@ -208,6 +212,56 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     assert life.store._log.manifest is manifest
     assert not node.compactions.cancel("photos")
     assert not node.compactions.cancel("never heard of")
+
+
+def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> None:
+    life = node.add("photos")
+    stuck = Stuck()
+    plan, given = life.store.compaction.plan, ("all", stuck)
+    dry_run = threading.Thread(target=plan, args=given, daemon=True)
+    dry_run.start()
+    stuck.began.wait()
+    request_id = node.compactions.request(life.store, policy="all")
+    status = node.compactions.status("photos", request_id)
+    assert (status.state, status.phase) == (CompactionState.RUNNING, WAITING)
+    stuck.let_go.set()
+    dry_run.join()
+    status = node.outcome("photos", request_id)
+    assert status.report is not None
+    assert (status.report.result, status.report.policy) == ("done", "all")
+
+
+def test_a_run_that_is_asked_for_during_another_is_a_run_of_its_own(node: Node) -> None:
+    life = node.add("photos")
+    stuck = node.compactions.jobs = Stuck()
+    first = node.compactions.request(life.store, policy="stats")
+    stuck.began.wait()
+    refill(life)
+    node.clock.advance(0.001)
+    second = node.compactions.request(life.store, policy="all")
+    stuck.let_go.set()
+    reports = [node.outcome("photos", each).report for each in (first, second)]
+    assert [report.policy for report in reports if report] == ["stats", "all"]
+    ids = [report.run_id for report in reports if report]
+    assert [r.run_id for r in life.store.compaction.history.newest(9)] == ids[::-1]
+
+
+def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
+    life = node.add("photos")
+    compaction = life.store.compaction
+    assert compaction.plan().declined is None
+    assert compaction.run().result == "done"
+    for _ in range(2):
+        generation = life.store._log.manifest.generation
+        declined = compaction.plan().declined
+        assert declined is not None
+        assert declined.why == "nothing to gain"
+        report = compaction.run()
+        assert (report.result, report.declined) == ("nothing to do", declined)
+        assert life.store._log.manifest.generation == generation
+        # Sealed and all live: that a run has looked at it is no reason to publish.
+        life.put(f"more {generation}", 120_000)
+        life.roll()
 
 
 def test_stores_of_one_disk_take_turns(node: Node) -> None:

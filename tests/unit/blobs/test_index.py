@@ -153,9 +153,9 @@ def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
     for number in range(300):
         life.put(f"blob {number}", 10)
     life.roll()
-    life.store._index._buckets._rows_max = 20
+    life.store._index.buckets.rows_max = 20
     life.check()
-    assert life.store._index._buckets._rows <= 20
+    assert life.store._index.buckets._rows <= 20
 
 
 def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:

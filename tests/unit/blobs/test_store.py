@@ -291,6 +291,42 @@ def test_a_blob_larger_than_a_segment_is_refused_and_changes_nothing() -> None:
     assert store.used_bytes == used
 
 
+class Slow(io.RawIOBase):
+    """Takes so long to be read."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self._left = [b"content"]
+
+    def read(self, _: int = -1) -> bytes:
+        self._clock.advance(self._seconds)
+        return self._left.pop() if self._left else b""
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 100])
+def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    blob_id = store.put(Slow(clock, seconds), service="s", ttl_ms=1000).blob_id
+    assert store.live_for(store.put(b"", service="s").blob_id, 1000) == clock.now_ms() + 1000
+    clock.advance(1)
+    assert read(store, blob_id) == b"content"
+    clock.advance(0.001)
+    with pytest.raises(BlobExpired):
+        read(store, blob_id)
+
+
+def test_an_expiry_that_is_over_when_the_content_has_come_is_refused() -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    # Twice as long: until the content comes, and until it is seen to end.
+    store.put(Slow(clock, 0.5), service="s", expiry_ms=clock.now_ms() + 1000)
+    with pytest.raises(InvalidInput, match="is over"):
+        store.put(Slow(clock, 0.5), service="s", expiry_ms=clock.now_ms() + 999)
+    with pytest.raises(InvalidInput, match="not both"):
+        store.put(b"", service="s", expiry_ms=clock.now_ms(), ttl_ms=1)
+
+
 def test_a_full_store_refuses_puts_but_can_be_emptied() -> None:
     clock = ManualClock()
     store = create(clock=clock, segments=3)

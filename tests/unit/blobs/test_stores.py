@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lithify
-from lithify.blobs.definition import check_store_name, with_settings
-from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound, NotABlobStore
+from lithify.blobs.definition import (
+    check_store_name,
+    parse_value,
+    setting_names,
+    with_settings,
+)
+from lithify.blobs.errors import (
+    BlobDeletedForever,
+    BlobStoreExists,
+    BlobStoreNotFound,
+    NotABlobStore,
+)
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
-from lithify.errors import InvalidInput, InvalidSetting, LogClosed, WriteFailed
+from lithify.errors import InvalidInput, InvalidSetting, LogClosed, RunRefused, WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.settings import Durability
 from lithify.topics.definitions import DefinitionsFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPE: dict[str, Any] = {"capacity_bytes": 2**20, "segment_bytes": 2**18}
 
@@ -67,6 +76,72 @@ def test_a_store_that_is_deleted_is_closed_and_its_name_is_free() -> None:
             look("photos")
     assert fs.list("data/blobs") == []
     assert list(stores.create("photos", **SHAPE).list()) == []
+
+
+def test_settings_of_a_store_are_changed_at_once_and_for_good() -> None:
+    fs = MemoryFileSystem()
+    stores = open_stores(fs)
+    photos = stores.create("photos", **SHAPE, settings={"policy": "stats"})
+    deleted = photos.put(b"cat", service="s").blob_id
+    photos.delete(deleted)
+    assert isinstance(stores.clock, ManualClock)
+    stores.clock.advance(2)
+    stores.update("photos", {"deleted_retention_ms": 1000, "budget": {"memory_bytes": 2**25}})
+    stores.update("photos", {"durability": "none", "budget": {"scratch_bytes": 5}, "triggers": []})
+    with pytest.raises(BlobDeletedForever):
+        photos.undelete(deleted)
+    with pytest.raises(RunRefused, match="triggers"):
+        stores.compactions.request(photos)
+    assert photos.settings.durability is Durability.NONE
+    photos.put(b"dog", service="s")
+    stores.update("photos", {"deleted_retention_ms": 3000}, ["policy", "durability", "triggers"])
+    photos.undelete(deleted)
+    stores.close()
+    stores = open_stores(fs)
+    budget = {"memory_bytes": 2**25, "scratch_bytes": 5}
+    own = {"deleted_retention_ms": 3000, "budget": budget}
+    assert stores.definition("photos").settings == own
+    settings = stores.get("photos").settings
+    assert (settings.policy, settings.durability) == ("all", Durability.ALWAYS)
+    assert (settings.budget.scratch_bytes, settings.budget.memory_bytes) == (5, 2**25)
+    stores.update("photos", {}, ["budget.scratch_bytes", "deleted_retention_ms"])
+    assert stores.definition("photos").settings == {"budget": {"memory_bytes": 2**25}}
+
+
+@pytest.mark.parametrize(
+    ("given", "unset"),
+    [
+        ({"capacity_bytes": 2**21}, []),
+        ({"policy": "some"}, []),
+        ({"every_ms": 0}, []),
+        ({"budget": 5}, []),
+        ({"budget": {"some": 5}}, []),
+        ({}, ["segment_bytes"]),
+        ({}, ["budget.some"]),
+    ],
+)
+def test_a_change_of_settings_that_cannot_be_changes_nothing(
+    given: dict[str, Any], unset: list[str]
+) -> None:
+    stores = open_stores(MemoryFileSystem())
+    photos = stores.create("photos", **SHAPE, settings={"policy": "stats"})
+    before = photos.settings
+    with pytest.raises(InvalidSetting):
+        stores.update("photos", {"deleted_retention_ms": 5, **given}, unset)
+    assert photos.settings is before
+    assert stores.definition("photos").settings == {"policy": "stats"}
+
+
+def test_the_table_of_settings_in_the_docs_is_what_there_is() -> None:
+    page = Path("docs/blobs.md").read_text()
+    section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| ([^|]+?) \|", section, re.MULTILINE)
+    told = {name: parse_value(value) for name, value in rows}
+    known = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in setting_names(BlobSettings()).items()
+    }
+    assert told == known
 
 
 class Slow(MemoryFileSystem):

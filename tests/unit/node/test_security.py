@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 
+from lithify.blobs.errors import ReplicaNoPeer
 from lithify.clock import ManualClock
 from lithify.errors import InvalidSetting
 from lithify.fs import MemoryFileSystem, write_atomic
-from lithify.node.security import SecuritySettings, check_host, make_access, make_tls
+from lithify.node.security import (
+    SecuritySettings,
+    check_host,
+    make_access,
+    make_peers,
+    make_tls,
+)
+from lithify.node.settings import NodeSettings
 from lithify.topics.definitions import Definitions
 
 if TYPE_CHECKING:
@@ -87,3 +95,39 @@ def test_files_that_are_not_there_or_not_what_they_should_be_stop_the_start() ->
         make_tls(SecuritySettings(tls_certificate_file="/none", tls_key_file="/none"))
     with pytest.raises(InvalidSetting, match="tls_certificate_file"):
         make_tls(SecuritySettings(tls_certificate_file=__file__, tls_key_file=__file__))
+
+
+def test_peers_have_their_own_token_or_the_shared_one() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    for name in ("own", "shared"):
+        write_atomic(fs, f"d/{name}", name.encode() + b"\n")
+    settings = NodeSettings(
+        blob_peers=("one=http://one:8080/", "two=https://two"),
+        blob_peer_token_files=("one=d/own",),
+        replication_token_file="d/shared",
+    )
+    peers = make_peers(settings, fs)
+    assert peers.url_of("one", "photos") == "http://one:8080/blobs/photos"
+    assert peers.connect("http://one:8080/blobs/photos", "a/b")._token == "own"
+    assert peers.connect("https://two/blobs/photos", "a/b")._token == "shared"
+    with pytest.raises(ReplicaNoPeer, match="blob_peers"):
+        peers.connect("http://three/blobs/photos", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("peers", "files"),
+    [
+        (["one"], []),
+        (["one=ftp://x"], []),
+        (["one=http://a", "one=http://b"], []),
+        (["one=http://user@a"], []),
+        (["o/ne=http://a"], []),
+        (["one=http://a"], ["two=d/own"]),
+        (["one=http://a"], ["one=d/missing"]),
+    ],
+)
+def test_peers_that_cannot_be_are_refused(peers: list[str], files: list[str]) -> None:
+    settings = NodeSettings(blob_peers=tuple(peers), blob_peer_token_files=tuple(files))
+    with pytest.raises(InvalidSetting, match="blob_peer"):
+        make_peers(settings, MemoryFileSystem())

@@ -12,6 +12,16 @@ from lithify.topics.policies import Policies
 from lithify.topics.store import TopicSettings
 
 
+def test_defaults_of_blob_stores_are_settings_of_the_node() -> None:
+    texts = ("policy=stats", "budget.write_bytes_per_s=1000000", 'triggers=["admin"]')
+    settings = NodeSettings(blob_defaults=texts).blobs
+    assert (settings.policy, settings.triggers) == ("stats", ("admin",))
+    assert settings.budget.write_bytes_per_s == 1_000_000
+    for wrong in ("policy", "policy=some", "some=1", "every_ms=never", "budget.some=1"):
+        with pytest.raises(InvalidSetting, match="blob_defaults"):
+            NodeSettings(blob_defaults=(wrong,))
+
+
 def read(
     toml: str | None = None,
     environ: dict[str, str] | None = None,
