@@ -27,6 +27,7 @@ from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
+from lithify.fs.private import warn_if_shared
 from lithify.topics.store import Topics
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Node:
         self.settings = settings
         self.fs = fs or LocalFileSystem()
         self.clock = clock or SystemClock()
-        directory = settings.data.rstrip("/") or "/"
+        # Absolute, because tasks on other machines get paths below it.
+        directory = os.path.abspath(settings.data)
         # First the topics: they lock the directory and read the definitions of all.
         self.topics = Topics(
             self.fs,
@@ -84,6 +86,7 @@ class Node:
         except BaseException:
             self.topics.close()
             raise
+        warn_if_shared(self.fs, directory)
         self._closed = False
 
     async def serve(
