@@ -12,6 +12,7 @@
     DIRECTORY/definitions   tenants, namespaces, topics, blob stores
     DIRECTORY/topics/       see `topics/store.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` makes a store
+    DIRECTORY/kernels/      compiled code where the user has no home, see `compiled.py`
 
 As a library a node has no thread, no socket and no task: what is asked of it happens before the
 call returns, on the caller's thread. `serve` puts a broker in front of the same topics and runs in
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
+from lithify.compiled import offer_cache
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.fs.private import warn_if_shared
@@ -65,6 +67,9 @@ class Node:
         self.clock = clock or SystemClock()
         # Absolute, because tasks on other machines get paths below it.
         directory = os.path.abspath(settings.data)
+        if isinstance(self.fs, LocalFileSystem):
+            self.fs.mkdir(directory)
+            offer_cache(f"{directory}/kernels")
         # First the topics: they lock the directory and read the definitions of all.
         self.topics = Topics(
             self.fs,

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from lithify.compiled import KERNEL_CACHE, cache_to_offer
 from lithify.pipeline.daemon import PRELOAD
 from lithify.pipeline.java import find_java
 
@@ -87,6 +88,7 @@ def _settings(
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "lithify.pipeline.daemon",
         f"spark.executorEnv.{PRELOAD}": ",".join(preload),
+        f"spark.executorEnv.{KERNEL_CACHE}": cache_to_offer(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.jobs import no_check
+from lithify.compiled import KERNEL_CACHE, cache_to_offer
 from lithify.errors import JobFailed, LithifyError, RunCancelled
 from lithify.pipeline.jobs import SMALL_WEIGHT, SparkJobs
 
@@ -103,6 +104,7 @@ class WorkerJobs:
             command = [*self._command, str(theirs.fileno())]
             self._process = subprocess.Popen(  # noqa: S603  (our own program)
                 command,
+                env={**os.environ, KERNEL_CACHE: cache_to_offer()},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
