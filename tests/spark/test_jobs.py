@@ -14,6 +14,7 @@ from lithify.clock import ManualClock
 from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import DamagedFile, JobFailed, RunCancelled
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
+from lithify.pipeline.target import SparkTarget
 from lithify.pipeline.worker import WorkerJobs
 from tests.spark import tasks
 
@@ -32,7 +33,8 @@ CLOCK = ManualClock()
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerJobs]:
-    jobs = WorkerJobs(CLOCK, idle_s=300, master="local[2,4]", preload=["tests.spark.tasks"])
+    target = SparkTarget("local[2,4]")
+    jobs = WorkerJobs(CLOCK, idle_s=300, target=target, preload=["tests.spark.tasks"])
     yield jobs
     jobs.close()
 
