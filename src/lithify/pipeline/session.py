@@ -54,8 +54,8 @@ __all__ = ["open_session"]
 
 _LOOPBACK = "127.0.0.1"
 
-REGISTER_S_MAX = 10.0
-"""A master registers an application within a second. Spark itself would wait for 60 s."""
+REGISTER_S_MAX = 30.0
+"""A master registers an application within a second, if its machine is not busy."""
 POLL_S = 0.1
 
 
@@ -111,16 +111,22 @@ def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
 
 
 def _give_up(started: threading.Event, gave_up: threading.Event) -> None:
-    """Kill the JVM if there is no session in time; that ends the wait for it."""
-    while SparkContext._gateway is None:  # noqa: SLF001  (has no public name)
-        if started.wait(POLL_S):
+    """Kill the JVM if the master has not registered this application in time; that ends the wait.
+
+    The names below have no public equivalents. A context has its `_jsc` once it is registered.
+    """
+    waited_s = 0.0
+    while not started.wait(POLL_S):
+        if getattr(SparkContext._active_spark_context, "_jsc", None) is not None:  # noqa: SLF001
             return
-    if not started.wait(REGISTER_S_MAX):
-        gave_up.set()
         gateway: Any = SparkContext._gateway  # noqa: SLF001
-        gateway.proc.kill()
-        # The next session of this process needs another one.
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        waited_s += POLL_S if gateway is not None else 0
+        if waited_s >= REGISTER_S_MAX:
+            gave_up.set()
+            gateway.proc.kill()
+            # The next session of this process needs another one.
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+            return
 
 
 def _reason(error: Exception) -> str:
