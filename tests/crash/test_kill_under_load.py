@@ -37,6 +37,7 @@ from tests.patience import PROCESS_S_MAX, at_most
 if TYPE_CHECKING:
     from tests.cli.nodes import Served
 
+CLIENTS = "tests.crash.keyed_clients"
 ROOT = Path(__file__).parents[2]
 FS = LocalFileSystem()
 END_S_MAX = 300
@@ -55,7 +56,7 @@ class Clients:
 
     def __init__(self, node: Served, log: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.keyed_clients", node.pulsar, ORDERS, str(log)],
+            [sys.executable, "-X", "faulthandler", "-m", CLIENTS, node.pulsar, ORDERS, str(log)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,7 +68,7 @@ class Clients:
 
     def end(self) -> dict[str, Any]:
         out, _ = self.process.communicate("end\n", timeout=END_S_MAX)
-        assert self.process.returncode == 0
+        assert self.process.returncode == 0, out
         found: dict[str, Any] = json.loads(out)
         return found
 

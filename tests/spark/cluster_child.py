@@ -67,7 +67,7 @@ def compact(master: str, workers: str, data: str, archives: str = "") -> None:
             print(f"{type(error).__name__}: {error}")
             print(*phases)
         else:
-            memory = session.conf.get("spark.executor.memory", "").replace("m", " MiB")
+            memory = str(session.conf.get("spark.executor.memory")).replace("m", " MiB")
             print(f"done in {os.environ['PYSPARK_PYTHON']}, with {memory}")
             return
         finally:
@@ -79,4 +79,5 @@ def compact(master: str, workers: str, data: str, archives: str = "") -> None:
 
 
 if __name__ == "__main__":
-    {"kill": kill, "compact": compact}[sys.argv[1]](*sys.argv[2:])
+    story = kill if sys.argv[1] == "kill" else compact
+    story(*sys.argv[2:])
