@@ -319,7 +319,7 @@ def rewriting(directory: str, sizes: Sizes) -> list[Case]:
         return took_s
 
     def ours() -> None:
-        assert run_rewrite(task, no_check).entries == segment.live_entries
+        assert run_rewrite(task, no_check).target.entries == segment.live_entries
 
     def raw() -> None:
         _read_whole(path, buffer)

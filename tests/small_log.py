@@ -65,7 +65,7 @@ def publish(log: Log, fs: FileSystem) -> None:
     dead = with_dead_set(fs, directory, second, {4}, "a0")
     sources = (dead, with_dead_set(fs, directory, third, {8}, "a0"))
     task = RewriteTask(fs, directory, sources, segment_name(2, "a1"), created_ms=5)
-    target = run_rewrite(task, no_check)
+    target = run_rewrite(task, no_check).target
     fs.remove(f"{directory}/{dead_set_name(third.id, 'a0')}")
     target = with_dead_set(fs, directory, target, {6}, "a2")
 

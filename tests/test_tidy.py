@@ -100,6 +100,8 @@ IMPURE_BUT = {
 }
 
 TOUCHES_FILES = {
+    "src/lithify/caches.py": "it looks after programs that this user runs, not data of a log",
+    "src/lithify/compiled.py": "it looks whether compiled code can be kept beside its source",
     "src/lithify/fs/local.py": "it is the local file system",
     "src/lithify/pipeline/java.py": "it makes a program for Spark to start, not data of a log",
 }
@@ -107,7 +109,16 @@ FILE_MODULES = frozenset(("fcntl", "fileinput", "glob", "mmap", "pathlib", "shut
 # Of these modules only the names that touch no file may be used.
 HARMLESS = {
     "os": frozenset(
-        ("cpu_count", "environ", "getpid", "getuid", "path", "sched_getaffinity", "strerror")
+        (
+            "cpu_count",
+            "environ",
+            "geteuid",
+            "getpid",
+            "getuid",
+            "path",
+            "sched_getaffinity",
+            "strerror",
+        )
     ),
     "os.path": frozenset(("abspath", "basename", "dirname", "isabs", "join", "normpath")),
     "io": frozenset(("BytesIO", "StringIO", "TextIOWrapper")),

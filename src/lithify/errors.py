@@ -25,6 +25,9 @@ command that fails with it ends with its `exit_code`.
     ├── RunRefused              a compaction run cannot start now; names the limit it waits for
     ├── RunFailed               the file system failed a run; the log is as it was
     ├── JobFailed               Spark or a worker process could not finish a job of a run
+    ├── ExecutorUnfit           an executor of a cluster does not see the files, or cannot run tasks
+    ├── SparkNotStarted         Spark did not start
+    ├── SparkUnreachable        no Spark master answers at the address
     ├── RunCancelled            a run was asked to stop and left the log as it was
     │   └── RunSuspended        it left its journal, so that the next run goes on with it
     └── PlanStale               the log changed under a plan, so it was not applied
@@ -45,6 +48,7 @@ __all__ = [
     "DamagedFile",
     "DamagedFrame",
     "EntryTooLarge",
+    "ExecutorUnfit",
     "InvalidInput",
     "InvalidSetting",
     "JobFailed",
@@ -62,6 +66,8 @@ __all__ = [
     "RunFailed",
     "RunRefused",
     "RunSuspended",
+    "SparkNotStarted",
+    "SparkUnreachable",
     "UnclaimedDirectory",
     "UnsupportedVersion",
     "WriteFailed",
@@ -282,3 +288,27 @@ class JobFailed(LithifyError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"job {name} failed: {reason}")
         self.name = name
+
+
+class ExecutorUnfit(LithifyError):
+    """An executor cannot do the work, or what it wrote is not seen here; the log is as it was."""
+
+    def __init__(self, host: str, problem: str) -> None:
+        self.host = host
+        super().__init__(f"the executor on {host} {problem}")
+
+
+class SparkNotStarted(LithifyError):
+    """Spark did not start."""
+
+    def __init__(self, master: str, reason: str) -> None:
+        super().__init__(f"Spark did not start with master {master}: {reason}")
+
+
+class SparkUnreachable(LithifyError):
+    """No Spark master answers."""
+
+    exit_code = UNREACHABLE
+
+    def __init__(self, master: str, reason: str) -> None:
+        super().__init__(f"no Spark master answers at {master}: {reason}")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
+from lithify.errors import UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served
 
 if TYPE_CHECKING:
@@ -117,3 +118,22 @@ def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
     assert row == {"topic": ORDERS} | report
     assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")
     assert "is not a data directory" in refused("compact", "orders", "--data", f"{tmp_path}/none")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code", "line"),
+    [
+        ("--master", "nonsense", USAGE, "setting --master is 'nonsense', must be local, "),
+        ("--conf", "spark.x", USAGE, "setting --conf is 'spark.x', must be KEY=VALUE"),
+        ("--master", "spark://127.0.0.1:1", UNREACHABLE, "no Spark master answers at spark://"),
+    ],
+)
+def test_a_spark_that_cannot_be_is_one_line_and_an_exit_code(
+    tmp_path: Path, option: str, value: str, code: int, line: str
+) -> None:
+    fill(tmp_path)
+    command = [str(COMMAND), "topics", "compact", "orders", option, value, "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"lithify: error: {line}")
+    assert done.stderr.count("\n") == 1

@@ -12,8 +12,9 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.jobs import ignore_progress, no_check
-from lithify.errors import DamagedFile, JobFailed, RunCancelled
+from lithify.errors import DamagedFile, JobFailed, RunCancelled, SparkUnreachable
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
+from lithify.pipeline.target import SparkTarget
 from lithify.pipeline.worker import WorkerJobs
 from tests.spark import tasks
 
@@ -32,7 +33,8 @@ CLOCK = ManualClock()
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WorkerJobs]:
-    jobs = WorkerJobs(CLOCK, idle_s=300, master="local[2,4]", preload=["tests.spark.tasks"])
+    target = SparkTarget("local[2,4]")
+    jobs = WorkerJobs(CLOCK, idle_s=300, target=target, preload=["tests.spark.tasks"])
     yield jobs
     jobs.close()
 
@@ -236,3 +238,11 @@ def test_a_worker_stays_warm_and_is_let_go_when_it_was_idle_for_long(worker: Wor
     assert idle(1) is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_worker_whose_spark_does_not_start_says_why() -> None:
+    jobs = WorkerJobs(CLOCK, target=SparkTarget("spark://127.0.0.1:1"))
+    for _ in range(2):
+        with pytest.raises(SparkUnreachable, match=r"spark://127.0.0.1:1: Connection refused"):
+            list(jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress))
+        assert jobs.pid is None

@@ -27,9 +27,9 @@ Called by `statistics_tasks.py`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lithify.blobs.records import Kind
+from lithify.compiled import njit
 
 __all__ = ["add_up"]
 
@@ -40,7 +40,7 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 _PUT, _DELETE = int(Kind.PUT), int(Kind.DELETE)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def add_up(  # type: ignore[no-untyped-def]
     high, low, kinds, times_ms, expiries_ms, lengths, dead, starts, held, terms, counts, sizes
 ):
@@ -75,7 +75,7 @@ def add_up(  # type: ignore[no-untyped-def]
                 sizes[segment, columns[row]] += lengths[row]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _note(row, before, kinds, column, lasts, never, columns, puts):  # type: ignore[no-untyped-def]
     """What the newest record of a blob, `row`, says; `before` is the one before it or -1."""
     if before >= 0:
@@ -98,7 +98,7 @@ def _note(row, before, kinds, column, lasts, never, columns, puts):  # type: ign
         columns[row] = column
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _column_of(until_ms, terms, columns):  # type: ignore[no-untyped-def]
     """The column of the span of time that an instant is in."""
     later_ms, span_ms = until_ms - terms[0], terms[2]
@@ -109,7 +109,7 @@ def _column_of(until_ms, terms, columns):  # type: ignore[no-untyped-def]
     return later_ms // span_ms + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
     """A power of two of which the rows of a bucket fill at most two thirds."""
     rows = 0
@@ -121,7 +121,7 @@ def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _replace(table, high, low, row):  # type: ignore[no-untyped-def]
     """Make a row the newest of its blob; the one that was it, or -1."""
     mask = np.uint64(table.size - 1)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from http.client import HTTPConnection, HTTPResponse
 
+    from lithify.cli.spark_options import SparkOptions
     from lithify.node.node import Node
     from lithify.topics.names import Namespace, TopicName
 
@@ -152,16 +153,19 @@ def open_admin(data: str | None, url: str | None, *, create: bool = False) -> It
 
 @contextmanager
 def open_place(
-    data: str | None, url: str | None, *, master: str | None = None, create: bool = False
+    data: str | None, url: str | None, *, spark: SparkOptions | None = None, create: bool = False
 ) -> Iterator[RemoteNode | Node]:
     """A node that is asked over HTTP, or one of this process on a data directory."""
     if data is None:
-        if master is not None:
-            raise InvalidInput("--master is for --data; a node's is its setting compaction_master")
+        if spark is not None and (option := spark.first_given):
+            setting = option.replace("--", "compaction_")
+            raise InvalidInput(f"{option} is for --data; a node's is its setting {setting}")
         yield remote_node(url)
     elif url is not None:
         raise InvalidInput("--data and --url name two different places: give one of them")
     else:
+        if spark is not None:
+            spark.target()  # A mistake in it is found before anything is opened.
         with open_data(data, create=create) as node:
             yield node
 

@@ -22,6 +22,7 @@ from lithify.cli.compaction_admin import (
     run_when_disk_is_free,
     spark_jobs,
 )
+from lithify.cli.spark_options import SparkOptions
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lithify.blobs.stores import BlobStores
     from lithify.compaction.jobs import Jobs
     from lithify.node.node import Node
+    from lithify.pipeline.target import SparkTarget
 
     Row = dict[str, Any]
     Watch = Callable[[Row], None]
@@ -125,14 +127,18 @@ class BlobsAdmin(Protocol):
 
 @contextmanager
 def open_blobs(
-    data: str | None, url: str | None, master: str | None = None, *, create: bool = False
+    data: str | None,
+    url: str | None,
+    spark: SparkOptions | None = None,
+    *,
+    create: bool = False,
 ) -> Iterator[BlobsAdmin]:
     """What the options name; `create` makes a data directory that is not there."""
-    with open_place(data, url, master=master, create=create) as place, ExitStack() as stack:
+    with open_place(data, url, spark=spark, create=create) as place, ExitStack() as stack:
         if isinstance(place, RemoteNode):
             yield _Remote(place)
         else:
-            yield _Local(place, master or place.settings.compaction_master, stack)
+            yield _Local(place, (spark or SparkOptions()).target(), stack)
 
 
 class _Remote:
@@ -272,10 +278,10 @@ def _include(text: str) -> Include:
 
 
 class _Local:
-    def __init__(self, node: Node, master: str, stack: ExitStack) -> None:
+    def __init__(self, node: Node, target: SparkTarget, stack: ExitStack) -> None:
         self._stores: BlobStores = node.blobs
         self._topics = node.topics
-        self._master = master
+        self._target = target
         self._stack = stack
 
     def create(self, name: str, shape: Row, namespace: str) -> Row:
@@ -394,4 +400,4 @@ class _Local:
     def _jobs(self) -> Jobs:
         from lithify.blobs.compaction import BLOB_TASKS
 
-        return spark_jobs(self._master, BLOB_TASKS, self._stack)
+        return spark_jobs(self._target, BLOB_TASKS, self._stack)

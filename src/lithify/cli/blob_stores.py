@@ -1,7 +1,7 @@
 """`lithify blobs`, the verbs on whole stores: sizes, forecast, compaction, erasing, replicas.
 
     lithify blobs stats STORE [--forecast]
-    lithify blobs compact STORE [--dry-run] [--policy P] [--master M]
+    lithify blobs compact STORE [--dry-run] [--policy P] [--master M]…
     lithify blobs compaction-status STORE [--watch]
     lithify blobs compaction-history STORE [--limit N]
     lithify blobs cancel-compaction STORE
@@ -29,6 +29,12 @@ from lithify.cli.blob_admin import open_blobs
 from lithify.cli.blobs import Capacity, Segment, Settings, Store, print_result, settings_of
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
 from lithify.cli.runs import STORES, run_continues
+from lithify.cli.spark_options import (  # typer reads them at run time
+    Archives,
+    Conf,
+    Master,
+    SparkOptions,
+)
 from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.units import parse_bytes
 
@@ -87,16 +93,15 @@ def compact(
     policy: Annotated[
         str | None, typer.Option(metavar="P", help="all, stats, hybrid; else the store's own.")
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="M", help="With --data: the Spark master; local[*,4] by default."),
-    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    archives: Archives = None,
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Compact a store, and wait for it: give back what is deleted and expired."""
-    with open_blobs(data, url, master) as admin:
+    with open_blobs(data, url, SparkOptions(master, conf, archives)) as admin:
         if dry_run:
             STORES.print_plans([admin.plan(store, policy)], as_json=as_json)
             return

@@ -14,12 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import Refused, RemoteNode, open_place, topic_path
+from lithify.cli.spark_options import SparkOptions
 from lithify.errors import OUTCOME_UNKNOWN, LithifyError, RunRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lithify.compaction.jobs import Jobs
+    from lithify.pipeline.target import SparkTarget
     from lithify.topics.names import TopicName
     from lithify.topics.store import Topics
     from lithify.topics.topic import Topic
@@ -71,14 +73,14 @@ class CompactionAdmin(Protocol):
 
 @contextmanager
 def open_compaction(
-    data: str | None, url: str | None, master: str | None = None
+    data: str | None, url: str | None, spark: SparkOptions | None = None
 ) -> Iterator[CompactionAdmin]:
     """What the options name."""
-    with open_place(data, url, master=master) as place, ExitStack() as stack:
+    with open_place(data, url, spark=spark) as place, ExitStack() as stack:
         if isinstance(place, RemoteNode):
             yield _Remote(place)
         else:
-            yield _Local(place.topics, master or place.settings.compaction_master, stack)
+            yield _Local(place.topics, (spark or SparkOptions()).target(), stack)
 
 
 class _Remote:
@@ -130,9 +132,9 @@ class _Remote:
 
 
 class _Local:
-    def __init__(self, topics: Topics, master: str, stack: ExitStack) -> None:
+    def __init__(self, topics: Topics, target: SparkTarget, stack: ExitStack) -> None:
         self._topics = topics
-        self._master = master
+        self._target = target
         self._stack = stack
 
     def run(self, name: TopicName, watch: Watch) -> list[Row]:
@@ -193,15 +195,15 @@ class _Local:
     def _jobs(self) -> Jobs:
         from lithify.topics.compaction import TOPIC_TASKS
 
-        return spark_jobs(self._master, TOPIC_TASKS, self._stack)
+        return spark_jobs(self._target, TOPIC_TASKS, self._stack)
 
 
-def spark_jobs(master: str, tasks: Sequence[str], stack: ExitStack) -> Jobs:
+def spark_jobs(target: SparkTarget, tasks: Sequence[str], stack: ExitStack) -> Jobs:
     """Jobs on a Spark of this process's own, which ends with the stack."""
     from lithify.pipeline.jobs import SparkJobs
     from lithify.pipeline.session import open_session
 
-    session = open_session(master, preload=tasks)
+    session = open_session(target, preload=tasks)
     stack.callback(session.stop)
     return SparkJobs(session)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -129,6 +130,7 @@ def serve(
 
 
 async def _serve(settings: NodeSettings) -> None:
+    from lithify.compiled import offer_cache
     from lithify.fs import LocalFileSystem
     from lithify.raft.kv import KvMachine
     from lithify.raft.node import RaftNode
@@ -137,7 +139,10 @@ async def _serve(settings: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = RaftNode(settings, LocalFileSystem(), KvMachine)
+    fs = LocalFileSystem()
+    fs.mkdir(settings.data)
+    offer_cache(f"{os.path.abspath(settings.data)}/kernels")
+    node = RaftNode(settings, fs, KvMachine)
     _collect_rarely()
     await node.run(stop, lambda address: typer.echo(f"raft  {address}"))
 

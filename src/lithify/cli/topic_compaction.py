@@ -1,6 +1,6 @@
 """`lithify topics`, the verbs of compaction: run, look, list, and what it leaves of one key.
 
-    lithify topics compact TOPIC [--dry-run] [--master M]
+    lithify topics compact TOPIC [--dry-run] [--master M] [--conf K=V]… [--archives F]
     lithify topics compaction-status TOPIC [--watch]
     lithify topics compaction-history TOPIC [--limit N]
     lithify topics cancel-compaction TOPIC
@@ -21,6 +21,12 @@ import typer
 from lithify.cli.compaction_admin import open_compaction
 from lithify.cli.output import print_json, print_line
 from lithify.cli.runs import TOPICS, run_continues
+from lithify.cli.spark_options import (  # typer reads them at run time
+    Archives,
+    Conf,
+    Master,
+    SparkOptions,
+)
 from lithify.cli.topics import (  # typer reads them at run time
     AsJson,
     Data,
@@ -46,10 +52,9 @@ def compact(
     dry_run: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--dry-run", help="Print what a run would do, and do nothing.")
     ] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="M", help="With --data: the Spark master; local[*,4] by default."),
-    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    archives: Archives = None,
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
@@ -58,7 +63,7 @@ def compact(
     from lithify.topics.names import TopicName
 
     name = TopicName.parse(topic)
-    with open_compaction(data, url, master) as admin:
+    with open_compaction(data, url, SparkOptions(master, conf, archives)) as admin:
         if dry_run:
             TOPICS.print_plans(admin.plan(name), as_json=as_json)
             return

@@ -18,7 +18,9 @@ each (`Budget.share`), so that together they keep to it wherever they run.
 
 `DiskGate` lets one run at a time onto a disk, among all processes of a user that share the gate's
 directory: it locks `disk-<device>.lock` there, and the operating system unlocks it when the
-process dies. The file stays; a leftover file without a lock keeps nobody out.
+process dies. The file stays; a leftover file without a lock keeps nobody out. Only a directory that
+belongs to this user and is closed to all others is used, so that nobody else can hold a lock in it
+or make one of its names a link to a file of this user.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import InvalidInput, RunCancelled, RunRefused, RunSuspended
 from lithify.fs.atomic import read_file
+from lithify.logger import get_logger
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lithify.clock import Clock
-    from lithify.fs.base import FileLock, FileSystem
+    from lithify.fs.base import FileSystem
 
 __all__ = [
     "BYTES_MAX",
@@ -49,9 +52,11 @@ __all__ = [
     "DiskGate",
     "DiskTurn",
     "TokenBucket",
-    "default_gate_directory",
+    "find_gate_directory",
     "reserve_scratch",
 ]
+
+log = get_logger("lithify.compaction")
 
 SLEEP_S_MAX = 0.1
 """A taker looks up from its sleep this often, so a cancelled run stops within that time."""
@@ -321,7 +326,11 @@ def reserve_scratch(
 
 
 class DiskGate:
-    """One run per disk among all processes that name the same `directory`."""
+    """One run per disk among all processes that name the same `directory`.
+
+    If that is not private and cannot be made so, one run per disk in this process. A data
+    directory is open in one process only, so the runs on it still take turns.
+    """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
@@ -336,25 +345,52 @@ class DiskGate:
         if found.is_symlink:
             found = self._fs.stat(f"{path}/.")
         device = found.device
-        self._fs.mkdir(self._directory)
+        if not _make_private(self._fs, self._directory):
+            log.warning("runs of other processes are not waited for", not_ours=self._directory)
+            if not _in_process.take(device):
+                raise RunRefused("disk", f"disk {device} of {path} is in use by this process")
+            return DiskTurn(lambda: _in_process.release(device))
         lock_path = f"{self._directory}/disk-{device}.lock"
         lock = self._fs.lock(lock_path, owner)
         if lock is None:
             holder = read_file(self._fs, lock_path).decode("utf-8", "replace").strip()
             detail = f"disk {device} of {path} is in use by {holder or 'a run without a name'}"
             raise RunRefused("disk", detail)
-        return DiskTurn(lock)
+        return DiskTurn(lock.release)
+
+
+class _InProcess:
+    """The disks that runs of this process have without a file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._devices: set[int] = set()
+
+    def take(self, device: int) -> bool:
+        with self._lock:
+            taken = device in self._devices
+            self._devices.add(device)
+            return not taken
+
+    def release(self, device: int) -> None:
+        with self._lock:
+            self._devices.discard(device)
+
+
+_in_process = _InProcess()
 
 
 class DiskTurn:
     """The disk is ours until `release` or the end of the `with` block."""
 
-    def __init__(self, lock: FileLock) -> None:
-        self._lock = lock
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
         """Let the next run in. A second call does nothing."""
-        self._lock.release()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def __enter__(self) -> Self:
         return self
@@ -363,6 +399,34 @@ class DiskTurn:
         self.release()
 
 
-def default_gate_directory() -> str:
-    """Where the processes of one user meet: a directory of theirs under the temporary one."""
-    return f"{tempfile.gettempdir()}/lithify-{os.getuid()}"
+def find_gate_directory(fs: FileSystem, environ: Mapping[str, str]) -> str:
+    """Where the processes of one user meet.
+
+    1. The user's runtime directory, `$XDG_RUNTIME_DIR` or `/run/user/UID`, if it is private.
+    2. A directory of the temporary one. The data directory would not do: there may be several on
+       one disk. Another user may have created a directory or a link of that name before. That one
+       is not private and not used (`DiskGate`), so the other user gains and blocks nothing.
+    """
+    user = os.geteuid()
+    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
+    if os.path.isabs(runtime) and _is_private(fs, runtime):
+        return f"{runtime}/lithify"
+    return f"{tempfile.gettempdir()}/lithify-runs-{user}"
+
+
+def _make_private(fs: FileSystem, directory: str) -> bool:
+    """Make a directory for this user only; False if what is there is another's."""
+    try:
+        fs.mkdir(directory)
+        return _is_private(fs, directory)
+    except OSError:
+        return False
+
+
+def _is_private(fs: FileSystem, path: str) -> bool:
+    """Is it a directory, not a link to one, that only this user can read and change?"""
+    try:
+        found = fs.stat(path)
+    except OSError:
+        return False
+    return found.is_dir and found.is_private

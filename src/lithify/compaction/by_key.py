@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from lithify.errors import PlanStale
+from lithify.compaction.indexes import has_index
+from lithify.errors import JobFailed, PlanStale
 from lithify.log.keyindex import BUCKETS
 from lithify.log.names import key_index_name
 
@@ -72,10 +73,13 @@ def make_indexes(
     missing: Sequence[IndexTask],
     make: Callable[[IndexTask, Check], object],
 ) -> None:
-    """Have the indexes of these segments made."""
+    """Have the indexes of these segments made, and see that they are here."""
     weights = [task.segment.file_bytes for task in missing]
-    for _ in run_job(question, "index", make, missing, weights):
-        pass
+    for number, _ in run_job(question, "index", make, missing, weights):
+        task = missing[number]
+        if not has_index(task):
+            path = f"{task.directory}/{key_index_name(task.segment.name)}"
+            raise JobFailed("index", f"{path} was written, and is not here: do executors see it?")
 
 
 def run_job(

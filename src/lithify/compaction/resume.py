@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.compaction.publish import publish_edit
+from lithify.compaction.rewrite import check_target
 from lithify.compaction.steps import Times, typed_errors
 from lithify.errors import Corrupt, LithifyError, PlanStale, RunSuspended, UnsupportedVersion
 from lithify.events import RunRecovered
-from lithify.log.reader import OpenSegment, read_dead_set
+from lithify.log.reader import read_dead_set
 
 if TYPE_CHECKING:
     from lithify.compaction.budget import Allowance
@@ -78,6 +79,6 @@ def _intact(steps: Steps, record: RunRecord) -> RunRecord:
     targets = {}
     for number, target in record.targets.items():
         with suppress(Corrupt):
-            OpenSegment(steps.fs, directory, target).file.close()
+            check_target(steps.fs, directory, target, steps.log.manifest.log_id)
             targets[number] = target
     return replace(record, targets=targets)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from socket import gethostname
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,13 +26,13 @@ import numpy as np
 from lithify.clock import SystemClock
 from lithify.compaction.budget import Allowance, Budget
 from lithify.compaction.copying import Room, concatenated, copy_live
-from lithify.errors import InvalidInput, PlanStale
+from lithify.errors import DamagedFile, InvalidInput, PlanStale
 from lithify.liveset import LiveSet
 from lithify.log.deadset import DeadSet, Parts
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.manifest import SegmentRef
 from lithify.log.names import parse_name, segment_name
-from lithify.log.reader import read_dead_set
+from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.segment import SegmentWriter, read_header
 
 if TYPE_CHECKING:
@@ -47,7 +48,16 @@ if TYPE_CHECKING:
 
     _Array = NDArray[np.int64]
 
-__all__ = ["Copied", "RewriteTask", "Rewriting", "live_of", "rewrite", "run_rewrite"]
+__all__ = [
+    "Copied",
+    "RewriteTask",
+    "Rewriting",
+    "Rewritten",
+    "check_target",
+    "live_of",
+    "rewrite",
+    "run_rewrite",
+]
 
 
 class Rewriting(Protocol):
@@ -110,9 +120,28 @@ def live_of(segment: SegmentRef, dead: DeadSet) -> LiveSet:
     return LiveSet.from_range(segment.first_position, segment.last_position + 1) - dead.entries
 
 
-def run_rewrite(task: RewriteTask, check: Check) -> SegmentRef:
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a task has made, and the machine it says to have made it on."""
+
+    target: SegmentRef
+    host: str
+
+
+def run_rewrite(task: RewriteTask, check: Check) -> Rewritten:
     """Carry out a task; the target as a manifest would name it."""
-    return rewrite(task, Allowance(task.budget, task.clock, check))
+    target = rewrite(task, Allowance(task.budget, task.clock, check))
+    return Rewritten(target, gethostname())
+
+
+def check_target(fs: FileSystem, directory: str, target: SegmentRef, log_id: bytes) -> None:
+    """Raise `Corrupt` unless this process sees the target, whole, and it belongs to the log.
+
+    Header, footer, block index and size are read; the frames were checked when they were copied.
+    """
+    with OpenSegment(fs, directory, target).file as file:
+        if read_header(file).log_id != log_id:
+            raise DamagedFile(file.path, 48, "is a segment of another log")
 
 
 def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:

@@ -41,7 +41,7 @@ from lithify.compaction.budget import (
     Budget,
     DiskGate,
     TokenBucket,
-    default_gate_directory,
+    find_gate_directory,
     reserve_scratch,
 )
 from lithify.compaction.eligibility import Declined, Eligibility, no_gain
@@ -142,7 +142,7 @@ class Compactor:
         self._fs = fs
         self._rule = rule
         self._clock = clock or SystemClock()
-        self._gate = gate or DiskGate(fs, default_gate_directory())
+        self._gate = gate
         self._events = events
         self._rewriting = rewriting
         self._random_bytes = random_bytes
@@ -291,8 +291,9 @@ class Compactor:
         if not self._running.acquire(blocking=False):
             raise RunRefused("log", f"a run on {directory} is going on")
         try:
+            gate = self._gate or DiskGate(self._fs, find_gate_directory(self._fs, os.environ))
             owner = f"pid {os.getpid()}, compacting {directory}"
-            with typed_errors(directory), self._gate.enter(directory, owner):
+            with typed_errors(directory), gate.enter(directory, owner):
                 yield
         finally:
             self._running.release()

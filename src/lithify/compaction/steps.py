@@ -1,6 +1,6 @@
 """What a run does once it has decided: copy, publish, clean up, report; or give up.
 
-    COPY      each group is rewritten by the jobs; each target is journalled when it is durable
+    COPY      each group is rewritten by the jobs; each target is opened, then journalled
     COMMIT    the manifest is replaced
     CLEANUP   what nobody refers to is swept up
     DONE      the report goes into the history, the journal goes
@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING
 from lithify.compaction.journal import Phase
 from lithify.compaction.publish import publish_edit
 from lithify.compaction.report import Report
-from lithify.compaction.rewrite import RewriteTask, run_rewrite
-from lithify.errors import LithifyError, PlanStale, RunCancelled, RunFailed
+from lithify.compaction.rewrite import RewriteTask, check_target, run_rewrite
+from lithify.errors import (
+    Corrupt,
+    ExecutorUnfit,
+    LithifyError,
+    PlanStale,
+    RunCancelled,
+    RunFailed,
+)
 from lithify.events import RunFinished, RunPhase, RunRecovered
 from lithify.log.names import segment_name
 from lithify.log.recovery import remove_unpublished
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.journal import Journal, RunRecord
     from lithify.compaction.report import History, Result
-    from lithify.compaction.rewrite import Rewriting
+    from lithify.compaction.rewrite import Rewriting, Rewritten
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -149,10 +156,21 @@ class Steps:
             check=allowance.check,
             progress=self._progress,
         )
-        for finished, target in results:
-            self.journal.copied(missing[finished], target)
-            targets[missing[finished]] = target
+        for finished, written in results:
+            self._check(written)
+            self.journal.copied(missing[finished], written.target)
+            targets[missing[finished]] = written.target
         return replace(record, targets=targets)
+
+    def _check(self, written: Rewritten) -> None:
+        """See what will be published: another machine may have written it somewhere else."""
+        directory, target = self.log.directory, written.target
+        try:
+            check_target(self.fs, directory, target, self.log.manifest.log_id)
+        except Corrupt as error:
+            path = f"{directory}/{target.name}"
+            problem = f"wrote {path}, and here it is not what was written: {error}"
+            raise ExecutorUnfit(written.host, problem) from error
 
     def finish(self, record: RunRecord, times: Times, before: Manifest) -> Report:
         """CLEANUP and DONE: the new generation rules, sweep up and report."""

@@ -18,6 +18,8 @@ The promises, which are POSIX's and no more:
    any prefix of them may be there, and the caller truncates.
 5. Errors are `OSError` with an errno, as the operating system gives them.
 
+Files and directories are created without any permission for other users, whatever the umask says.
+
 Paths are strings with `/`. All methods may be called from several threads; appends to one `File`
 must come from one thread at a time.
 """
@@ -48,6 +50,8 @@ class FileStat:
     """A plain one: no directory, no link, no device."""
     is_dir: bool = False
     is_symlink: bool = False
+    is_private: bool = True
+    """Owned by the user of this process, and without any permission for others."""
 
 
 class File(Protocol):
@@ -161,5 +165,6 @@ class FileSystem(Protocol):
     def lock(self, path: str, owner: str) -> FileLock | None:
         """Lock the file `path` (created if missing) and write `owner` into it.
 
-        `None` when another holder has it; `pread` the file for that holder's `owner` text.
+        `None` when another holder has it; `pread` the file for that holder's `owner` text. A
+        symbolic link under that name is refused with ELOOP.
         """

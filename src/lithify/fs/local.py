@@ -15,7 +15,9 @@ such a file is one like others.
 
 Invariants: a closed `File` never uses its descriptor number again, which by then may belong to
 another file. Two append handles on one file overwrite each other; the layers above hold a `lock`.
-A `memoryview` handed to `write` is one of bytes: its length counts bytes.
+A `memoryview` handed to `write` is one of bytes: its length counts bytes. New files have mode 0600
+and new directories 0700: what a log holds is for its user alone, who may widen the modes of a
+directory by hand.
 
 Called through the protocol in `base.py` by everything above `fs/`.
 """
@@ -51,6 +53,10 @@ RWF_DONTCACHE = 0x80
 
 COPY_CHUNK_BYTES = 1 << 20
 """Bytes held in memory at once where the kernel cannot copy by itself."""
+
+_OF_OTHERS = 0o077
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
 
 CLOSED_FD = (1 << 31) - 1
 """A descriptor no process can have, so that every call with it gets EBADF; -1 makes Python raise
@@ -258,7 +264,7 @@ class LocalFileSystem:
         """Open to read and to append, creating it; `exclusive` refuses one that exists."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
         kind = _UncachedFile if uncached else _LocalFile
-        return kind(path, os.open(path, flags, 0o644), appends=True)
+        return kind(path, os.open(path, flags, FILE_MODE), appends=True)
 
     def open_read(self, path: str) -> File:
         """Open to read only."""
@@ -280,7 +286,7 @@ class LocalFileSystem:
             self.sync_dir(_parent(deepest))
         for directory in reversed(missing):
             try:
-                os.mkdir(directory)
+                os.mkdir(directory, DIRECTORY_MODE)
             except FileExistsError:
                 if not os.path.isdir(directory):
                     raise
@@ -322,6 +328,7 @@ class LocalFileSystem:
             is_file=stat.S_ISREG(found.st_mode),
             is_dir=stat.S_ISDIR(found.st_mode),
             is_symlink=stat.S_ISLNK(found.st_mode),
+            is_private=found.st_uid == os.geteuid() and not found.st_mode & _OF_OTHERS,
         )
 
     def exists(self, path: str) -> bool:
@@ -362,7 +369,8 @@ class LocalFileSystem:
 
     def lock(self, path: str, owner: str) -> FileLock | None:
         """Lock the file `path` with `flock` and write `owner` into it; `None` if it is taken."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.pwrite(fd, owner.encode(), 0)

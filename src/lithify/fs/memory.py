@@ -350,6 +350,9 @@ class MemoryFileSystem:
 
     def lock(self, path: str, owner: str) -> FileLock | None:
         """Lock the file `path` and write `owner` into it; `None` if it is taken."""
+        with self._disk.guard:
+            if self.exists(path) and self.stat(path).is_symlink:
+                raise failure(errno.ELOOP, path)
         with self._disk.guard, self.open_append(path) as file:
             number = self._file(path).number
             if number in self._disk.locked:

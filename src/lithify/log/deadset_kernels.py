@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.keyindex_kernels import sort_rows
 
 __all__ = ["dead_messages"]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def dead_messages(position, slot, starts, stops, parts, part_slots, part_starts, words):  # type: ignore[no-untyped-def]
     """Whether each message is in one of the ranges, or in a part whose mask does not have its slot.
 

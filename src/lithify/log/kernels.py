@@ -15,7 +15,7 @@ x^n (`crc32c_join` does that for any number of bytes). The product of the CRC an
 both 32 bits and in reflected order, has 63 bits and stands one bit too low; the CRC of that product
 multiplies by x^32 and reduces it mod P.
 
-Compiling takes seconds once; numba keeps the result beside this file or in the user's cache.
+Compiling takes seconds once; `lithify.compiled` says where the result is kept.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ import platform
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from lithify.compiled import njit
 
 __all__ = [
     "BAD_CRC",
@@ -194,7 +196,7 @@ def _make_doublings() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 _DOUBLINGS = _make_doublings()
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _crc_hardware(data, start, stop):  # type: ignore[no-untyped-def]
     crc = np.uint64(0xFFFFFFFF)
     at = start
@@ -219,7 +221,7 @@ def _crc_hardware(data, start, stop):  # type: ignore[no-untyped-def]
     return tail ^ np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def crc32c_portable(data, start, stop):  # type: ignore[no-untyped-def]
     """CRC-32C of `data[start:stop]` by table, on any CPU."""
     crc = np.uint32(0xFFFFFFFF)
@@ -247,13 +249,13 @@ def crc32c_portable(data, start, stop):  # type: ignore[no-untyped-def]
 _crc = _crc_hardware if HARDWARE_CRC else crc32c_portable
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def crc32c_of(data, start, stop):  # type: ignore[no-untyped-def]
     """CRC-32C of `data[start:stop]`, the fastest way this CPU has."""
     return _crc(data, start, stop)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def crc32c_join(first, second, second_bytes):  # type: ignore[no-untyped-def]
     """CRC-32C of two runs of bytes, one after the other, out of those of each.
 
@@ -274,7 +276,7 @@ def crc32c_join(first, second, second_bytes):  # type: ignore[no-untyped-def]
     return crc ^ np.uint32(second)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scan(data, start, stop, after, offsets, positions):  # type: ignore[no-untyped-def]  # noqa: PLR0911
     """Check the frames in `data[start:stop]` and list them.
 
@@ -306,7 +308,7 @@ def scan(data, start, stop, after, offsets, positions):  # type: ignore[no-untyp
     return count, at, END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def spread(frames, data, starts, lengths):  # type: ignore[no-untyped-def]
     """Copy bodies that stand somewhere in `data` side by side, with room for a header before each.
 
@@ -319,7 +321,7 @@ def spread(frames, data, starts, lengths):  # type: ignore[no-untyped-def]
         at += lengths[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def fill_headers(frames, lengths, positions, stamps, tags, synced):  # type: ignore[no-untyped-def]
     """Make frames of bodies that stand one after the other, each behind room for its header."""
     header = np.empty(_HEADER, dtype=np.uint8)
@@ -339,7 +341,7 @@ def fill_headers(frames, lengths, positions, stamps, tags, synced):  # type: ign
         at = end
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def make_headers(headers, data, starts, lengths, crcs, positions, stamps, tags, synced):  # type: ignore[no-untyped-def]
     """Make the headers, side by side, of bodies that stay where they are in `data`.
 
@@ -361,7 +363,7 @@ def make_headers(headers, data, starts, lengths, crcs, positions, stamps, tags, 
         words32[8 * i] = crc32c_join(_crc(headers, at + 4, at + _HEADER), body, lengths[i])
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def choose(data, start, stop, after, starts, stops, offsets, positions):  # type: ignore[no-untyped-def]
     """Find the frames of `data[start:stop]` whose position is in a set.
 
@@ -404,7 +406,7 @@ def choose(data, start, stop, after, starts, stops, offsets, positions):  # type
     return count, at, after, status
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def collect(data, offsets, out, filled, places, times):  # type: ignore[no-untyped-def]
     """Copy the frames at these offsets of `data` side by side to `out`, from `filled` on.
 
@@ -425,7 +427,7 @@ def collect(data, offsets, out, filled, places, times):  # type: ignore[no-untyp
     return filled + end - run
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped-def]
     """Count the frames of `data[start:stop]` whose position is in a set, without touching bodies.
 
@@ -455,7 +457,7 @@ def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped
     return count, size, at, after, END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def resync(data, start, stop, after):  # type: ignore[no-untyped-def]
     """Find the first byte at or after `start` where an intact frame above `after` begins.
 

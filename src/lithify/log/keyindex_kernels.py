@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import crc32c_of
 
 __all__ = ["bucket_crcs", "bucket_order", "position_order", "sort_rows"]
@@ -17,7 +17,7 @@ _DIGIT_BITS = 11
 _DIGIT_MASK = np.uint64((1 << _DIGIT_BITS) - 1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def bucket_order(hash_high, keep):  # type: ignore[no-untyped-def]
     """Sort the rows to keep by bucket, those of a bucket in the order they have.
 
@@ -39,12 +39,12 @@ def bucket_order(hash_high, keep):  # type: ignore[no-untyped-def]
     return order, starts
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _digit(number, shift):  # type: ignore[no-untyped-def]
     return np.int64((np.uint64(number) >> np.uint64(shift)) & _DIGIT_MASK)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
     """Sort the numbers of rows by what `numbers` has for each; equal ones stay as they are.
 
@@ -75,13 +75,13 @@ def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
     return order
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def position_order(rows, position, slot):  # type: ignore[no-untyped-def]
     """The numbers of these rows by position, and those of one position by slot."""
     return sort_rows(sort_rows(rows.copy(), slot), position)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def bucket_crcs(data, starts, width):  # type: ignore[no-untyped-def]
     """The CRC-32C of each bucket of a column; `starts` has a number of rows before each."""
     crcs = np.empty(starts.size - 1, dtype=np.uint32)

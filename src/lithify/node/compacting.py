@@ -38,7 +38,7 @@ async def compacting(node: Node) -> AsyncIterator[None]:
     settings, both = node.settings, (node.topics.compactions, node.blobs.compactions)
     worker = WorkerJobs(
         node.clock,
-        master=settings.compaction_master,
+        target=settings.spark,
         preload=tuple(dict.fromkeys((*TOPIC_TASKS, *BLOB_TASKS))),
         idle_s=settings.compaction_idle_ms / 1000,
     )

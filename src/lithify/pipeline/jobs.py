@@ -13,6 +13,9 @@ reads and writes are files.
    raised here with its type. Anything else, such as the death of a worker, is retried by Spark as
    often as the master says.
 
+Before the first job on a log the executors of a cluster are asked whether they see it, see
+`probe.py`.
+
 Work of less than `SMALL_WEIGHT` bytes is done in the calling process, by as many threads as it has
 cores, for a job costs more than that; so is somewhat more if it is one task only.
 A job has at most `WAVE_WEIGHT` bytes of work or one task, so that a run that is killed has
@@ -25,10 +28,12 @@ import heapq
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.jobs import LocalJobs, ThreadJobs
-from lithify.errors import JobFailed, LithifyError
+from lithify.errors import LithifyError
+from lithify.pipeline.probe import Probe, explain_failure, place_of, run_probe
+from lithify.pipeline.target import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +65,10 @@ is slow has not begun, its neighbour takes."""
 WAVE_WEIGHT = 32 * 2**30
 POLL_S = 0.1
 
+PROBING = "asking executors"
+PROBES_MAX = 3
+"""Jobs that look for executors which have not been met; each takes a fraction of a second."""
+
 SUBMITTERS_MAX = 64
 
 _groups = count(1)
@@ -74,6 +83,8 @@ class SparkJobs:
     def __init__(self, session: SparkSession, *, small_weight: int = SMALL_WEIGHT) -> None:
         self._context: SparkContext = session.sparkContext
         self._small_weight = small_weight
+        self._is_local = is_local(self._context.master or "")
+        self._probed: set[str] = set()
         self.slots: int = self._context.defaultParallelism
 
     def run(
@@ -100,6 +111,7 @@ class SparkJobs:
                 name, function, tasks, weights=weights, check=check, progress=progress
             )
             return
+        self._probe(tasks, check, progress)
         done = 0
         for wave in _waves(sizes):
             before, weight = done, sum(sizes[number] for number in wave)
@@ -112,6 +124,38 @@ class SparkJobs:
             yield from self._job(name, function, bundles, check, so_far)
             done += weight
             progress(name, done, total)
+
+    def _probe(
+        self,
+        tasks: Sequence[object],
+        check: Callable[[], None],
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        """See that every executor of a cluster can work on the log, once for each log."""
+        if self._is_local:
+            return
+        for place in filter(None, map(place_of, tasks)):
+            fs, directory = place
+            if directory in self._probed:
+                continue
+            progress(PROBING, 0, 0)
+            with Probe(fs, directory) as probe:
+                met: set[tuple[str, int]] = set()
+                for _ in range(PROBES_MAX):
+                    asked = probe.tasks(self._context.defaultParallelism)
+                    bundles = [[pair] for pair in enumerate(asked)]
+                    answers = self._job(PROBING, run_probe, bundles, check, lambda _: None)
+                    probe.judge((asked[number], seen) for number, seen in answers)
+                    met |= {(seen.host, seen.process) for _, seen in answers}
+                    if len(met) >= self._executors():
+                        break
+            self._probed.add(directory)
+        self.slots = self._context.defaultParallelism
+
+    def _executors(self) -> int:
+        """How many the cluster has given so far."""
+        java: Any = self._context._jsc  # noqa: SLF001  (Python has no name for this)
+        return len(java.sc().statusTracker().getExecutorInfos()) - 1  # One is the driver.
 
     def _partitions(self, weight: int) -> int:
         """How many partitions are made of so much work; as many for each slot."""
@@ -148,7 +192,7 @@ class SparkJobs:
                     self._context.cancelJobGroup(group)
             raise
         if failure := job.exception():
-            raise JobFailed(name, str(failure)) from failure
+            raise explain_failure(name, failure) from failure
         results = []
         for number, result, error in job.result():
             if error is not None:

@@ -2,10 +2,14 @@
 
 `open_session` does, in this order:
 
-1. finds a Java (`java.py`) and names it to Spark by `JAVA_HOME`;
-2. names the Python of the workers by `PYSPARK_PYTHON`: this one, so that tasks find the same
-   packages. On a cluster a value that is already set stays, because paths differ there;
-3. starts the JVM with the settings below, or takes the session this process already has.
+1. takes the session this process already has, if there is one;
+2. tries the address of the master (`target.py`);
+3. finds a Java (`java.py`) and names it to Spark by `JAVA_HOME`;
+4. names the Python of the workers by `PYSPARK_PYTHON`: this one, so that tasks find the same
+   packages. On a cluster it is that of an environment that is shipped there, or else a value that
+   is already set stays, because paths differ there;
+5. starts the JVM with the settings below and those of the target, which come first. It is killed if
+   a master of Spark's own has not answered `REGISTER_S_MAX` later. What fails is one line.
 
 | setting | value | why |
 |---|---|---|
@@ -16,7 +20,10 @@
 | `spark.driver.host`, `.bindAddress` | loopback, local masters only | nobody outside may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
 | `-XX:TieredStopAtLevel=1` | unless `queries` | the JVM spent half of its time compiling itself |
+| umask of the JVM | 077 | its sockets are in the temporary directory |
 | log level | error | see `log4j2.properties` |
+
+The JVM and what it starts create files, and sockets that ask for no password, for this user only.
 
 Invariant: the process's environment changes by `JAVA_HOME` and `PYSPARK_PYTHON` and nothing else.
 A process has one session; commands open it when they need it and a node keeps it. With Unix
@@ -28,12 +35,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from lithify.compiled import KERNEL_CACHE, cache_to_offer
+from lithify.errors import SparkNotStarted, SparkUnreachable
 from lithify.pipeline.daemon import PRELOAD
 from lithify.pipeline.java import find_java
+from lithify.pipeline.target import LOCAL_MASTER, SparkTarget, is_local, reach_master
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +54,13 @@ __all__ = ["open_session"]
 
 _LOOPBACK = "127.0.0.1"
 
+REGISTER_S_MAX = 30.0
+"""A master registers an application within a second, if its machine is not busy."""
+POLL_S = 0.1
+
 
 def open_session(
-    master: str = "local[*,4]",
+    target: SparkTarget | str = LOCAL_MASTER,
     *,
     app_name: str = "lithify",
     memory: str = "1g",
@@ -57,20 +73,67 @@ def open_session(
     engine will have much to compute.
 
     The caller calls `stop()` on it. A session that already exists is returned with the settings
-    it has.
+    it has. `SparkUnreachable` and `SparkNotStarted` say why there is none.
     """
+    if isinstance(target, str):
+        target = SparkTarget(target)
     existing = SparkSession.getActiveSession()
     if existing is not None:
         return existing
-    is_local = master.startswith("local")
+    reach_master(target.master)
+    here = is_local(target.master)
     os.environ["JAVA_HOME"] = find_java(os.environ).path
-    if is_local or "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(master).appName(app_name)
-    settings = _settings(memory, preload, is_local=is_local, queries=queries)
+    if here or "PYSPARK_PYTHON" not in os.environ or target.python():
+        os.environ["PYSPARK_PYTHON"] = target.python() or sys.executable
+    builder = SparkSession.builder.master(target.master).appName(app_name)
+    settings = _settings(memory, preload, is_local=here, queries=queries) | target.settings()
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return _start(builder, target.master)
+
+
+def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+    """Step 5."""
+    started, gave_up = threading.Event(), threading.Event()
+    if master.startswith("spark://"):
+        threading.Thread(target=_give_up, args=(started, gave_up), daemon=True).start()
+    before = os.umask(0o077)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if gave_up.is_set():
+            reason = f"it has not answered as one for {REGISTER_S_MAX:.0f} s"
+            raise SparkUnreachable(master, reason) from error
+        raise SparkNotStarted(master, _reason(error)) from error
+    finally:
+        started.set()
+        os.umask(before)
+
+
+def _give_up(started: threading.Event, gave_up: threading.Event) -> None:
+    """Kill the JVM if the master has not registered this application in time; that ends the wait.
+
+    The names below have no public equivalents. A context has its `_jsc` once it is registered.
+    """
+    waited_s = 0.0
+    while not started.wait(POLL_S):
+        if getattr(SparkContext._active_spark_context, "_jsc", None) is not None:  # noqa: SLF001
+            return
+        gateway: Any = SparkContext._gateway  # noqa: SLF001
+        waited_s += POLL_S if gateway is not None else 0
+        if waited_s >= REGISTER_S_MAX:
+            gave_up.set()
+            gateway.proc.kill()
+            # The next session of this process needs another one.
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+            return
+
+
+def _reason(error: Exception) -> str:
+    """What Java or Spark says, in a line."""
+    java: Any = getattr(error, "java_exception", None)
+    text = str(java.getMessage() if java is not None else error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def _settings(
@@ -87,6 +150,7 @@ def _settings(
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "lithify.pipeline.daemon",
         f"spark.executorEnv.{PRELOAD}": ",".join(preload),
+        f"spark.executorEnv.{KERNEL_CACHE}": cache_to_offer(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -4,9 +4,9 @@ A node must not have a JVM of its own in its process, nor wait seconds for one a
 `WorkerJobs` starts this module as a child when the first job comes, talks to it over a pair of
 sockets, and lets it go when it was idle for a while.
 
-    node → worker   ("run", name, function, tasks, weights)    ("cancel",)
+    node → worker   (target,), once  ("run", name, function, tasks, weights)  ("cancel",)
     worker → node   ("ready", slots)  ("progress", done, total)  ("result", number, value)
-                    ("end",)  ("error", exception)
+                    ("end",)  ("error", exception), also instead of "ready"
 
 All are pickled: both ends are the same program. When the node dies the worker reads end of file
 and ends, and its JVM with it. When the worker dies its job fails with `JobFailed`; the next job
@@ -25,8 +25,10 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.jobs import no_check
+from lithify.compiled import KERNEL_CACHE, cache_to_offer
 from lithify.errors import JobFailed, LithifyError, RunCancelled
 from lithify.pipeline.jobs import SMALL_WEIGHT, SparkJobs
+from lithify.pipeline.target import SparkTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["WorkerJobs"]
 
 POLL_S = 0.1
+END_S_MAX = 2.0
+"""A worker that hung up has ended by then, and its exit code is known."""
 
 STARTING = "starting Spark"
 """What progress is told while there is no worker yet."""
@@ -51,12 +55,13 @@ class WorkerJobs:
         self,
         clock: Clock,
         *,
-        master: str = "local[*,4]",
+        target: SparkTarget | None = None,
         preload: Sequence[str] = (),
         idle_s: float = 300.0,
     ) -> None:
         self._clock = clock
-        self._command = [sys.executable, "-m", "lithify.pipeline.worker", master, ",".join(preload)]
+        self._command = [sys.executable, "-m", "lithify.pipeline.worker", ",".join(preload)]
+        self._target = target or SparkTarget()
         self._idle_s = idle_s
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,8 +95,7 @@ class WorkerJobs:
                 _send(connection, ("run", name, function, list(tasks), list(weights)))
                 yield from self._answers(name, connection, check, progress)
             except _Ended as error:
-                self._let_go()
-                raise JobFailed(name, f"the worker process ended: {error}") from error
+                raise JobFailed(name, f"the worker process ended: {self._end()}") from error
             finally:
                 self._used_s = self._clock.monotonic_s()
 
@@ -103,6 +107,7 @@ class WorkerJobs:
             command = [*self._command, str(theirs.fileno())]
             self._process = subprocess.Popen(  # noqa: S603  (our own program)
                 command,
+                env={**os.environ, KERNEL_CACHE: cache_to_offer()},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
@@ -110,13 +115,18 @@ class WorkerJobs:
             )
         self._connection = Connection(ours.detach())
         try:
-            kind, slots = _receive(self._connection, check)
+            _send(self._connection, (self._target,))
+            kind, value = _receive(self._connection, check)
+        except _Ended:
+            raise
         except BaseException:
             # The next job must not take its greeting for an answer.
             self._let_go()
             raise
-        assert kind == "ready"
-        self.slots = slots
+        if kind == "error":
+            self._let_go()
+            raise value
+        self.slots = value
         return self._connection
 
     def _answers(
@@ -165,6 +175,17 @@ class WorkerJobs:
         """End the worker; a job that runs fails."""
         self._let_go()
 
+    def _end(self) -> str:
+        """Let go of a worker that hung up; how it ended."""
+        code = None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(END_S_MAX)
+        self._let_go()
+        if code is None:
+            return "it hung up"
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}, see its log"
+
     def _let_go(self) -> None:
         process, connection = self._process, self._connection
         self._process = self._connection = None
@@ -195,7 +216,7 @@ def _receive(connection: Connection, check: Callable[[], None]) -> Any:
         raise _Ended(error) from error
 
 
-def _serve(connection: Connection, master: str, preload: str) -> None:
+def _serve(connection: Connection, preload: str) -> None:
     """The worker: one job after the other until the node hangs up."""
     # Only this side needs Spark.
     from lithify.pipeline.daemon import load  # noqa: PLC0415
@@ -205,8 +226,14 @@ def _serve(connection: Connection, master: str, preload: str) -> None:
     # Small jobs are done in this process; the JVM takes longer to start than their code to load.
     loading = threading.Thread(target=load, args=(names,))
     loading.start()
-    session = open_session(master, preload=names)
-    loading.join()
+    (target,) = connection.recv()
+    try:
+        session = open_session(target, preload=names)
+    except LithifyError as error:
+        connection.send(("error", error))
+        return
+    finally:
+        loading.join()
     jobs = SparkJobs(session, small_weight=SMALL_WEIGHT)
     connection.send(("ready", jobs.slots))
     with suppress(EOFError, OSError):
@@ -247,4 +274,4 @@ def _run(
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[3])), sys.argv[1], sys.argv[2])
+    _serve(Connection(int(sys.argv[2])), sys.argv[1])

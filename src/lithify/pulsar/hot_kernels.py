@@ -8,8 +8,8 @@ fields that these tables are for, are in `topics/fields.py`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.batch import LARGE_BYTES
 from lithify.log.kernels import crc32c_join, crc32c_of
 from lithify.topics.cursor import BATCH_MESSAGES_MAX
@@ -144,7 +144,7 @@ _HEADER_BYTES = 64
 """For what a compressed payload has around its blocks."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
     """Whether `data[start:stop]` is exactly `messages` single messages, each well formed."""
     rows = np.zeros((1, 1), dtype=np.int64)
@@ -165,7 +165,7 @@ def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
     return at == stop and messages > 0
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _may_hold(payload_bytes, compression, plain_bytes, messages):  # type: ignore[no-untyped-def]
     """Whether a payload that cannot be read here is large enough for so many messages.
 
@@ -179,7 +179,7 @@ def _may_hold(payload_bytes, compression, plain_bytes, messages):  # type: ignor
     return plain_bytes <= PLAIN_BYTES_MAX and messages <= plain_bytes // _MESSAGE_BYTES_MIN
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
     """(END or why not, where the command ends, where the frame ends)."""
     why, command_stop, end = END, at, at
@@ -203,7 +203,7 @@ def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
     return why, command_stop, end
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     """Whether this is a BaseCommand with its type, SEND, then its CommandSend, and no more."""
     if stop - at < 3 or data[at] != 0x08 or data[at + 1] != 0x06 or data[at + 2] != 0x32:
@@ -225,7 +225,7 @@ def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     """The flags of the metadata size, metadata and payload at `at..stop`; fills in columns."""
     if stop - at < 4 or u32_of(data, at) > stop - at - 4:
@@ -256,7 +256,7 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
     return flags
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scan_sends(data, start, stop, limit_bytes, rows):  # type: ignore[no-untyped-def]
     """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
 

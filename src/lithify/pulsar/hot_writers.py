@@ -7,8 +7,8 @@ int64 and are written as the uint64 with the same bits, in as few bytes as they 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import copy_bytes
 from lithify.positions import PACKED_ENTRY_BITS
 
@@ -29,14 +29,14 @@ MESSAGE_HEADER_BYTES_MAX = 96
 """Without an ack set: 8 of sizes, 8 in front, 6 numbers of up to 11 bytes, 2 around the id: 84."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _put_u32(out, at, value):  # type: ignore[no-untyped-def]
     for byte in range(4):
         out[at + byte] = (value >> (24 - 8 * byte)) & 0xFF
     return at + 4
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _put(out, at, tag, value):  # type: ignore[no-untyped-def]
     """A field that is a number: its tag, one byte, and itself; returns what follows it."""
     out[at] = tag
@@ -50,7 +50,7 @@ def _put(out, at, tag, value):  # type: ignore[no-untyped-def]
     return at + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _size(value):  # type: ignore[no-untyped-def]
     """How many bytes `_put` writes."""
     size, left = 2, np.uint64(value)
@@ -60,7 +60,7 @@ def _size(value):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def write_receipts(out, producers, sequences, highest, ledger, first_entry):  # type: ignore[no-untyped-def]
     """A SEND_RECEIPT frame for each row, one after the other; returns the bytes written.
 
@@ -84,7 +84,7 @@ def write_receipts(out, producers, sequences, highest, ledger, first_entry):  # 
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def write_header(  # type: ignore[no-untyped-def]
     out, at, consumer, ledger, entry, partition, redeliveries, words, epoch, entry_bytes
 ):
@@ -119,7 +119,7 @@ def write_header(  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def write_messages(out, data, offsets, lengths, positions, consumer, partition, words):  # type: ignore[no-untyped-def]
     """MESSAGE frames of entries, one after the other, as many as fit.
 

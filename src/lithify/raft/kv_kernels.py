@@ -11,14 +11,15 @@ place.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from lithify.compiled import njit
 
 __all__ = ["fill_slots", "find_key"]
 
 _HIGH = np.uint64(32)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _hash(data, start, stop, secret):  # type: ignore[no-untyped-def]
     mixed, factor = np.uint64(secret), np.uint64(secret) | np.uint64(1)
     for at in range(start, stop):
@@ -27,7 +28,7 @@ def _hash(data, start, stop, secret):  # type: ignore[no-untyped-def]
     return mixed
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def fill_slots(keys, starts, slots, secret):  # type: ignore[no-untyped-def]
     """Put the number of each key into its slot."""
     mask = np.uint64(slots.size - 1)
@@ -38,7 +39,7 @@ def fill_slots(keys, starts, slots, secret):  # type: ignore[no-untyped-def]
         slots[slot] = number
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def find_key(keys, starts, slots, secret, key):  # type: ignore[no-untyped-def]
     """The number of a key, -1 if it is not there."""
     mask = np.uint64(slots.size - 1)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import DamagedFile, InvalidInput, LogLocked
 from lithify.fs import read_file
+from lithify.fs.private import warn_if_shared
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
@@ -111,6 +112,7 @@ class RaftStorage:
         self.fs = fs
         self.directory = directory
         fs.mkdir(f"{directory}/{GROUPS}")
+        warn_if_shared(fs, directory)
         self._lock = _lock(fs, directory)
         self.states = LiveStates()
         self.wal = Wal(

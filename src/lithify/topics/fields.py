@@ -24,7 +24,8 @@ Pure. For all compiled loops over messages.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from lithify.compiled import njit
 
 __all__ = [
     "BYTES",
@@ -60,7 +61,7 @@ def table_of(
     return table
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def u32_of(data, at):  # type: ignore[no-untyped-def]
     """A size as the protocol writes it: four bytes, big-endian."""
     return (
@@ -71,7 +72,7 @@ def u32_of(data, at):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
     """(number, what follows it), the latter -1 when it does not end in time."""
     value, shift = np.int64(0), np.int64(0)
@@ -86,7 +87,7 @@ def varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
     return value, np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _field(data, at, stop):  # type: ignore[no-untyped-def]
     """(tag, its number or where its bytes begin, what follows it), the last -1 if malformed."""
     tag, at = varint(data, at, stop, 5)
@@ -108,7 +109,7 @@ def _field(data, at, stop):  # type: ignore[no-untyped-def]
     return tag, at, at + length
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _is_pair(data, at, stop):  # type: ignore[no-untyped-def]
     """Whether this has the two strings of a KeyValue, fields 1 and 2."""
     seen = 0
@@ -123,7 +124,7 @@ def _is_pair(data, at, stop):  # type: ignore[no-untyped-def]
     return seen == 3
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _is_keys(data, at, stop):  # type: ignore[no-untyped-def]
     """Whether this is an EncryptionKeys: a KeyValue by its fields, with more of them in field 3.
 
@@ -138,7 +139,7 @@ def _is_keys(data, at, stop):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
     """Read a message's fields by its table into one row; the flags of all, or -1 if malformed."""
     flags = np.int64(0)
@@ -163,7 +164,7 @@ def walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
     return flags
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def collect_numbers(data, at, stop, number):  # type: ignore[no-untyped-def]
     """All values of a repeated number, packed or not, of a message that `walk` has read."""
     found = np.empty(stop - at, dtype=np.int64)
@@ -184,7 +185,7 @@ def collect_numbers(data, at, stop, number):  # type: ignore[no-untyped-def]
     return found[:count]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def find_metadata(data, at, stop):  # type: ignore[no-untyped-def]
     """(where the metadata of an entry begins, where it ends and the payload begins), or -1, -1."""
     if stop - at >= 6 and data[at] == 0x0E and data[at + 1] == 0x02:

@@ -16,8 +16,8 @@ The rule that keeps reads inside the array is that of `fields.py`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import _u32, _u64
 from lithify.topics.fields import (
     BYTES,
@@ -158,16 +158,16 @@ _TIME_MAX = 2**63 - 1
 # function is called for each message. For the same reason the steps from entry to entry and from
 # message to message stand in `row_kernels.py` too: one for both, with the table handed to it, took
 # 5 to 14 % longer, though it was inlined.
-_inlined = njit(cache=True, nogil=True, inline="always")
+_inlined = njit(nogil=True, inline="always")
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _time(value):  # type: ignore[no-untyped-def]
     """A uint64 of milliseconds as int64, the largest one for what is larger."""
     return value if value >= 0 else np.int64(_TIME_MAX)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _spread(rows, row, position):  # type: ignore[no-untyped-def]
     """The hash of a row without a key: its position, stirred so that all buckets get some."""
     word = np.uint64(position) * np.uint64(0x9E3779B97F4A7C15)
@@ -210,7 +210,7 @@ def _put_opaque(rows, row, position, frame_bytes, publish_ms, event_ms, messages
     state[OPAQUES] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _chunk_flags(flags, fields):  # type: ignore[no-untyped-def]
     """What a single message is of a chunked one: nothing, a part, the last, or -1 if absurd."""
     chunks = np.int64(np.int32(fields[_CHUNKS, 0]))
@@ -222,7 +222,7 @@ def _chunk_flags(flags, fields):  # type: ignore[no-untyped-def]
     return CHUNK_LAST if number == chunks - 1 else CHUNK_PART
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _is_empty(flags, fields, payload_bytes):  # type: ignore[no-untyped-def]
     """Whether a single message has no value."""
     if fields[_NULL_VALUE, 0] != 0:
@@ -268,7 +268,7 @@ def _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, st
     state[MESSAGES] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _slots_of(data, metadata, payload, shrunk, messages):  # type: ignore[no-untyped-def]
     """The slots that a batch holds, or none if its list of them is absurd."""
     if not shrunk:
@@ -304,7 +304,7 @@ def _index_message(plain, at, stop, slot, fields, rows, row, scratch, state):  #
     return begin + size, 1
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _index_payload(  # type: ignore[no-untyped-def]
     plain, start, stop, slots, position, publish_ms, frame_bytes, rows, row, scratch, state
 ):
@@ -335,7 +335,7 @@ def _index_payload(  # type: ignore[no-untyped-def]
     return row - first
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _index_batch(  # type: ignore[no-untyped-def]
     data, at, stop, metadata, payload, plain, opened, fields, rows, row, scratch, state
 ):
@@ -418,7 +418,7 @@ def _index_entry(data, at, plain, opened, fields, rows, row, scratch, state):  #
     return put, why
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def index_frames(data, offsets, first, rows, row, scratch, state):  # type: ignore[no-untyped-def]
     """Put the rows of the frames at `offsets` from number `first` on, at `row` and after.
 
@@ -447,7 +447,7 @@ def index_frames(data, offsets, first, rows, row, scratch, state):  # type: igno
     return offsets.size, row, END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def index_plain(data, offset, plain, opened, rows, row, scratch, state):  # type: ignore[no-untyped-def]
     """Put the rows of the batch at `offset`, whose payload is `plain[:opened]` when opened.
 

@@ -15,8 +15,8 @@ Pure. `key_hash` is for everyone, the other two are for compiled loops.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import _u64
 
 __all__ = ["decode_base64", "key_hash", "key_words", "sip128"]
@@ -52,7 +52,7 @@ def _base64_values() -> np.ndarray[tuple[int], np.dtype[np.int8]]:
 _BASE64_VALUES = _base64_values()
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def decode_base64(data, start, stop, out):  # type: ignore[no-untyped-def]
     """Decode `data[start:stop]`, whole and padded; the number of bytes, -1 if it is not base64."""
     if (stop - start) % 4 != 0:
@@ -74,12 +74,12 @@ def decode_base64(data, start, stop, out):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _turn(word, bits):  # type: ignore[no-untyped-def]
     return word << np.uint64(bits) | word >> np.uint64(64 - bits)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
     v0 += v1
     v1 = _turn(v1, 13) ^ v0
@@ -94,7 +94,7 @@ def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
     return v0, v1, v2, v3
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sip128(data, start, stop, k0, k1):  # type: ignore[no-untyped-def]
     """(upper, lower) 64 bits of the hash of `data[start:stop]`."""
     v0, v1, v2, v3 = k0 ^ _V0, k1 ^ _V1 ^ _FIRST, k0 ^ _V2, k1 ^ _V3

@@ -18,8 +18,8 @@ A batch is made smaller in four steps:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import copy_bytes, crc32c_of
 from lithify.topics.fields import (
     BYTES,
@@ -87,7 +87,7 @@ _SINGLE = table_of(
 )
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _length(buffer, at):  # type: ignore[no-untyped-def]
     """Of the body of the frame at `at`; little-endian, as the log writes it."""
     return (
@@ -98,13 +98,13 @@ def _length(buffer, at):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _put_u32(out, at, value):  # type: ignore[no-untyped-def]
     for byte in range(4):
         out[at + byte] = (value >> (24 - 8 * byte)) & 0xFF
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _put_number(out, at, field, value):  # type: ignore[no-untyped-def]
     """A field and its number; where the next one goes."""
     for each in (np.int64(field << 3 | NUMBER), np.int64(value)):
@@ -118,7 +118,7 @@ def _put_number(out, at, field, value):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _locate(data, begin, stop):  # type: ignore[no-untyped-def]
     """(where the CRC is or -1, where the metadata's size is, where the payload begins or -1)."""
     at, crc = begin, np.int64(-1)
@@ -132,7 +132,7 @@ def _locate(data, begin, stop):  # type: ignore[no-untyped-def]
     return crc, at, at + 4 + u32_of(data, at)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _head(data, at, stop, shrunk, slots_stop, fields):  # type: ignore[no-untyped-def]
     """(problem, slots that are stored) of the metadata in `at..stop`; fills in `fields`.
 
@@ -161,7 +161,7 @@ def _head(data, at, stop, shrunk, slots_stop, fields):  # type: ignore[no-untype
     return (OK if stored.size else BAD_SLOTS), stored
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _message(data, at, stop, fields):  # type: ignore[no-untyped-def]
     """(where the message of a batch at `at` ends or -1, whether it is a placeholder)."""
     if stop - at < 4 or u32_of(data, at) > stop - at - 4:
@@ -175,7 +175,7 @@ def _message(data, at, stop, fields):  # type: ignore[no-untyped-def]
     return begin + size, fields[_GONE, 0] != 0
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _slots_in(words, first, slots):  # type: ignore[no-untyped-def]
     """The slots whose bits are set in a mask, ascending."""
     found = np.empty(slots, dtype=np.int64)
@@ -187,7 +187,7 @@ def _slots_in(words, first, slots):  # type: ignore[no-untyped-def]
     return found[:count]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find(data, at, stop, stored, kept, begins, ends, fields):  # type: ignore[no-untyped-def]
     """(problem, number of ranges, bytes in them) of the messages of the slots in `kept`."""
     found, ranges, size = 0, 0, np.int64(0)
@@ -214,7 +214,7 @@ def _find(data, at, stop, stored, kept, begins, ends, fields):  # type: ignore[n
     return OK, ranges, size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _write_head(out, at, data, begin, head, payload, kept, size):  # type: ignore[no-untyped-def]
     """Write an entry up to its payload; where that goes.
 
@@ -241,7 +241,7 @@ def _write_head(out, at, data, begin, head, payload, kept, size):  # type: ignor
     return to
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _is_right(data, begin, stop, kept, slots_stop, fields):  # type: ignore[no-untyped-def]
     """Whether `data[begin:stop]` is a batch of just the slots in `kept`, whole if not compressed.
 
@@ -257,7 +257,7 @@ def _is_right(data, begin, stop, kept, slots_stop, fields):  # type: ignore[no-u
     return fields[_CODEC, 0] != 0 or _holds(data, payload, stop, kept.size, fields)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _holds(data, at, stop, messages, fields):  # type: ignore[no-untyped-def]
     """Whether `data[at:stop]` is exactly so many messages, none of them a placeholder."""
     for _ in range(messages):
@@ -267,13 +267,13 @@ def _holds(data, at, stop, messages, fields):  # type: ignore[no-untyped-def]
     return at == stop
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def entry_bytes_max(length, slots):  # type: ignore[no-untyped-def]
     """How long an entry of that length can become: its slots are listed now."""
     return length + (slots + 1) * _FIELD_BYTES_MAX
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def classify(buffer, offsets, rows, slots, starts, words, codecs, payloads, sizes):  # type: ignore[no-untyped-def]
     """Of each frame with a row (not -1): codec, where its payload begins, uncompressed size.
 
@@ -303,7 +303,7 @@ def classify(buffer, offsets, rows, slots, starts, words, codecs, payloads, size
     return -1, OK
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def keep_slots(buffer, at, plain, slots, words, first, out):  # type: ignore[no-untyped-def]
     """Copy the retained messages of the frame at `at`, whose opened payload is `plain`, to `out`.
 
@@ -329,7 +329,7 @@ def keep_slots(buffer, at, plain, slots, words, first, out):  # type: ignore[no-
     return problem, to
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def list_messages(plain, ends):  # type: ignore[no-untyped-def]
     """Find where each of `ends.size` messages ends, -end for placeholders; are they all there?"""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
@@ -342,7 +342,7 @@ def list_messages(plain, ends):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _seal(out, to, crc, start, end):  # type: ignore[no-untyped-def]
     """Fill in the header of the frame at `to..end`, and the CRC of its entry from `start` on."""
     if crc >= 0:
@@ -356,7 +356,7 @@ def _seal(out, to, crc, start, end):  # type: ignore[no-untyped-def]
         out[to + byte] = (whole >> 8 * byte) & 0xFF
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, out, to):  # type: ignore[no-untyped-def]
     """Write the frame at `at` with only the slots in `kept`; (problem, where the next one goes).
 
@@ -400,7 +400,7 @@ def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, 
     return OK, end
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def shrink_frames(  # type: ignore[no-untyped-def]
     buffer, offsets, rows, slots, starts, words, packed, packed_starts, plain_sizes, out, places
 ):

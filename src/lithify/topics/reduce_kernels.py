@@ -16,8 +16,8 @@ the table is in the CPU's cache:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE
 
 __all__ = ["reduce_rows"]
@@ -28,7 +28,7 @@ _DROPPED, _KEPT, _LOST = np.uint8(0), np.uint8(1), np.uint8(2)
 _EMPTY = np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def reduce_rows(order, starts, high, low, flags, event_ms, group, by_event, keep):  # type: ignore[no-untyped-def]
     """Set `keep` of each row to 1 or 0; `order` and `starts` are those of `bucket_order`."""
     largest = 1
@@ -45,7 +45,7 @@ def reduce_rows(order, starts, high, low, flags, event_ms, group, by_event, keep
         keep[row] = min(keep[row], _KEPT)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _table_size(rows):  # type: ignore[no-untyped-def]
     size = 16
     while size < 2 * rows:
@@ -53,7 +53,7 @@ def _table_size(rows):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find_winners(rows, table, high, low, flags, event_ms, by_event, keep):  # type: ignore[no-untyped-def]
     """Steps 1 and 2; the number of parts."""
     parts = 0
@@ -81,7 +81,7 @@ def _find_winners(rows, table, high, low, flags, event_ms, by_event, keep):  # t
     return parts
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _drop_parts(rows, table, high, low, flags, group, keep):  # type: ignore[no-untyped-def]
     """Step 3: from the end, so that the first last chunk behind a part is the one in the table."""
     table[:] = _EMPTY

@@ -18,8 +18,8 @@ that keeps reads inside the array is that of `fields.py`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.log.kernels import _u32, _u64, copy_bytes
 from lithify.topics.fields import (
     BYTES,
@@ -137,7 +137,7 @@ _VALUES = True
 
 # An array that is handed to a function is copied field by field, which takes longer than the rest
 # where that is done for each message.
-_inlined = njit(cache=True, nogil=True, inline="always")
+_inlined = njit(nogil=True, inline="always")
 
 
 @_inlined
@@ -156,7 +156,7 @@ def _put(flags, fields, at, stop, head, head_stop, rows, row):  # type: ignore[n
     rows[HEAD + 1, row] = head_stop
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: ignore[no-untyped-def]
     """Put the rows of a batch's opened payload; how many, -1 if it is not as it says."""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
@@ -182,7 +182,7 @@ def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: i
     return row - first
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, row, pause):  # type: ignore[no-untyped-def]
     """(rows put, why it stopped) of a batch whose opened payload is `source[begin:end]`."""
     messages = np.int64(np.int32(fields[_MESSAGES, 0]))
@@ -203,7 +203,7 @@ def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, r
     return max(put, np.int64(0)), BROKEN if put < 0 else END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # type: ignore[no-untyped-def]
     """(rows put, why it stopped) of the entry whose frame begins at `at`.
 
@@ -241,7 +241,7 @@ def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # t
     return np.int64(1), END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def walk_frames(data, offsets, first, values, rows, pause):  # type: ignore[no-untyped-def]
     """Put the rows of the frames at `offsets` from number `first` on.
 
@@ -262,14 +262,14 @@ def walk_frames(data, offsets, first, values, rows, pause):  # type: ignore[no-u
     return offsets.size, row, END
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def walk_plain(data, offset, plain, rows, pause):  # type: ignore[no-untyped-def]
     """Put the rows of the entry at `offset`, whose payload is `plain` when opened: (rows, why)."""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     return _walk_entry(data, offset, plain, plain.size, _VALUES, fields, rows, 0, pause)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def gather(source, begins, stops, out):  # type: ignore[no-untyped-def]
     """Copy the bytes from each `begin` up to its `stop`, side by side."""
     at = np.int64(0)
@@ -280,7 +280,7 @@ def gather(source, begins, stops, out):  # type: ignore[no-untyped-def]
             at += size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def decode_keys(source, begins, stops, coded, out, offsets):  # type: ignore[no-untyped-def]
     """Copy keys as `gather` does, those that are base64 decoded; `offsets` gets where each ends."""
     at = np.int64(0)
@@ -296,7 +296,7 @@ def decode_keys(source, begins, stops, coded, out, offsets):  # type: ignore[no-
         offsets[number + 1] = at
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def count_pairs(source, begins, stops, tag, counts):  # type: ignore[no-untyped-def]
     """How many properties the metadata of each message has, in its field `tag`."""
     none = np.empty((1, 1), dtype=np.int64)
@@ -304,7 +304,7 @@ def count_pairs(source, begins, stops, tag, counts):  # type: ignore[no-untyped-
         counts[number] = _pairs(source, begins[number], stops[number], tag, none, np.int64(-1))
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def span_pairs(source, begins, stops, tag, spans):  # type: ignore[no-untyped-def]
     """Where name and value of each property stand: four columns, begin and end of both."""
     at = np.int64(0)
@@ -312,7 +312,7 @@ def span_pairs(source, begins, stops, tag, spans):  # type: ignore[no-untyped-de
         at += _pairs(source, begins[number], stops[number], tag, spans, at)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _pairs(source, at, stop, tag, spans, first):  # type: ignore[no-untyped-def]
     """How many there are; their spans are put from `first` on, unless that is negative."""
     found = np.int64(0)

@@ -20,8 +20,8 @@ Invariant: a row that is dead stays dead, so that settings which change bring no
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lithify.compiled import njit
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 
 __all__ = [
@@ -41,7 +41,7 @@ LIVE, DEAD_BEFORE, SUPERSEDED, TOMBSTONE_DROPPED, KEYLESS_DROPPED, EXPIRED, WAIT
 _EMPTY = np.int32(-1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def judge_buckets(  # type: ignore[no-untyped-def]
     high,
     low,
@@ -79,7 +79,7 @@ def judge_buckets(  # type: ignore[no-untyped-def]
             _judge_parts(high, low, flags, group, starts, bucket, table, verdicts)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
     """A power of two of which the rows of a bucket fill at most half."""
     rows = 0
@@ -91,7 +91,7 @@ def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find_winners(  # type: ignore[no-untyped-def]
     high, low, flags, event_ms, starts, bucket, by_event_time, keep_keyless, table, verdicts
 ):
@@ -120,7 +120,7 @@ def _find_winners(  # type: ignore[no-untyped-def]
     return parts
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _let_go(best, flags, publish_ms, tombstones_until_ms, keys_until_ms, verdicts):  # type: ignore[no-untyped-def]
     """Step 3, for one winner."""
     if flags[best] & TOMBSTONE:
@@ -130,7 +130,7 @@ def _let_go(best, flags, publish_ms, tombstones_until_ms, keys_until_ms, verdict
         verdicts[best] = EXPIRED
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find(table, high, low, row):  # type: ignore[no-untyped-def]
     """The place of a row's key in the table, or the empty one where it belongs."""
     mask = np.uint64(table.size - 1)
@@ -142,7 +142,7 @@ def _find(table, high, low, row):  # type: ignore[no-untyped-def]
         at = (at + np.uint64(1)) & mask
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _judge_parts(high, low, flags, group, starts, bucket, table, verdicts):  # type: ignore[no-untyped-def]
     """Step 4, backward: the last chunk met last is the first one behind a part."""
     table[:] = _EMPTY
@@ -155,7 +155,7 @@ def _judge_parts(high, low, flags, group, starts, bucket, table, verdicts):  # t
                 verdicts[row] = WAITING if last == _EMPTY else verdicts[last]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _find_message(table, high, low, group, row):  # type: ignore[no-untyped-def]
     """The place of a chunked message in the table, or the empty one where it belongs."""
     mask = np.uint64(table.size - 1)

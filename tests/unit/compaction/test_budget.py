@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from lithify.compaction.budget import (
     Budget,
     DiskGate,
     TokenBucket,
-    default_gate_directory,
+    find_gate_directory,
     reserve_scratch,
 )
 from lithify.errors import InvalidInput, InvalidSetting, PlanStale, RunCancelled, RunRefused
@@ -269,5 +271,45 @@ def test_a_path_that_is_not_there_locks_nothing() -> None:
     assert not fs.exists("/gate")
 
 
-def test_the_default_gate_is_the_users_own() -> None:
-    assert default_gate_directory().endswith(f"/lithify-{os.getuid()}")
+def test_the_gate_is_in_the_users_runtime_directory_if_that_is_private(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    environ = {"XDG_RUNTIME_DIR": str(runtime)}
+    assert find_gate_directory(fs, environ) == f"{runtime}/lithify"
+
+    runtime.chmod(0o755)
+    elsewhere = find_gate_directory(fs, environ)
+    assert elsewhere == f"{tempfile.gettempdir()}/lithify-runs-{os.getuid()}"
+
+
+def test_a_gate_that_another_user_can_reach_is_not_used(tmp_path: Path) -> None:
+    """Neither a directory nor a link of its name makes a run overwrite a file, or wait."""
+    fs = LocalFileSystem()
+    device = os.stat(tmp_path).st_dev
+    precious = tmp_path / "precious"
+    precious.write_text("not to be lost")
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    planted.chmod(0o777)
+    (planted / f"disk-{device}.lock").symlink_to(precious)
+    (tmp_path / "linked").symlink_to(planted)
+    (tmp_path / "file").touch()
+
+    for name in ("planted", "linked", "file"):
+        gate = DiskGate(fs, str(tmp_path / name))
+        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match="this process"):
+            gate.enter(str(tmp_path), "run-2")
+        gate.enter(str(tmp_path), "run-3").release()
+    assert precious.read_text() == "not to be lost"
+
+
+def test_a_link_in_a_private_gate_is_not_followed(tmp_path: Path) -> None:
+    precious, gate = tmp_path / "precious", tmp_path / "gate"
+    precious.write_text("not to be lost")
+    gate.mkdir(mode=0o700)
+    (gate / f"disk-{os.stat(tmp_path).st_dev}.lock").symlink_to(precious)
+
+    with pytest.raises(OSError, match=rf"\[Errno {errno.ELOOP}\]"):
+        DiskGate(LocalFileSystem(), str(gate)).enter(str(tmp_path), "run-1")
+    assert precious.read_text() == "not to be lost"

@@ -257,3 +257,36 @@ def test_a_lock_that_cannot_write_its_owner_is_not_held(
     lock = fs.lock(path, "us")
     assert lock is not None
     lock.release()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_created_is_for_this_user_only(
+    fs: LocalFileSystem, tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        fs.mkdir(f"{tmp_path}/a/b")
+        fs.open_append(f"{tmp_path}/a/b/file").close()
+        fs.open_append(f"{tmp_path}/a/b/target", exclusive=True, uncached=True).close()
+        lock = fs.lock(f"{tmp_path}/a/LOCK", "me")
+        assert lock is not None
+        lock.release()
+    finally:
+        os.umask(before)
+    modes = {
+        name: os.stat(tmp_path / name).st_mode & 0o777
+        for name in ("a", "a/b", "a/b/file", "a/b/target", "a/LOCK")
+    }
+    assert modes == {"a": 0o700, "a/b": 0o700, "a/b/file": 0o600, "a/b/target": 0o600,
+                     "a/LOCK": 0o600}  # fmt: skip
+    assert fs.stat(f"{tmp_path}/a").is_private
+    os.chmod(tmp_path / "a", 0o750)
+    assert not fs.stat(f"{tmp_path}/a").is_private
+
+
+def test_a_lock_does_not_follow_a_link(fs: LocalFileSystem, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("not to be lost")
+    (tmp_path / "LOCK").symlink_to(tmp_path / "precious")
+    with refused(errno.ELOOP):
+        fs.lock(str(tmp_path / "LOCK"), "me")
+    assert (tmp_path / "precious").read_text() == "not to be lost"

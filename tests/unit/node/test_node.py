@@ -63,3 +63,29 @@ def test_settings_are_given_as_arguments_and_the_environment_is_not_asked(
     with pytest.raises(InvalidSetting):
         lithify.open(str(tmp_path / "c"), segment_bytes_max=1)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_data_directory_is_private_and_one_that_is_not_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    with lithify.open(str(data)) as node:
+        node.topics.create(ORDERS).append(value=b"secret")
+    for path in (data, *data.rglob("*")):
+        assert not path.stat().st_mode & 0o077, path
+    assert not caplog.records
+
+    data.chmod(0o755)
+    lithify.open(str(data)).close()
+    [record] = caplog.records
+    assert f"chmod 700 {data}" in record.getMessage()
+
+
+def test_paths_of_a_relative_data_directory_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with lithify.open("data") as node:
+        assert node.topics.create(ORDERS).log.directory.startswith(f"{tmp_path}/data/")
+        node.blobs.create("photos", capacity_bytes=16 * 2**20, segment_bytes=2**20)
+        assert node.blobs.get("photos")._log.directory.startswith(f"{tmp_path}/data/")

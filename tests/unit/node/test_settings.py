@@ -175,3 +175,18 @@ def test_a_file_that_is_no_toml_is_named(data: bytes) -> None:
 def test_a_file_that_is_not_there_is_no_empty_one() -> None:
     with pytest.raises(FileNotFoundError):
         read_settings(LocalFileSystem(), config="/nowhere/node.toml", environ={}, flags={})
+
+
+def test_a_spark_that_cannot_be_is_refused_when_the_settings_are_read() -> None:
+    environ = {"LITHIFY_COMPACTION_MASTER": "nonsense"}
+    limit = r"compaction_master \(LITHIFY_COMPACTION_MASTER\) is 'nonsense', must be local, "
+    with pytest.raises(InvalidSetting, match=limit):
+        read_settings(MemoryFileSystem(), config=None, environ=environ, flags={})
+    given = {
+        "LITHIFY_COMPACTION_MASTER": "spark://h:7077",
+        "LITHIFY_COMPACTION_CONF": "spark.executor.memory=4g, spark.executor.cores=2",
+        "LITHIFY_COMPACTION_ARCHIVES": "env.tar.gz#env",
+    }
+    found = read_settings(MemoryFileSystem(), config=None, environ=given, flags={}).settings.spark
+    assert found.settings()["spark.executor.cores"] == "2"
+    assert found.python() == "./env/bin/python"

@@ -180,11 +180,17 @@ def test_processes_that_race_for_the_wrapper_all_see_a_whole_one(tmp_path: Path)
             racer.stdin.write("\n")
             racer.stdin.flush()
         assert [racer.communicate()[0] for racer in racers] == ["1\n"] * 4
-    (home,) = (tmp_path / "lithify").iterdir()
+    (home,) = tmp_path.iterdir()
     assert os.listdir(home / "bin") == ["java"]
 
 
 def test_a_cache_that_cannot_be_made_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "lithify").write_text("in the way")
     with pytest.raises(InvalidSetting, match=r"XDG_CACHE_HOME.*or JAVA_HOME must name Java 17"):
+        wrap_java("/opt/java", f"{tmp_path}/lithify")
+
+
+def test_a_program_is_not_put_where_another_user_could_replace_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidSetting, match="only this user may write to"):
         wrap_java("/opt/java", str(tmp_path))

@@ -135,7 +135,7 @@ class Story:
     def rewrite(self, sources: list[SegmentRef]) -> SegmentRef:
         rewriting = pickle.loads(pickle.dumps(TopicRewriting(self.log_id)))
         task = RewriteTask(self.fs, DIRECTORY, tuple(sources), TARGET, 5, rewriting=rewriting)
-        return run_rewrite(task, no_check)
+        return run_rewrite(task, no_check).target
 
 
 LIVE = {1: [0, 1, 99], 2: [50], 4: [3, 64, 65], 8: list(range(99))}
@@ -187,7 +187,7 @@ def test_a_batch_made_smaller_before_is_made_smaller_again_or_copied() -> None:
     again = story.judge(first, [2], {1: [1], 4: [3, 64, 65]})
     rewriting = TopicRewriting(story.log_id)
     task = RewriteTask(story.fs, DIRECTORY, (again,), "000000000001-t2.seg", 6, rewriting=rewriting)
-    second = run_rewrite(task, no_check)
+    second = run_rewrite(task, no_check).target
     before = {entry.position: entry for entry in story.entries(first)}
     after = {entry.position: entry for entry in story.entries(second)}
     assert [message.id.batch_index for message in decode_entry(after[1])] == [1]
