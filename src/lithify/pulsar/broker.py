@@ -174,6 +174,10 @@ class Broker:
             except Exception:
                 log.exception("a session could not go on", on=str(on))
 
+    def soon(self, then: Callable[[], None]) -> None:
+        """Call `then` in the loop's next round."""
+        asyncio.get_running_loop().call_soon(then)
+
     async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
         """Wait until nobody is at work on it, and `work` was done, or could not be."""
         while work is not None or self.is_working(on):
