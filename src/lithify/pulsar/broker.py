@@ -17,7 +17,7 @@ from lithify.clock import SystemClock
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
 from lithify.pulsar.limits import ConnectionLimits
-from lithify.pulsar.session import Session
+from lithify.pulsar.session import TURN_COST, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = ["MESSAGE_BYTES_MAX", "Broker"]
@@ -208,22 +208,31 @@ class Broker:
             due.add(subscription)
 
     def _dispatch(self, topic: Topic) -> None:
-        for subscription in self._due.pop(topic):
-            try:
-                deliveries = topic.dispatch(subscription)
-                for delivery in deliveries:
-                    consuming, consumer_id = self._consumers[delivery.consumer]
-                    consuming.deliver(consumer_id, delivery)
-            except Exception:
-                # One that cannot be read must not keep the other subscriptions waiting.
-                log.exception(
-                    "dispatch failed", topic=str(topic.name), subscription=subscription.name
-                )
-                continue
-            if deliveries:
+        """Deliver to subscriptions of a topic until that has cost a turn; then others come first."""
+        due = self._due.pop(topic)
+        cost = 0
+        while due and cost < TURN_COST:
+            subscription = due.pop()
+            deliveries = self._deliver(topic, subscription)
+            cost += 4 + len(deliveries)
+            if deliveries or subscription.unfinished:
                 self.dispatch(topic, subscription)
             elif subscription.due_ms is not None and subscription.consumers:
                 self._wake_at(subscription.due_ms, topic, subscription)
+        for subscription in due:
+            self.dispatch(topic, subscription)
+
+    def _deliver(self, topic: Topic, subscription: Subscription) -> list[Delivery]:
+        try:
+            deliveries = topic.dispatch(subscription)
+            for delivery in deliveries:
+                consuming, consumer_id = self._consumers[delivery.consumer]
+                consuming.deliver(consumer_id, delivery)
+        except Exception:
+            # One that cannot be read must not keep the other subscriptions waiting.
+            log.exception("dispatch failed", topic=str(topic.name), subscription=subscription.name)
+            return []
+        return deliveries
 
     def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
         """Dispatch again at a time; the earliest one that was asked for."""
