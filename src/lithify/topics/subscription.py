@@ -72,7 +72,7 @@ __all__ = [
 
 WAITING_MAX = 10_000
 DELAYED_MAX = 100_000
-AGAIN_MAX = 1_000
+AGAIN_MAX = 200
 """Waiting entries that are asked for at once."""
 
 RETURNED_A_STEP = 1_000
