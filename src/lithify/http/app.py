@@ -35,7 +35,7 @@ from lithify.http import (
     topics,
     upkeep,
 )
-from lithify.http.auth import authorize
+from lithify.http.auth import TokenFirst, authorize
 from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
@@ -50,9 +50,16 @@ __all__ = ["create_app"]
 
 
 def create_app(
-    broker: Broker, stores: BlobStores | None = None, *, cluster: str = "standalone"
+    broker: Broker,
+    stores: BlobStores | None = None,
+    *,
+    cluster: str = "standalone",
+    metrics_open: bool = False,
 ) -> FastAPI:
-    """The application, without blobs if there are no stores; `cluster` is the one there is."""
+    """The application, without blobs if there are no stores; `cluster` is the one there is.
+
+    With `metrics_open` /metrics is answered without a token.
+    """
     app = FastAPI(
         title="Lithify",
         version=broker.server_version,
@@ -63,11 +70,13 @@ def create_app(
     )
     app.state.broker = broker
     app.state.cluster = cluster
+    app.state.metrics_open = metrics_open
     app.state.publisher = produce.Publisher(broker)
     app.state.readers = tail.Readers()
     app.state.lookups = asyncio.Lock()
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
+    app.add_middleware(TokenFirst)
     add_error_handlers(app)
     app.state.blobs = None
     if stores is not None:

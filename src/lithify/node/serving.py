@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
+    from lithify.node.settings import NodeSettings
     from lithify.pulsar.listener import Connection
     from lithify.topics.topic import Topic
 
-    MakeApp = Callable[[Broker, BlobStores], Any]
-    """Makes the ASGI application that answers over HTTP."""
+    MakeApp = Callable[..., Any]
+    """Called with the broker, the blob stores and `metrics_open`; makes the ASGI application that answers over HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
 
@@ -130,9 +131,9 @@ async def serve(
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
         http = None
         if make_app is not None:
-            app = make_app(broker, node.blobs)
+            app = make_app(broker, node.blobs, metrics_open=settings.metrics_open)
             http_port = await stack.enter_async_context(
-                _http(app, settings.http_host, settings.http_port, tls, stop)
+                _http(app, settings, tls, stop)
             )
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
@@ -180,19 +181,16 @@ async def _pulsar(
 
 @asynccontextmanager
 async def _http(
-    app: Any, host: str, port: int, tls: ssl.SSLContext | None, stop: asyncio.Event
+    app: Any, settings: NodeSettings, tls: ssl.SSLContext | None, stop: asyncio.Event
 ) -> AsyncIterator[int]:
     """Answer HTTP; the port. If that ends by itself, the node stops with it."""
-    import uvicorn  # noqa: PLC0415  (only a node that answers HTTP needs it)
+    # Only a node that answers HTTP needs it.
+    from lithify.node.http_port import http_server  # noqa: PLC0415
 
+    host, port = settings.http_host, settings.http_port
     with _refusals("http_port", host, port):
         listening = listen_for_http(host, port)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=int(GOODBYE_S)
-    )
-    config.load()
-    config.ssl = tls
-    server = uvicorn.Server(config)
+    server = http_server(app, settings.limits, tls, GOODBYE_S)
     # Signals are the business of the process, not of one of its parts: so not `server.serve`.
     task = asyncio.create_task(server._serve([listening]))  # noqa: SLF001
     task.add_done_callback(lambda _: stop.set())

@@ -51,8 +51,8 @@ __all__ = [
 FRAME_MARGIN_BYTES = 10 * 1024
 """How much larger than the largest message a frame may be: its sizes, its command, its metadata."""
 
-CONNECT_BYTES_MAX = 16 * 2**10
-"""The largest frame of a client that nobody knows yet: a token has some kilobytes at most."""
+CONNECT_BYTES_MAX = 32 * 2**10
+"""The largest frame of a client that nobody knows yet: a token has 16 KiB at most."""
 
 VALUES_MAX = 1000
 """Of a repeated field with text in it, such as properties: each costs a microsecond to check."""

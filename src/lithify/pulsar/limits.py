@@ -8,14 +8,20 @@ connections of one port, for its listener.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.settings import check_range
 
+if TYPE_CHECKING:
+    from lithify.logger import Logger
+
 __all__ = ["ConnectionLimits", "Peers", "TooMany"]
 
+REFUSALS_S = 1.0
 _LIMIT = 1_000_000
 _RANGES = {
     "connections_max": (1, _LIMIT),
@@ -83,8 +89,9 @@ class Peers:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.buffer_bytes = 0
-        self.refused = 0
-        """Connections that were refused since the last one that was told of."""
+        self._refused = 0
+        """Connections that were refused since a refusal was logged."""
+        self._logged_s = float("-inf")
         self._count = 0
         self._by_address: Counter[str] = Counter()
 
@@ -92,11 +99,9 @@ class Peers:
         """Count a connection; if it is one too many it is not counted, and this is the reason."""
         limits = self.limits
         if self._count >= limits.connections_max:
-            self.refused += 1
             return f"there are {self._count} connections, which is the limit (connections_max)"
         count = self._by_address[address]
         if count >= limits.connections_per_address_max:
-            self.refused += 1
             return (
                 f"address {address} has {count} connections, which is the limit "
                 "(connections_per_address_max)"
@@ -104,6 +109,14 @@ class Peers:
         self._count += 1
         self._by_address[address] += 1
         return None
+
+    def log_refusal(self, log: Logger, peer: str, reason: str) -> None:
+        """Log why a connection was refused, once a second: strangers do not fill the log."""
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= REFUSALS_S:
+            log.warning("connection refused", peer=peer, reason=reason, refused=self._refused)
+            self._refused, self._logged_s = 0, now_s
 
     def remove(self, address: str) -> None:
         """A connection that was counted is closed."""

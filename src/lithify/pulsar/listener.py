@@ -55,8 +55,6 @@ OUT_BYTES_MAX = 2**18
 UNANSWERED_MAX = 10_000
 PING_SECONDS = 30
 LINGER_SECONDS = 5
-REFUSALS_SECONDS = 1
-"""Refused connections are logged once in this time: strangers do not fill the log."""
 
 log = get_logger("lithify.pulsar")
 
@@ -97,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         address = str(name[0]) if name else "?"
         refusal = self._peers.add(address)
         if refusal is not None:
-            _log_refusal(self._peers, self.peer, refusal)
+            self._peers.log_refusal(log, self.peer, refusal)
             transport.abort()
             return
         self._address = address
@@ -293,19 +291,6 @@ class Connection(asyncio.BufferedProtocol):
 def _counted(size: int) -> int:
     """What of a buffer counts for `receive_bytes_max`: what is more than each peer may have."""
     return max(0, size - RECEIVE_BYTES)
-
-
-def _log_refusal(peers: Peers, peer: str, reason: str) -> None:
-    if peers.refused > 1:
-        return
-
-    def tell() -> None:
-        if peers.refused > 1:
-            log.warning("connections refused", count=peers.refused - 1, reason=reason)
-        peers.refused = 0
-
-    log.warning("connection refused", peer=peer, reason=reason)
-    asyncio.get_running_loop().call_later(REFUSALS_SECONDS, tell)
 
 
 def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
