@@ -2,7 +2,7 @@
 
 Every callback of the loop is timed by the CPU time of the loop's thread, so that other processes of
 a busy machine do not count. For each line on standard input the process prints one JSON object:
-`ms`, the longest callback since the line before, and `what`, that callback.
+`ms`, the longest callback since the line before, and `what`, that callback and where it was.
 """
 
 from __future__ import annotations
@@ -12,23 +12,44 @@ import json
 import sys
 import threading
 import time
+import traceback
+from typing import Any
 
 from lithify.cli.main import main
 
-LONGEST = {"ms": 0.0, "what": ""}
+LONGEST: dict[str, Any] = {"ms": 0.0, "what": ""}
+SAMPLE_S = 0.01
+BEGUN = [0.0]
+"""When the callback that is running began."""
+STACK = [0.0, ""]
+"""That of a callback that runs for long: when that began, and where it was last seen."""
 
 
 def watch() -> None:
     run = asyncio.Handle._run  # type: ignore[attr-defined]
 
     def timed(self: asyncio.Handle) -> None:
+        callback = self._callback  # type: ignore[attr-defined]
+        begun = BEGUN[0] = time.monotonic()
         before = time.thread_time_ns()
         run(self)
         held_ms = (time.thread_time_ns() - before) / 1e6
-        if held_ms > LONGEST["ms"]:  # type: ignore[operator]
-            LONGEST.update(ms=held_ms, what=repr(self)[:300])
+        BEGUN[0] = 0.0
+        if held_ms > LONGEST["ms"]:
+            stack = STACK[1] if STACK[0] == begun else ""
+            LONGEST.update(ms=held_ms, what=f"{callback!r:.200}\n{stack}")
 
     asyncio.Handle._run = timed  # type: ignore[attr-defined]
+
+
+def sample(loop_thread: int) -> None:
+    """Note what the loop does while it does one thing for long."""
+    while True:
+        time.sleep(SAMPLE_S)
+        begun = BEGUN[0]
+        if begun and time.monotonic() - begun > SAMPLE_S:
+            frame = sys._current_frames().get(loop_thread)
+            STACK[:] = [begun, "".join(traceback.format_stack(frame)[-8:])]
 
 
 def answer() -> None:
@@ -39,6 +60,7 @@ def answer() -> None:
 
 if __name__ == "__main__":
     watch()
-    threading.Thread(target=answer, daemon=True).start()
+    for target, arguments in ((sample, (threading.get_ident(),)), (answer, ())):
+        threading.Thread(target=target, args=arguments, daemon=True).start()
     sys.argv[1:1] = ["serve"]
     main()
