@@ -319,11 +319,18 @@ class Broker:
         self._forgetting[subscription] = loop.call_later(RETURN_SECONDS_MAX, forget)
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Tell the consumers of a failover subscription which of them is active."""
-        changed = subscription.active is not before
-        for consumer in subscription.consumers:
-            if changed or consumer is subscription.consumers[-1]:
-                of, consumer_id = self._consumers[consumer]
+        """Tell the consumers of a failover subscription which of them is active.
+
+        Only those for which it has changed, and the last one, which may have just joined: a
+        subscription may have thousands that wait.
+        """
+        told = dict.fromkeys(subscription.consumers[-1:])
+        if subscription.active is not before:
+            told.update(dict.fromkeys((before, subscription.active)))
+        for consumer in told:
+            found = None if consumer is None else self._consumers.get(consumer)
+            if found is not None:
+                of, consumer_id = found
                 of.is_active(consumer_id, active=consumer is subscription.active)
 
 

@@ -330,7 +330,9 @@ class Consuming:
             part = self._part_of(joined, position, bits_from_words(message_id.ack_set))
             whole = part is not None and not part.remaining
             # One whose size has to be looked up costs a read; a large batch is copied and written.
-            cost = 10 if part is None else 2 + part.size // 4096
+            cost = 2 if part is None else 2 + part.size // 4096
+            if position not in joined.batches:
+                cost += STEP_COST // 5
         if ack_type == wire.CommandAck.Cumulative:
             last = position if whole else position - 1
             topic.acknowledge(subscription, AckedUpTo(max(last, -1)))
@@ -461,9 +463,8 @@ def _resolved(position: int, topic: Topic) -> int:
 
 def _messages_at(topic: Topic, position: int) -> int:
     """How many messages the entry there has; 1 if there is none."""
-    with topic.log.snapshot("batch size") as snapshot:
-        found = next(snapshot.read(max(position, 0), limit=1), None)
-    return max(1, found.tag) if found is not None and found.position == position else 1
+    found = topic.entry_at(max(position, 0))
+    return 1 if found is None else max(1, found.tag)
 
 
 def _start_of(request: wire.CommandSubscribe, topic: Topic) -> int:

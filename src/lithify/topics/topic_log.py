@@ -264,6 +264,11 @@ class TopicLog:
         """The first position at or above one that an entry has or a future one may get."""
         return self._reading.following(position)
 
+    def entry_at(self, position: int) -> Entry | None:
+        """The entry at a position, None if there is none."""
+        entries, _ = self._reading.read(position, 1)
+        return entries[0] if entries and entries[0].position == position else None
+
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
         """The first position published at or after a time; the next one if there is none."""
         horizon = NO_POSITION
