@@ -33,7 +33,7 @@ class WatchedNode:
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", **environ},
         )
         self.port = int(self._line().rpartition(":")[2])
         self.http_port = int(self._line().rpartition(":")[2])

@@ -22,6 +22,7 @@ from lithify.http import (
     blobs,
     brokers,
     compaction,
+    description,
     lookup,
     metrics,
     namespaces,
@@ -63,6 +64,7 @@ def create_app(
     app = FastAPI(
         title="Lithify",
         version=broker.server_version,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(authorize)],
@@ -104,6 +106,7 @@ def create_app(
     ):
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
+    app.include_router(description.router)
     return app
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["TokenFirst", "authorize", "expires_ms_of"]
 
 _OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
+_DESCRIPTION = "/openapi.json"
 _METRICS = frozenset(("/metrics", "/metrics/"))
 _ABOUT_THE_NODE = ("/admin/v2/brokers", "/admin/v2/clusters")
 _A_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -96,7 +97,7 @@ async def authorize(request: Request) -> None:
     principal: Principal = request.state.principal
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
-    if reads and route.startswith(_ABOUT_THE_NODE):
+    if reads and (route == _DESCRIPTION or route.startswith(_ABOUT_THE_NODE)):
         return
     if route.startswith(_STORES):
         _check_blobs(access, principal, request, route, reads=reads)
