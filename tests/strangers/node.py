@@ -33,7 +33,11 @@ class WatchedNode:
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", **environ},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+                **environ,
+            },
         )
         self.port = int(self._line().rpartition(":")[2])
         self.http_port = int(self._line().rpartition(":")[2])

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.pulsar.auth import FREE, NEEDS
 from lithify.pulsar import wire_pb2 as wire
-from tests.strangers.node import WatchedNode, watched_node
+from lithify.pulsar.auth import FREE, NEEDS
+from tests.strangers.node import watched_node
 from tests.strangers.worst_frames import WORST, Crowd
 
 if TYPE_CHECKING:

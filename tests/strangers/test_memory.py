@@ -112,7 +112,10 @@ def test_frames_that_are_never_finished(tmp_path: Path) -> None:
 
 def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
     """The time begins anew with each frame, and a client that says little is not hung up on."""
-    with watched_node(tmp_path / "data", frame_timeout_ms=1000) as node, RawClient(node.port) as one:
+    with (
+        watched_node(tmp_path / "data", frame_timeout_ms=1000) as node,
+        RawClient(node.port) as one,
+    ):
         one.producer("slow")
         frame = send_frame(0, b"x" * 100)
         for _ in range(6):
@@ -129,9 +132,8 @@ def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
 def test_connections_are_counted(tmp_path: Path, limit: str) -> None:
     with watched_node(tmp_path / "data", **{limit: 20}) as node:
         for port, hello in ((node.port, b""), (node.http_port, b"")):
-            with strangers(port, 20, hello):
-                with strangers(port, 30, hello) as refused:
-                    assert all(map(hung_up, refused))
+            with strangers(port, 20, hello), strangers(port, 30, hello) as refused:
+                assert all(map(hung_up, refused))
             idle(node)
         assert limit in node.logged()
         assert node.logged().count("connection refused") < 20

@@ -53,7 +53,9 @@ class Crowd:
     def client(self) -> RawClient:
         return RawClient(self.node.port)
 
-    def consumer(self, kind: wire.CommandSubscribe.SubType = wire.CommandSubscribe.Shared) -> RawClient:
+    def consumer(
+        self, kind: wire.CommandSubscribe.SubType = wire.CommandSubscribe.Shared
+    ) -> RawClient:
         """One with a new subscription at the start of the full topic."""
         client = self.client()
         client.subscribe("full", self.topic(), kind)
@@ -164,7 +166,9 @@ def _redeliver(crowd: Crowd) -> None:
 def _flow(crowd: Crowd) -> None:
     for kind in wire.CommandSubscribe.SubType.values():
         client = crowd.consumer(kind)
-        crowd.send(client, [_many(_command(Type.FLOW, "flow", consumer_id=1, messagePermits=2**31))])
+        crowd.send(
+            client, [_many(_command(Type.FLOW, "flow", consumer_id=1, messagePermits=2**31))]
+        )
 
 
 def _subscribe_command(topic: str, consumer_id: int = 1) -> wire.BaseCommand:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
-    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.listener import Connection
@@ -133,9 +132,7 @@ async def serve(
         http = None
         if make_app is not None:
             app = make_app(broker, node.blobs, metrics_open=settings.metrics_open)
-            http_port = await stack.enter_async_context(
-                _http(app, settings, tls, stop)
-            )
+            http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
         await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, ended)))
