@@ -16,7 +16,6 @@ For `serving.py`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -27,6 +26,7 @@ from lithify.logger import get_logger
 from lithify.pulsar.limits import Peers
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
 
     from lithify.pulsar.limits import ConnectionLimits

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[..., Any]
-    """Called with the broker, the blob stores and `metrics_open`; makes the ASGI application that answers over HTTP."""
+    """Makes the ASGI application that answers over HTTP; called with the broker, the blob stores
+    and `metrics_open`."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
 

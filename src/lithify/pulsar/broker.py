@@ -208,7 +208,7 @@ class Broker:
             due.add(subscription)
 
     def _dispatch(self, topic: Topic) -> None:
-        """Deliver to subscriptions of a topic until that has cost a turn; then others come first."""
+        """Deliver to subscriptions of a topic for one turn; the rest in a later one."""
         due = self._due.pop(topic)
         cost = 0
         while due and cost < TURN_COST:

@@ -3,8 +3,9 @@
 Each connection has one receive buffer. It begins with `STRANGER_BYTES` and stays below twice the
 largest first frame until it is known who the peer is. Then it grows to `RECEIVE_BYTES_FULL` under a
 peer that fills it, because what a receive costs does not depend on how much there is in it, and
-beyond that only for a frame that needs it: to twice the largest one and no further. What is left of a frame is moved to its front. Whatever a session sends within one
-receive goes out in one write; what is large is not joined with the rest but written by itself.
+beyond that only for a frame that needs it: to twice the largest one and no further. What is left of
+a frame is moved to its front. Whatever a session sends within one receive goes out in one write;
+what is large is not joined with the rest but written by itself.
 
 A connection costs bounded memory, whatever its peer does:
 

@@ -277,7 +277,7 @@ class Session:
         self.waiting = True
         try:
             more = next(steps, self) is not self
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (raised by the next `receive`)
             more = False
             # The connection is closed by it, as by any other error of a command.
             self._problem = error
