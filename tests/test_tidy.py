@@ -269,6 +269,18 @@ def test_every_page_of_the_documentation_can_be_found() -> None:
     assert pages - resolved("README.md") - resolved("docs/index.md") == set()
 
 
+def test_every_guarantee_has_a_test() -> None:
+    page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\|[^|]*\|([^|]*)\|$", page, re.MULTILINE)
+    proofs = [cell for cell in rows if not re.fullmatch(r" test |-+", cell)]
+    assert len(proofs) > 20
+    for cell in proofs:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", cell)
+        assert named, f"{cell}: no test is named"
+        for path, test in named:
+            assert re.search(rf"def {test}\(", (ROOT / path).read_text(encoding="utf-8")), test
+
+
 def test_the_lock_file_names_no_index() -> None:
     assert (
         re.findall(r"https?://\S+|^--?(?!hash)\S+", text("requirements.lock"), re.MULTILINE) == []

@@ -1,8 +1,26 @@
-"""`python -m lithify` is the command `lithify`."""
+"""`lithify` and `python -m lithify`: start the command line.
+
+Importing the commands takes a fraction of a second. Until they are imported, Ctrl-C ends the
+process at once, as it ends one that does not handle the signal; from then on it is a
+`KeyboardInterrupt`, which each command handles.
+"""
 
 from __future__ import annotations
 
-from lithify.cli.main import main
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    from lithify.cli.main import app  # noqa: PLC0415  (see above)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    app()
+
 
 if __name__ == "__main__":
     main()

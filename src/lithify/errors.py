@@ -30,7 +30,7 @@ command that fails with it ends with its `exit_code`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 __all__ = [
     "CONFLICT",
@@ -81,7 +81,7 @@ OUTCOME_UNKNOWN = 6
 class LithifyError(Exception):
     """The root: catches everything Lithify raises on purpose. Can be pickled and copied."""
 
-    exit_code: ClassVar[int] = FAILED
+    exit_code: int = FAILED
 
     def __new__(cls, *given: object) -> Self:
         """Keep what it is made from."""
@@ -98,6 +98,8 @@ class LithifyError(Exception):
 
 class InvalidInput(LithifyError, ValueError):
     """The caller asked for something that cannot be."""
+
+    exit_code = USAGE
 
 
 class InvalidSetting(InvalidInput):
@@ -183,6 +185,8 @@ class UnsupportedVersion(LithifyError):
 class LogLocked(LithifyError):
     """Another process has the directory open for writing."""
 
+    exit_code = CONFLICT
+
     def __init__(self, path: str, owner: str) -> None:
         self.path = path
         self.owner = owner
@@ -215,6 +219,8 @@ class WriteFailed(LithifyError):
 class RunRefused(LithifyError):
     """A compaction run cannot start now; `limit` is the name of what it waits for."""
 
+    exit_code = CONFLICT
+
     def __init__(self, limit: str, detail: str) -> None:
         self.limit = limit
         self.detail = detail
@@ -240,6 +246,8 @@ class RunSuspended(RunCancelled):
 
 class PlanStale(LithifyError):
     """The log changed under a plan."""
+
+    exit_code = CONFLICT
 
 
 class JobFailed(LithifyError):

@@ -225,13 +225,22 @@ def test_verify_looks_at_the_small_files_too(small: str, name: str) -> None:
     assert json.loads(result.stdout)["damage"]["file"] == f"{small}/{name}"
 
 
+def test_verify_does_not_call_a_newer_format_damage(small: str) -> None:
+    manifest = Path(f"{small}/MANIFEST")
+    manifest.write_bytes(manifest.read_bytes().replace(b"manifest 1 ", b"manifest 9 ", 1))
+    result = run("log", "verify", small)
+    assert (result.exit_code, result.stdout) == (1, "")
+    newer = f"{manifest} has format version 9, this build reads up to 1"
+    assert result.stderr == f"lithify: error: {newer}\n"
+
+
 # --- errors and usage ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["stat", "dump", "verify"])
 def test_a_directory_that_holds_no_log_is_one_line_on_stderr(command: str, tmp_path: Path) -> None:
     result = run("log", command, str(tmp_path))
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"lithify: error: {tmp_path} holds no log: it has no MANIFEST\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -300,7 +309,7 @@ def test_python_dash_m_is_the_command_and_a_closed_pipe_ends_it_quietly(tmp_path
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\n"
-        "from lithify.cli.main import main\n"
+        "from lithify.__main__ import main\n"
         "sys.argv = ['lithify', 'log', 'dump', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('numba', 'numpy', 'pyspark') if name in sys.modules])\n"

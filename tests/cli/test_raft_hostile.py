@@ -254,5 +254,5 @@ def test_errors_of_the_command_line_are_lines_and_not_tracebacks(node: RaftProce
     assert isinstance(json.loads(dropped.stdout), dict)
     for text in ("127..0.1:7001", "host:99999", "host"):
         refused = CliRunner().invoke(app, ["raft", "get", "k", "--nodes", text])
-        assert refused.exit_code == 1
+        assert refused.exit_code == 2
         assert f"address {text!r} must be like 127.0.0.1:7001" in refused.stderr

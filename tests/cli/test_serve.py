@@ -62,7 +62,7 @@ def test_a_data_directory_in_use_is_refused_with_the_owners_process_id(tmp_path:
         second = subprocess.run(
             [COMMAND, "serve", "--data", data], capture_output=True, text=True, check=False
         )
-        assert second.returncode == 1
+        assert second.returncode == 4
         assert second.stderr == (
             f"lithify: error: {data} is open for writing by lithify serve, pid {node.process.pid}\n"
         )
@@ -122,7 +122,7 @@ def test_what_config_show_prints_is_a_settings_file(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_one_line_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITHIFY_PULSAR_PROT", "6651")
     shown = CliRunner().invoke(app, ["config", "show"])
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert shown.stderr == (
         "lithify: error: setting LITHIFY_PULSAR_PROT (the environment) is '6651', must be a "
         "setting that exists: did you mean LITHIFY_PULSAR_PORT?\n"

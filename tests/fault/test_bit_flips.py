@@ -168,7 +168,11 @@ def check_flip(name: str, offset: int, mask: int) -> None:
     fs.flip(path, offset, mask)
     damaged = read_file(fs, path)
     try:
-        found = check_log(fs, DIRECTORY, lambda _: None)
+        try:
+            found = check_log(fs, DIRECTORY, lambda _: None)
+        except UnsupportedVersion:
+            # The bit stood in the version, which no checksum covers where the rest may be newer.
+            return
         assert (read_file(fs, path), fs.list(DIRECTORY)) == (damaged, FILES), "verify changed it"
         seen = look(fs)
         check_reading(seen, name, offset)

@@ -26,7 +26,7 @@ Anybody may catch them.
 
 from __future__ import annotations
 
-from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.errors import CONFLICT, NOT_FOUND, InvalidInput, LithifyError, ProtocolError
 
 __all__ = [
     "BlobDeleted",
@@ -62,36 +62,42 @@ class BlobError(LithifyError):
 class BlobNotFound(BlobError):
     """Never put, or compacted away."""
 
+    exit_code = NOT_FOUND
     what = "is not in the store"
 
 
 class BlobDeleted(BlobError):
     """Its newest record is a delete."""
 
+    exit_code = NOT_FOUND
     what = "is deleted"
 
 
 class BlobDeletedForever(BlobError):
     """An undelete that came too late."""
 
+    exit_code = NOT_FOUND
     what = "is deleted longer than the retention, or its content is gone"
 
 
 class BlobExpired(BlobError):
     """The clock has passed its expiry."""
 
+    exit_code = NOT_FOUND
     what = "is expired"
 
 
 class BlobNotDeleted(BlobError):
     """There is nothing to undelete."""
 
+    exit_code = CONFLICT
     what = "is not deleted"
 
 
 class BlobExists(BlobError):
     """An id is put once; it is free again when compaction has dropped its last record."""
 
+    exit_code = CONFLICT
     what = "is in the store already"
 
 
@@ -169,6 +175,10 @@ class NotABlobStore(InvalidInput):
 class BlobStoreNotFound(InvalidInput):
     """No store of a node has this name."""
 
+    exit_code = NOT_FOUND
+
 
 class BlobStoreExists(InvalidInput):
     """A store is created once."""
+
+    exit_code = CONFLICT

@@ -21,7 +21,16 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import (
+    CONFLICT,
+    FAILED,
+    NOT_FOUND,
+    OUTCOME_UNKNOWN,
+    UNREACHABLE,
+    USAGE,
+    InvalidInput,
+    LithifyError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
     from lithify.topics.names import Namespace, TopicName
 
 __all__ = [
+    "AnswerLost",
     "NewMessage",
     "NodeNotReached",
     "Refused",
@@ -52,6 +62,8 @@ READ_BYTES = 2**16
 class NodeNotReached(LithifyError):
     """No node answers at an address."""
 
+    exit_code = UNREACHABLE
+
     def __init__(self, url: str, why: str) -> None:
         self.url = url
         super().__init__(
@@ -60,8 +72,34 @@ class NodeNotReached(LithifyError):
         )
 
 
+class AnswerLost(LithifyError):
+    """A node was sent a change and did not answer; the change may have been made."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"{url} did not answer ({why}): the request may have taken effect or not")
+
+
 class Refused(LithifyError):
-    """A node answered that it will not."""
+    """A node answered with an error."""
+
+    def __init__(self, reason: str, status: int = HTTPStatus.CONFLICT) -> None:
+        super().__init__(reason)
+        self.exit_code = _EXIT_CODES.get(status, FAILED if status >= _SERVER_ERRORS else CONFLICT)
+
+
+_SERVER_ERRORS = 500
+_EXIT_CODES: dict[int, int] = {
+    HTTPStatus.BAD_REQUEST: USAGE,
+    HTTPStatus.NOT_FOUND: NOT_FOUND,
+    HTTPStatus.GONE: NOT_FOUND,
+    HTTPStatus.PRECONDITION_FAILED: USAGE,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: USAGE,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: USAGE,
+    HTTPStatus.UNPROCESSABLE_ENTITY: USAGE,
+}
+"""As the same error has in the process; of other statuses, 4xx is a refusal, 5xx a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +270,7 @@ class RemoteNode:
             for each in messages
         ]
         with self.open("POST", f"topics/{topic_path(name)}", {"messages": rows}) as answer:
-            results = json.load(answer)["messagePublishResults"]
+            results = json.loads(self._read("POST", answer))["messagePublishResults"]
         failed = [row["errorMsg"] for row in results if row["errorCode"]]
         if failed:
             raise Refused(f"{len(failed)} of {len(results)} messages: {failed[0]}")
@@ -267,8 +305,22 @@ class RemoteNode:
         """What a path says that begins with admin/v2/ unless it begins with a slash."""
         path = path[1:] if path.startswith("/") else f"admin/v2/{path}"
         with self.open(method, path, body, timeout_s) as answer:
-            text = answer.read()
+            text = self._read(method, answer)
         return json.loads(text) if text else None
+
+    def _read(self, method: str, answer: HTTPResponse) -> bytes:
+        """All of an answer."""
+        from http.client import HTTPException
+
+        try:
+            return answer.read()
+        except (OSError, HTTPException) as error:
+            raise self._no_answer(method, error) from error
+
+    def _no_answer(self, method: str, error: Exception) -> LithifyError:
+        """The error of a request that was sent."""
+        why = str(error) or type(error).__name__
+        return (NodeNotReached if method == "GET" else AnswerLost)(self.url, why)
 
     @contextmanager
     def open(
@@ -279,6 +331,7 @@ class RemoteNode:
         timeout_s: float | None = TIMEOUT_S,
     ) -> Iterator[HTTPResponse]:
         """An answer, to be read; the request has a body of JSON."""
+        from http.client import HTTPException
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
@@ -289,9 +342,15 @@ class RemoteNode:
         try:
             answer = urlopen(request, timeout=timeout_s)  # noqa: S310
         except HTTPError as error:
-            raise Refused(_reason(error.read()) or f"{self.url}: {error}") from error
-        except (URLError, OSError) as error:
-            raise NodeNotReached(self.url, str(getattr(error, "reason", error))) from error
+            reason = _reason(error.read()) or f"{self.url}: {error}"
+            raise Refused(reason, error.code) from error
+        except URLError as error:
+            if isinstance(error.reason, BrokenPipeError | ConnectionResetError):
+                raise self._no_answer(method, error.reason) from error
+            raise NodeNotReached(self.url, str(error.reason)) from error
+        except (OSError, HTTPException) as error:
+            # urllib wraps the errors of connecting and sending: this one came after those.
+            raise self._no_answer(method, error) from error
         with answer:
             yield answer
 
@@ -320,9 +379,10 @@ class RemoteNode:
                 text = answer.read()
             except (HTTPException, ConnectionError, TimeoutError) as error:
                 # Not every error of the system: the content may come from a disk that fails.
-                raise NodeNotReached(self.url, str(error) or type(error).__name__) from error
+                raise self._no_answer("POST", error) from error
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise Refused(_reason(text) or f"{self.url}: {answer.status} {answer.reason}")
+            reason = _reason(text) or f"{self.url}: {answer.status} {answer.reason}"
+            raise Refused(reason, answer.status)
         return json.loads(text)
 
 

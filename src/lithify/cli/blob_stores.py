@@ -23,10 +23,11 @@ import typer
 
 from lithify.cli.admin import open_data
 from lithify.cli.blob_admin import open_blobs
-from lithify.cli.blobs import Capacity, Segment, Store, print_result, size_of
+from lithify.cli.blobs import Capacity, Segment, Store, print_result
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
-from lithify.cli.runs import STORES
+from lithify.cli.runs import STORES, run_continues
 from lithify.cli.topics import AsJson, Data, Url  # noqa: TC001  (typer reads them at run time)
+from lithify.units import parse_bytes
 
 __all__ = ["compact", "compaction_history", "copy", "erase_status", "replicas", "stats", "verify"]
 
@@ -85,7 +86,7 @@ def compact(
         if dry_run:
             STORES.print_plans([admin.plan(store, policy)], as_json=as_json)
             return
-        with STORES.progress() as watch:
+        with STORES.progress() as watch, run_continues("blobs", store, data):
             row = admin.run(store, policy, watch)
     STORES.print_statuses([row], as_json=as_json)
 
@@ -184,7 +185,7 @@ def copy(
 
     with open_data(data) as node:
         report = node.blobs.copy(
-            store, target, capacity_bytes=size_of(capacity), segment_bytes=size_of(segment)
+            store, target, capacity_bytes=parse_bytes(capacity), segment_bytes=parse_bytes(segment)
         )
     line = (
         f"copied {human_count(report.blobs)} blobs ({human_bytes(report.content_bytes)}) to "

@@ -24,8 +24,16 @@ import typer
 
 from lithify.cli.blob_admin import NewBlob, open_blobs
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
-from lithify.cli.topics import AsJson, Data, Url, pair  # typer reads them at run time
+from lithify.cli.topics import (  # typer reads them at run time
+    AsJson,
+    Data,
+    Url,
+    Yes,
+    confirm_delete,
+    pair,
+)
 from lithify.errors import InvalidInput, ReadFailed
+from lithify.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,18 +41,17 @@ if TYPE_CHECKING:
     from lithify.blobs.spool import Readable
     from lithify.fs import File
 
-__all__ = ["Capacity", "Segment", "Store", "app", "print_result", "size_of"]
+__all__ = ["Capacity", "Segment", "Store", "app", "print_result"]
 
 app = typer.Typer(
     help="Create blob stores; put, get, change and delete blobs.", no_args_is_help=True
 )
 
 NAMESPACE = "public/default"
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 Store = Annotated[str, typer.Argument(metavar="STORE")]
 BlobId = Annotated[str, typer.Argument(metavar="ID")]
-Capacity = Annotated[str, typer.Option(metavar="SIZE", help="Like 16GiB; never changes.")]
+Capacity = Annotated[str, typer.Option(metavar="SIZE", help="Like 16GiB or 16GB; never changes.")]
 Segment = Annotated[str, typer.Option(metavar="SIZE", help="Must divide the capacity.")]
 Include = Annotated[
     str, typer.Option(metavar="WHAT", help="Look also at: expired, deleted or all.")
@@ -60,15 +67,6 @@ def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
         print_json(row)
     else:
         print_line(line)
-
-
-def size_of(text: str) -> int:
-    """`64MiB`, `64M`, `67108864`."""
-    number = text.lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if not number[-1:].isdigit() else ""
-    if unit not in _UNITS or not number.removesuffix(unit).isdecimal():
-        raise InvalidInput(f"size {text!r} must be a number of bytes, or like 64MiB")
-    return int(number.removesuffix(unit)) * _UNITS[unit]
 
 
 def _value(text: str) -> Any:
@@ -98,8 +96,8 @@ def create(
     """Create a store, which must not exist."""
     pairs = (pair("setting", text) for text in settings or [])
     shape = {
-        "capacity_bytes": size_of(capacity),
-        "segment_bytes": size_of(segment),
+        "capacity_bytes": parse_bytes(capacity),
+        "segment_bytes": parse_bytes(segment),
         "settings": {name: _value(text) for name, text in pairs},
     }
     with open_blobs(data, url, create=True) as admin:
@@ -111,11 +109,13 @@ def create(
 @app.command()
 def drop(
     store: Store,
+    yes: Yes = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Delete a store with all that is in it."""
+    """Delete a store with all its blobs."""
+    confirm_delete(f"store {store} with all its blobs", yes=yes)
     with open_blobs(data, url) as admin:
         admin.drop(store)
     print_result({"store": store}, f"deleted {store}", as_json=as_json)

@@ -171,7 +171,7 @@ def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -
     try:
         run = Journal(fs, directory).read()
         History(fs, f"{directory}/{HISTORY}").newest(0)
-    except (Corrupt, UnsupportedVersion) as damage:
+    except Corrupt as damage:
         return replace(found, damage=damage)
     if run is None:
         return found

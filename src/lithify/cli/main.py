@@ -1,11 +1,11 @@
-"""The command `lithify NOUN VERB`; `main` is what the installed script calls.
+"""The command `lithify NOUN VERB`; `lithify.__main__` starts it.
 
 Each noun is a module of this package with a typer application of its own.
 
 Exit codes: 0 done; 1 failed, or damage found; 2 usage; 3 not found; 4 refused or conflict; 5
 unreachable; 6 outcome unknown. An error's class has its code (`lithify.errors`). A failure that
-Lithify or the operating system reports is one line on stderr, `lithify: error: …`; a traceback is
-a mistake in Lithify.
+Lithify or the operating system reports is one line on stderr, `lithify: error: …`, or JSON with
+`--json`; a traceback is a mistake in Lithify.
 
 Commands import what they need when they run: `lithify --help` loads neither numba nor Spark.
 """
@@ -13,6 +13,8 @@ Commands import what they need when they run: `lithify --help` loads neither num
 from __future__ import annotations
 
 import errno
+import itertools
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,29 +32,45 @@ from lithify.cli import (
     topic_compaction,
     topics,
 )
-from lithify.errors import FAILED, LithifyError
+from lithify.errors import FAILED, NOT_FOUND, USAGE, LithifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
+
+_UsageError: Any = typer.BadParameter.__base__
+"""typer does not publish it; all errors of the command line itself are of this class."""
 
 
 class _OneLineErrors(TyperGroup):
-    """Turns errors that were foreseen into one line and the error's exit code."""
+    """Turns errors that were foreseen into one line and the error's exit code.
+
+    With `--json` the line is an object: {"error": text, "type": class, "exit_code": number}.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
+        as_json = "--json" in itertools.takewhile("--".__ne__, (*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
         try:
             return super().invoke(ctx)
         except LithifyError as error:
-            text, code = str(error), error.exit_code
+            text, kind, code = str(error), type(error).__name__, error.exit_code
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # The reader of our output has seen enough; typer ends quietly.
             text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            code = FAILED
-        typer.echo(f"lithify: error: {text}", err=True)
+            kind = type(error).__name__
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
+        except _UsageError as error:
+            if not as_json:
+                raise
+            text, kind, code = error.format_message(), "UsageError", USAGE
+        if as_json:
+            line = json.dumps({"error": text, "type": kind, "exit_code": code})
+        else:
+            line = f"lithify: error: {text}"
+        typer.echo(line, err=True)
         raise typer.Exit(code)
 
 
@@ -130,8 +148,3 @@ Version = Annotated[
 @app.callback()
 def _options(version: Version = False) -> None:  # noqa: FBT002  an option; its callback acts
     """Keeps append-only logs small."""
-
-
-def main() -> None:
-    """Run the command that the process was started with."""
-    app()

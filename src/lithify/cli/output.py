@@ -29,6 +29,7 @@ __all__ = [
     "human_count",
     "human_time",
     "preview",
+    "print_error_line",
     "print_json",
     "print_line",
     "print_table",
@@ -42,6 +43,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def print_line(text: str = "") -> None:
     """One line on stdout; unlike `typer.echo` it does not flush, so many of them are cheap."""
     sys.stdout.write(text + "\n")
+
+
+def print_error_line(text: str) -> None:
+    """One line on stderr, marked as this program's."""
+    sys.stderr.write(f"lithify: {text}\n")
 
 
 def print_json(value: object, *, compact: bool = False) -> None:

@@ -35,7 +35,7 @@ from lithify.cli.raft_options import (
     run_client,
     tls_of,
 )
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import CONFLICT, NOT_FOUND, InvalidInput, LithifyError
 
 if TYPE_CHECKING:
     from lithify.raft.kv_client import KvClient
@@ -56,9 +56,13 @@ PREVIEW_BYTES = 64
 class KeyAbsent(LithifyError):
     """There is no such key."""
 
+    exit_code = NOT_FOUND
+
 
 class KeyDiffers(LithifyError):
     """The key has something else than was expected."""
+
+    exit_code = CONFLICT
 
 
 # --- a node -----------------------------------------------------------------------------------

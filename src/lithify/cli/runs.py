@@ -18,6 +18,7 @@ from lithify.cli.output import (
     human_age,
     human_count,
     human_time,
+    print_error_line,
     print_json,
     print_line,
     print_table,
@@ -29,11 +30,25 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-__all__ = ["STORES", "TOPICS", "CompactionFailed", "Shown"]
+__all__ = ["STORES", "TOPICS", "CompactionFailed", "Shown", "run_continues"]
 
 
 class CompactionFailed(LithifyError):
     """The last run on a log did not end well."""
+
+
+@contextmanager
+def run_continues(noun: str, name: str, data: str | None) -> Iterator[None]:
+    """On Ctrl-C, say that the node continues the run, and how to cancel it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if data is None:
+            print_error_line(
+                f"the run continues at the node; lithify {noun} compaction-status {name} shows it, "
+                f"lithify {noun} cancel-compaction {name} cancels it"
+            )
+        raise
 
 
 @dataclass(frozen=True, slots=True)

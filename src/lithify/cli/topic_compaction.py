@@ -19,7 +19,7 @@ import typer
 
 from lithify.cli.compaction_admin import open_compaction
 from lithify.cli.output import print_json, print_line
-from lithify.cli.runs import TOPICS, CompactionFailed
+from lithify.cli.runs import TOPICS, run_continues
 from lithify.cli.topics import (  # typer reads them at run time
     AsJson,
     Data,
@@ -27,10 +27,17 @@ from lithify.cli.topics import (  # typer reads them at run time
     Url,
     message_line,
 )
+from lithify.errors import NOT_FOUND, LithifyError
 
 __all__ = ["compact", "compaction_history", "compaction_status", "get"]
 
 HISTORY_RUNS = 10
+
+
+class KeyNotFound(LithifyError):
+    """The topic has no message of a key."""
+
+    exit_code = NOT_FOUND
 
 
 def compact(
@@ -54,7 +61,7 @@ def compact(
         if dry_run:
             TOPICS.print_plans(admin.plan(name), as_json=as_json)
             return
-        with TOPICS.progress() as watch:
+        with TOPICS.progress() as watch, run_continues("topics", topic, data):
             rows = admin.run(name, watch)
     TOPICS.print_statuses(rows, as_json=as_json)
 
@@ -117,7 +124,7 @@ def get(
     with open_compaction(data, url) as admin:
         row = admin.get(name, key)
     if row is None:
-        raise CompactionFailed(f"topic {name} has no message of key {key!r}")
+        raise KeyNotFound(f"topic {name} has no message of key {key!r}")
     if as_json:
         print_json(row)
     else:

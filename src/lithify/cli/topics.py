@@ -2,7 +2,7 @@
 
     lithify topics list [--namespace TENANT/NAMESPACE]
     lithify topics create TOPIC [--partitions N]
-    lithify topics delete TOPIC
+    lithify topics delete TOPIC [--yes]
     lithify topics stats TOPIC
     lithify topics produce TOPIC [VALUE…] [--key K] [--property NAME=VALUE]…
     lithify topics tail TOPIC [--limit N] [--from LEDGER:ENTRY] [--follow]
@@ -33,15 +33,27 @@ from lithify.cli.output import (
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["AsJson", "Data", "Name", "Url", "app", "message_line", "pair"]
+__all__ = [
+    "AsJson",
+    "Data",
+    "Name",
+    "Url",
+    "Yes",
+    "app",
+    "confirm_delete",
+    "message_line",
+    "pair",
+]
 
 app = typer.Typer(help="Create, look at, fill and delete topics.", no_args_is_help=True)
 
 _PREVIEW_BYTES = 64
 _TAIL_MESSAGES = 10
 _STDIN_BYTES = 2**16
+_REQUEST_MESSAGES_MAX = 1000
+"""A node takes 10,000 messages per request (`http/produce.py`), of bounded size."""
 
 Name = Annotated[
     str,
@@ -62,6 +74,13 @@ Url = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")]
+
+
+def confirm_delete(what: str, *, yes: bool) -> None:
+    """Ask on a terminal before data is deleted; a program that runs the command is not asked."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete {what}? This cannot be undone.", abort=True, err=True)
 
 
 @app.command("list")
@@ -110,6 +129,7 @@ def create(
 @app.command()
 def delete(
     topic: Name,
+    yes: Yes = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
@@ -118,6 +138,7 @@ def delete(
     from lithify.topics.names import TopicName
 
     name = TopicName.parse(topic)
+    confirm_delete(f"{name} with all its messages and subscriptions", yes=yes)
     with open_admin(data, url) as admin:
         admin.delete(name)
     if as_json:
@@ -195,13 +216,20 @@ def produce(
     pairs = dict(pair("property", text) for text in properties or [])
     parts = [[value.encode() for value in values]] if values else _lines()
     with open_admin(data, url, create=True) as admin:
-        for part in parts:
+        for part in _requests(parts):
             for done in admin.produce(name, [NewMessage(text, key, pairs) for text in part]):
                 if as_json:
                     print_json({"id": done}, compact=True)
                 else:
                     print_line(done)
             sys.stdout.flush()
+
+
+def _requests(parts: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Split parts that have more messages than one request may have."""
+    for part in parts:
+        for start in range(0, len(part), _REQUEST_MESSAGES_MAX):
+            yield part[start : start + _REQUEST_MESSAGES_MAX]
 
 
 def pair(what: str, text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import Corrupt, DamagedFile, LithifyError, UnsupportedVersion
+from lithify.errors import Corrupt, DamagedFile, LithifyError
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.names import MANIFEST, FileKind, parse_name
 from lithify.log.reader import OpenSegment, read_dead_set
@@ -74,14 +74,15 @@ def verify_log(
 ) -> Verification:
     """Check every byte; `progress` is called with the number of bytes checked since the last call.
 
-    Damage is part of the answer. Raised are `InvalidInput` where there is no log, and `OSError`
-    where a file cannot be read.
+    Damage is part of the answer. Raised are `InvalidInput` where there is no log, `OSError` where a
+    file cannot be read, and `UnsupportedVersion` where one was written by a newer Lithify: that is
+    not damage, and what it holds cannot be judged here.
     """
     check = _Check(fs, directory, progress)
     damage: LithifyError | None = None
     try:
         check.run()
-    except (Corrupt, UnsupportedVersion) as found:
+    except Corrupt as found:
         damage = found
     return Verification(
         directory=directory,

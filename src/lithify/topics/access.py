@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from lithify.errors import InvalidInput, InvalidSetting, LithifyError
+from lithify.errors import CONFLICT, InvalidInput, InvalidSetting, LithifyError
 from lithify.topics.definitions import NamespaceDefinition
 
 if TYPE_CHECKING:
@@ -65,9 +65,13 @@ PUBLIC_KEY_BITS_MIN = 2048
 class NotAuthenticated(LithifyError):
     """Nobody knows who this is: no token, or one that is not valid (any more)."""
 
+    exit_code = CONFLICT
+
 
 class NotAuthorized(LithifyError):
     """It is known who this is, and they may not do this."""
+
+    exit_code = CONFLICT
 
 
 class Action(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput
+from lithify.errors import CONFLICT, InvalidInput
 from lithify.topics.producers import ProducerBusy
 from lithify.topics.subscription import ConsumerRefused
 
@@ -20,6 +20,8 @@ __all__ = ["TooManySubscriptions", "check_consumer", "check_producer", "check_su
 
 class TooManySubscriptions(InvalidInput):
     """The topic has as many as it may have."""
+
+    exit_code = CONFLICT
 
 
 def check_producer(topic: Topic, name: str) -> None:

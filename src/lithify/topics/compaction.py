@@ -28,7 +28,7 @@ from lithify.compaction.policies import Limits
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
-from lithify.errors import InvalidInput
+from lithify.errors import CONFLICT, InvalidInput
 from lithify.topics.rebatch import TopicRewriting
 from lithify.topics.rule import FACTS, UNFINISHED, TopicRule
 from lithify.topics.unfinished import is_mark_due
@@ -65,6 +65,8 @@ little is live, are many tasks then, and they can be shared out evenly."""
 
 class ViewBeingDeleted(InvalidInput):
     """Somebody else is deleting the compacted view."""
+
+    exit_code = CONFLICT
 
 
 class TopicCompaction:

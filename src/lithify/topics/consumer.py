@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput
+from lithify.errors import CONFLICT, InvalidInput
 from lithify.topics.client import NOBODY, Client
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class SubscriptionType(IntEnum):
 
 class ConsumerRefused(InvalidInput):
     """A consumer cannot join; the text says why."""
+
+    exit_code = CONFLICT
 
 
 @dataclass(slots=True)

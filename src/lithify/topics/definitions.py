@@ -21,7 +21,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.lines import encode_line, read_lines
-from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    DamagedFile,
+    InvalidInput,
+    UnsupportedVersion,
+    WriteFailed,
+)
 from lithify.fs import write_atomic
 from lithify.topics.names import Namespace, TopicName
 
@@ -47,13 +54,19 @@ DEFINITIONS_VERSION = 2
 class NotDefined(InvalidInput):
     """No such tenant, namespace, topic or store."""
 
+    exit_code = NOT_FOUND
+
 
 class AlreadyDefined(InvalidInput):
     """It exists and should not."""
 
+    exit_code = CONFLICT
+
 
 class NotEmpty(InvalidInput):
     """Something still stands in what was to be removed."""
+
+    exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)

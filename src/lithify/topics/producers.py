@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lithify.errors import InvalidInput
+from lithify.errors import CONFLICT, InvalidInput
 from lithify.topics.client import NOBODY, Client
 
 __all__ = ["AccessMode", "Producer", "ProducerBusy", "ProducerFenced", "Producers"]
@@ -36,9 +36,13 @@ class AccessMode(IntEnum):
 class ProducerBusy(InvalidInput):
     """The name is taken, or the topic has an exclusive producer."""
 
+    exit_code = CONFLICT
+
 
 class ProducerFenced(InvalidInput):
     """Another producer has taken the topic over."""
+
+    exit_code = CONFLICT
 
 
 @dataclass(slots=True, eq=False)

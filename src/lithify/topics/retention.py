@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput
+from lithify.errors import CONFLICT, InvalidInput
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ ROLL_MS_MIN = 60_000
 
 class BacklogExceeded(InvalidInput):
     """A subscription is too far behind for more to be written."""
+
+    exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from lithify.compaction.lines import append_line, encode_line, read_lines
-from lithify.errors import DamagedFile, InvalidInput
+from lithify.errors import CONFLICT, DamagedFile, InvalidInput
 from lithify.topics.avro import AvroType, parse_avro, unreadable
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ _DECISIONS_MAX = 100
 
 class IncompatibleSchema(InvalidInput):
     """The topic has another schema, and the new one could not read its messages."""
+
+    exit_code = CONFLICT
 
 
 class SchemaType(IntEnum):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
-from lithify.errors import InvalidInput, LogLocked
+from lithify.errors import NOT_FOUND, InvalidInput, LogLocked
 from lithify.fs import read_file
 from lithify.fs.trees import remove_tree
 from lithify.log.names import MANIFEST
@@ -48,6 +48,8 @@ PARTITIONS_MAX = 10_000
 
 class TopicNotFound(InvalidInput):
     """No such topic, and it may not be created by using it."""
+
+    exit_code = NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import InvalidInput, LithifyError
+from lithify.errors import CONFLICT, InvalidInput, LithifyError
 from lithify.log.batch import size_of
 from lithify.positions import NO_POSITION, unpack
 from lithify.topics.compaction_service import LogCompactionService
@@ -66,6 +66,8 @@ LIBRARY = "library"
 
 class TopicTerminated(InvalidInput):
     """Nothing more is written to it; what is there can be read."""
+
+    exit_code = CONFLICT
 
 
 class TopicLog:

@@ -1,0 +1,258 @@
+"""What a program that runs `lithify` can rely on: exit codes, JSON errors, Ctrl-C, questions."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from lithify.cli.main import app
+from tests.cli.nodes import COMMAND, served_here
+from tests.patience import PROCESS_S_MAX, at_most
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    place = str(tmp_path / "data")
+    assert run("topics", "create", "orders", "--data", place)[0] == 0
+    return place
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, arguments)
+    return done.exit_code, done.stdout, done.stderr
+
+
+# --- exit codes -------------------------------------------------------------------------------
+
+CODES = (
+    (2, ("topics", "stats", "not//a/name")),
+    (2, ("topics", "nonsense")),
+    (3, ("topics", "stats", "absent")),
+    (3, ("topics", "delete", "absent")),
+    (3, ("topics", "get", "orders", "absent")),
+    (3, ("blobs", "stats", "absent")),
+    (4, ("topics", "create", "orders")),
+    (2, ("blobs", "create", "bad", "--capacity", "10", "--segment", "3")),
+)
+
+
+@pytest.mark.parametrize(("code", "arguments"), CODES, ids=str)
+def test_an_error_has_the_same_exit_code_in_the_process_and_at_a_node(
+    code: int, arguments: tuple[str, ...], data: str
+) -> None:
+    assert run(*arguments, "--data", data)[0] == code
+    if arguments[1] == "nonsense":
+        return
+    with served_here(Path(data)) as url:
+        assert run(*arguments, "--url", url)[0] == code
+
+
+def test_a_node_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, _, text = run("topics", "list", "--url", f"http://127.0.0.1:{port}")
+    assert code == 5
+    assert "no node answers" in text
+
+
+def test_a_directory_in_use_is_a_conflict(data: str) -> None:
+    with served_here(Path(data)):
+        code, _, text = run("topics", "list", "--data", data)
+    assert code == 4
+    assert "is open for writing by" in text
+
+
+@contextmanager
+def cuts_off() -> Iterator[str]:
+    """A server that reads a request and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(2**16)
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_change_without_an_answer_has_an_unknown_outcome() -> None:
+    with cuts_off() as url:
+        code, _, text = run("topics", "create", "orders", "--url", url)
+        assert code == 6
+        assert "may have taken effect or not" in text
+        assert run("topics", "list", "--url", url)[0] == 5
+
+
+# --- errors in JSON ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (("topics", "stats", "absent"), "TopicNotFound", 3),
+        (("topics", "list", "--nonsense"), "UsageError", 2),
+        (("topics", "nonsense"), "UsageError", 2),
+    ],
+)
+def test_with_json_an_error_is_json(
+    arguments: tuple[str, ...], kind: str, code: int, data: str
+) -> None:
+    given, out, text = run(*arguments, "--data", data, "--json")
+    error = json.loads(text)
+    assert (given, out) == (code, "")
+    assert (error["type"], error["exit_code"]) == (kind, code)
+    assert error["error"]
+
+
+def test_an_argument_behind_two_dashes_does_not_ask_for_json(data: str) -> None:
+    code, _, text = run("topics", "get", "--data", data, "orders", "--", "--json")
+    assert (code, text[:15]) == (3, "lithify: error:")
+
+
+# --- many messages ----------------------------------------------------------------------------
+
+
+def test_twenty_thousand_short_lines_are_produced_at_a_node(tmp_path: Path) -> None:
+    lines = "".join(f"{number}\n" for number in range(1, 20_001)).encode()
+    with served_here(tmp_path / "data") as url:
+        done = CliRunner().invoke(app, ["topics", "produce", "T", "--url", url], input=lines)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) == 20_000
+        tail = CliRunner().invoke(app, ["topics", "tail", "T", "--limit", "1", "--url", url])
+        assert tail.stdout.split()[-1] == "20000"
+
+
+# --- a terminal -------------------------------------------------------------------------------
+
+
+def on_a_terminal(answer: bytes, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdin is a terminal."""
+    leader, follower = pty.openpty()
+    try:
+        os.write(leader, answer)
+        done = subprocess.run(
+            [COMMAND, *arguments],
+            stdin=follower,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROCESS_S_MAX,
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    return done.returncode, done.stderr
+
+
+def test_on_a_terminal_a_deletion_asks(data: str) -> None:
+    shape = ("--capacity", "2MiB", "--segment", "1MiB")
+    assert run("blobs", "create", "photos", *shape, "--data", data)[0] == 0
+    for deletion in (("topics", "delete", "orders"), ("blobs", "drop", "photos")):
+        code, text = on_a_terminal(b"n\n", *deletion, "--data", data)
+        assert code != 0
+        assert "This cannot be undone" in text
+    assert run("topics", "stats", "orders", "--data", data)[0] == 0
+    assert run("blobs", "stats", "photos", "--data", data)[0] == 0
+    assert on_a_terminal(b"y\n", "topics", "delete", "orders", "--data", data)[0] == 0
+    assert on_a_terminal(b"", "blobs", "drop", "photos", "--yes", "--data", data) == (0, "")
+    assert run("topics", "stats", "orders", "--data", data)[0] == 3
+
+
+def test_an_interrupt_while_commands_are_imported_prints_nothing(tmp_path: Path) -> None:
+    # The process interrupts itself at the first import of typer, in the middle of all imports.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    done = subprocess.run(
+        [COMMAND, "topics", "list"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROCESS_S_MAX,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+class _Answers:
+    """A node at which a run never ends; it tells when its progress was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def answer(self, head: bytes) -> bytes:
+        running = [
+            {"topic": "orders", "status": "RUNNING", "phase": "index", "done": 0, "total": 9}
+        ]
+        body = b""
+        if head.startswith(b"GET"):
+            body = json.dumps([running]).encode()
+            self.asked.set()
+        start = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        return start + body
+
+
+def test_an_interrupted_compact_says_that_the_run_continues() -> None:
+    node = _Answers()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.sendall(node.answer(client.recv(2**16)))
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with (
+            subprocess.Popen(
+                [COMMAND, "topics", "compact", "orders", "--url", url],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process,
+            at_most(PROCESS_S_MAX, process.kill),
+        ):
+            assert node.asked.wait(PROCESS_S_MAX)
+            process.send_signal(signal.SIGINT)
+            _, text = process.communicate()
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert process.returncode == 130
+    assert text == (
+        "lithify: the run continues at the node; lithify topics compaction-status orders shows it, "
+        "lithify topics cancel-compaction orders cancels it\n"
+    )
