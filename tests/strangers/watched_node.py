@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any
 
-from lithify.cli.main import main
+from lithify.__main__ import main
 
 LONGEST: dict[str, Any] = {"ms": 0.0, "what": ""}
 SAMPLE_S = 0.01
@@ -26,7 +26,7 @@ STACK = [0.0, ""]
 
 
 def watch() -> None:
-    run = asyncio.Handle._run  # type: ignore[attr-defined]
+    run = asyncio.Handle._run
 
     def timed(self: asyncio.Handle) -> None:
         callback = self._callback  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def watch() -> None:
             stack = STACK[1] if STACK[0] == begun else ""
             LONGEST.update(ms=held_ms, what=f"{callback!r:.200}\n{stack}")
 
-    asyncio.Handle._run = timed  # type: ignore[attr-defined]
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
 
 
 def sample(loop_thread: int) -> None:

@@ -56,6 +56,9 @@ class HttpConnection(H11Protocol):
         self._body_bytes = 0
         """Of the body, since `_due_s` was set."""
         self._rest = b""
+        """What is to be parsed in the next turn."""
+        self._is_new = True
+        """Has no request come yet?"""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
@@ -108,6 +111,7 @@ class HttpConnection(H11Protocol):
             some = data[at : at + SLICE_BYTES]
             super().data_received(some)
             at += len(some)
+            self._is_new &= self.conn.their_state is h11.IDLE
             if self.conn.their_state is h11.SEND_BODY:
                 if not was_body:
                     self._expect_body()
@@ -143,7 +147,7 @@ class HttpConnection(H11Protocol):
         state = self.conn.their_state
         waits = state is h11.SEND_BODY and self.transport.is_reading() and not self._rest
         if self.loop.time() >= self._due_s:
-            if state is h11.IDLE and (self.cycle is None or self.conn.trailing_data[0]):
+            if state is h11.IDLE and (self._is_new or self.conn.trailing_data[0]):
                 limit = self.peers.limits.connect_timeout_ms
                 self._give_up(f"no request within {limit} ms (connect_timeout_ms)")
                 return

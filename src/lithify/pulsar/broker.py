@@ -324,11 +324,11 @@ class Broker:
         Only those for which it has changed, and the last one, which may have just joined: a
         subscription may have thousands that wait.
         """
-        told = dict.fromkeys(subscription.consumers[-1:])
+        told = set(subscription.consumers[-1:])
         if subscription.active is not before:
-            told.update(dict.fromkeys((before, subscription.active)))
+            told |= {each for each in (before, subscription.active) if each is not None}
         for consumer in told:
-            found = None if consumer is None else self._consumers.get(consumer)
+            found = self._consumers.get(consumer)
             if found is not None:
                 of, consumer_id = found
                 of.is_active(consumer_id, active=consumer is subscription.active)

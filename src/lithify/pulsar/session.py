@@ -250,12 +250,15 @@ class Session:
             frame, size = found
             kind = self._command(frame.command)
             limit = self.frame_bytes_max
-            if self.waiting and self._steps is None:
-                # It was not carried out, and comes again.
+            if self._comes_again():
                 return start
             cost += _COSTS.get(kind, _COST_OF_OTHERS)
             start += size
         return start
+
+    def _comes_again(self) -> bool:
+        """Does the command wait for a thread, and is to be read again afterwards?"""
+        return self.waiting and self._steps is None
 
     def in_steps(self, steps: Iterator[None]) -> None:
         """Carry out a command in steps: one now, each other one in a turn of its own.
@@ -332,9 +335,9 @@ class Session:
             if command.type != _Type.CONNECT or not command.HasField("connect"):
                 raise ProtocolError(f"command {command.type} before CONNECT")
             self._connect(command.connect)
-            return command.type
-        self.handle(command, may_wait=True)
-        return command.type
+        else:
+            self.handle(command, may_wait=True)
+        return int(command.type)
 
     def handle(self, command: wire.BaseCommand, *, may_wait: bool = False) -> None:
         """Carry out a command, now or when the client has shown who it is, or refuse it.
