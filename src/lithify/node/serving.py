@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from lithify.pulsar.listener import Connection
     from lithify.topics.topic import Topic
 
-    MakeApp = Callable[..., Any]
-    """Makes the ASGI application that answers over HTTP; called with the broker, the blob stores
-    and `metrics_open`."""
+    MakeApp = Callable[[Broker, BlobStores], Any]
+    """Makes the ASGI application that answers over HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
 
@@ -132,7 +131,7 @@ async def serve(
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
         http = None
         if make_app is not None:
-            app = make_app(broker, node.blobs, metrics_open=settings.metrics_open)
+            app = make_app(broker, node.blobs)
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
