@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import jwt
@@ -22,7 +22,7 @@ from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fastapi import FastAPI
 
@@ -45,7 +45,7 @@ def shop(definitions: Definitions) -> Definitions:
 class Site:
     """An application with one shop, and requests to it."""
 
-    def __init__(self, *, secure: bool = True) -> None:
+    def __init__(self, *, secure: bool = True, metrics_open: bool = False) -> None:
         self.clock = ManualClock()
         topics = Topics(
             MemoryFileSystem(),
@@ -74,7 +74,7 @@ class Site:
             events=ignore_events,
         )
         stores.create("photos", capacity_bytes=2**20, segment_bytes=2**18, namespace=str(SHOP))
-        self.app: FastAPI = create_app(broker, stores)
+        self.app: FastAPI = create_app(broker, stores, metrics_open=metrics_open)
         self._ends = (stores.close, topics.close)
 
     def close(self) -> None:
@@ -287,3 +287,37 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
 
     (last,) = asyncio.run(follow()).splitlines()
     assert ("may not consume" if end == "revoke" else "has expired") in last
+
+
+def walk(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """(method, path) of each route, those of included routers as well."""
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            yield from walk(included.routes)
+        else:
+            yield from ((method, route.path) for method in getattr(route, "methods", {"GET"}))
+
+
+def test_nothing_is_answered_without_a_token_described_or_not(site: Site) -> None:
+    """Also what the framework adds, and paths that no route has."""
+    found = {("GET", "/no/such/route"), ("POST", "/metrics/"), *walk(site.app.router.routes)}
+    assert len(found) > 150
+    assert {("GET", "/openapi.json"), ("GET", "/metrics"), ("GET", "/metrics/")} <= found
+    for method, route in sorted(found):
+        expected = 200 if route in OPEN else 401
+        assert site.ask(method, route.format_map(Filled())).status_code == expected, (method, route)
+
+
+def test_the_description_needs_any_token_and_metrics_a_superuser(site: Site) -> None:
+    assert site.ask("GET", "/openapi.json", f"Bearer {site.token('stranger')}").status_code == 200
+    assert site.ask("GET", "/metrics", f"Bearer {site.token('clerk')}").status_code == 403
+    assert site.ask("GET", "/metrics", f"Bearer {site.token('root')}").status_code == 200
+
+
+def test_metrics_may_be_opened_and_nothing_else_is() -> None:
+    site = Site(metrics_open=True)
+    assert site.ask("GET", "/metrics").status_code == 200
+    assert site.ask("GET", "/metrics/").status_code == 200
+    assert site.ask("GET", "/openapi.json").status_code == 401
+    site.close()

@@ -21,6 +21,7 @@ from lithify.errors import RunRefused
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.listener import Connection, listen
 from lithify.settings import LogSettings
 from lithify.topics.store import Topics, TopicSettings
@@ -86,6 +87,7 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
             else:
                 topics.create(name)
     broker = Broker(topics, name="tests", version="Lithify tests")
+    broker.limits = ConnectionLimits(**settings.get("limits", {}))
     connections: set[Connection] = set()
     server = await listen(broker, "127.0.0.1", port, connections)
     port = server.sockets[0].getsockname()[1]

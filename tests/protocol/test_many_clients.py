@@ -253,7 +253,8 @@ def files_allowed() -> Iterator[int]:
 def test_idle_connections(files_allowed: int, own_broker: Callable[..., Server]) -> None:
     """Ten thousand at a time where that many are allowed; every other one never says a word."""
     batch = min(IDLE, files_allowed - 500)
-    broker = own_broker()
+    limits = {"connections_max": 2 * IDLE, "connections_per_address_max": 2 * IDLE}
+    broker = own_broker(limits=limits)
     files = broker.open_files
     idle_crowd(broker, 500)
     before = own_memory_bytes(broker)

@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,7 +96,8 @@ async def _serve(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await node.serve(stop=stop, ready=_print_addresses, make_app=create_app)
+    make_app = partial(create_app, metrics_open=node.settings.metrics_open)
+    await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
 
 
 def _print_addresses(addresses: Addresses) -> None:

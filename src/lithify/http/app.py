@@ -22,6 +22,7 @@ from lithify.http import (
     blobs,
     brokers,
     compaction,
+    description,
     health,
     lookup,
     metrics,
@@ -37,7 +38,7 @@ from lithify.http import (
     unclaimed,
     upkeep,
 )
-from lithify.http.auth import authorize
+from lithify.http.auth import TokenFirst, authorize
 from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
@@ -52,12 +53,20 @@ __all__ = ["create_app"]
 
 
 def create_app(
-    broker: Broker, stores: BlobStores | None = None, *, cluster: str = "standalone"
+    broker: Broker,
+    stores: BlobStores | None = None,
+    *,
+    cluster: str = "standalone",
+    metrics_open: bool = False,
 ) -> FastAPI:
-    """The application, without blobs if there are no stores; `cluster` is the one there is."""
+    """The application, without blobs if there are no stores; `cluster` is the one there is.
+
+    With `metrics_open` /metrics is answered without a token.
+    """
     app = FastAPI(
         title="Lithify",
         version=broker.server_version,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(authorize)],
@@ -65,12 +74,14 @@ def create_app(
     )
     app.state.broker = broker
     app.state.cluster = cluster
+    app.state.metrics_open = metrics_open
     app.state.publisher = produce.Publisher(broker)
     app.state.readers = tail.Readers()
     app.state.lookups = asyncio.Lock()
     app.state.health = health.Health(broker, stores)
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
+    app.add_middleware(TokenFirst)
     add_error_handlers(app)
     app.state.blobs = None
     if stores is not None:
@@ -99,11 +110,15 @@ def create_app(
     ):
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
+    app.include_router(description.router)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    # FastAPI makes its routes when it first looks for one, which takes 0.1 s: not a client's time.
+    nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
     yield
     service: blobs.BlobService | None = app.state.blobs
     if service is not None:

@@ -1,11 +1,15 @@
 """Who may send which request. One dependency of the whole application, so that no route is missed.
 
-A request shows its token as `Authorization: Bearer TOKEN`. What it needs follows from its method
-and from the route it has matched; the first line that fits counts:
+A request shows its token as `Authorization: Bearer TOKEN`. Without a good one it is refused before
+its route is looked for and before any of its body is read (`TokenFirst`), also where there is no
+such route. What it needs besides follows from its method and from the route it has matched; the
+first line that fits counts:
 
 | route                                       | needs                      |
 |---------------------------------------------|----------------------------|
 | health, ready, version                      | nothing, not even a token  |
+| metrics, if `metrics_open` is set           | nothing, not even a token  |
+| GET of /openapi.json                        | a token                    |
 | GET of clusters and brokers                 | a token                    |
 | a namespace itself, changed; permissions    | an admin of the tenant     |
 | messages themselves                         | consume                    |
@@ -27,19 +31,25 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 from typing import TYPE_CHECKING
 
 from fastapi import Request
+from starlette.datastructures import State
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.replication_http import NAMESPACE
+from lithify.http.errors import refusal
 from lithify.http.paths import decoded
 from lithify.topics.access import Access, Action, NotAuthenticated, NotAuthorized, Principal
 from lithify.topics.names import Namespace
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from lithify.blobs.stores import BlobStores
 
-__all__ = ["authorize", "expires_ms_of"]
+__all__ = ["TokenFirst", "authorize", "expires_ms_of"]
 
 _OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
+_DESCRIPTION = "/openapi.json"
+_METRICS = frozenset(("/metrics", "/metrics/"))
 _ABOUT_THE_NODE = ("/admin/v2/brokers", "/admin/v2/clusters")
 _A_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _A_TENANT = ("/admin/v2/tenants/{tenant}", "/admin/v2/namespaces/{tenant}")
@@ -54,16 +64,41 @@ _A_BLOB = "/blobs/{store}/{blob_id}"
 _READS = frozenset(("GET", "HEAD"))
 
 
+class TokenFirst:
+    """Refuses a request without a good token, whatever it asks for."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self._app = app
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Pass the request on, with its principal, or refuse it."""
+        if scope["type"] == "http":
+            state = scope["app"].state
+            access: Access | None = state.broker.access
+            if access is not None and not _is_open(scope["path"], state):
+                request = Request(scope)
+                try:
+                    request.state.principal = access.authenticate(_token(request))
+                except NotAuthenticated as error:
+                    await refusal(request, error)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+def _is_open(path: str, state: State) -> bool:
+    return path in _OPEN or (state.metrics_open and path in _METRICS)
+
+
 async def authorize(request: Request) -> None:
     """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
     access: Access | None = request.app.state.broker.access
     route: str = request.scope["route"].path
-    if access is None or route in _OPEN:
+    if access is None or _is_open(route, request.app.state):
         return
-    principal = access.authenticate(_token(request))
+    principal: Principal = request.state.principal
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
-    if reads and route.startswith(_ABOUT_THE_NODE):
+    if reads and (route == _DESCRIPTION or route.startswith(_ABOUT_THE_NODE)):
         return
     if route.startswith(_STORES):
         _check_blobs(access, principal, request, route, reads=reads)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["Refused", "add_error_handlers", "status_of"]
+__all__ = ["Refused", "add_error_handlers", "refusal", "status_of"]
 
 log = get_logger("lithify.http")
 
@@ -129,6 +129,11 @@ def _reason(status: int, reason: str) -> JSONResponse:
 
 async def _lithify_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LithifyError)
+    return refusal(request, error)
+
+
+def refusal(request: Request, error: LithifyError) -> Response:
+    """The answer to a request that was not carried out."""
     status = status_of(error)
     if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, Refused):
         # Where no tool of Pulsar expects another one.

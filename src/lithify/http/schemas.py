@@ -82,7 +82,7 @@ async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str
 async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, Any]:
     """Could it be added?"""
     try:
-        broker.topics.schemas(name).check(body.value())
+        await asyncio.to_thread(broker.topics.schemas(name).check, body.value())
     except IncompatibleSchema:
         compatible = False
     else:

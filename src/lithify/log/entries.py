@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameEntries"]
 
-BLOCK_ENTRIES = 1024
+BLOCK_ENTRIES = 256
+"""About 0.3 ms: readers in an event loop make a block at a time."""
 
 
 class FrameEntries(Sequence["Entry"]):
@@ -51,6 +54,10 @@ class FrameEntries(Sequence["Entry"]):
         if isinstance(places, range):
             return [self[place] for place in places] if places.step < 0 else self._some(places)
         return self._block(places // BLOCK_ENTRIES)[places % BLOCK_ENTRIES]
+
+    def find(self, position: int) -> int:
+        """The number of the first entry at or above a position; makes none."""
+        return int(np.searchsorted(self._frames.positions, position))
 
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(map(self._block, range(-(-len(self) // BLOCK_ENTRIES))))

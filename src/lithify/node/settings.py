@@ -123,7 +123,12 @@ class NodeSettings:
     connection_producers_max: int = _LIMITS.connection_producers_max
     connection_consumers_max: int = _LIMITS.connection_consumers_max
     connection_topics_created_max: int = _LIMITS.connection_topics_created_max
-    """These three are explained by `ConnectionLimits`."""
+    connections_max: int = _LIMITS.connections_max
+    connections_per_address_max: int = _LIMITS.connections_per_address_max
+    connect_timeout_ms: int = _LIMITS.connect_timeout_ms
+    frame_timeout_ms: int = _LIMITS.frame_timeout_ms
+    receive_bytes_max: int = _LIMITS.receive_bytes_max
+    """These eight are explained by `ConnectionLimits`."""
     token_secret_file: str = ""
     token_public_key_file: str = ""
     superusers: tuple[str, ...] = ()
@@ -137,6 +142,8 @@ class NodeSettings:
     """The other nodes that blob stores may replicate with, each as NAME=URL."""
     blob_peer_token_files: tuple[str, ...] = ()
     """Files with the tokens that are shown to them, each as NAME=PATH."""
+    metrics_open: bool = False
+    """Is /metrics answered without a token, where others are asked for one?"""
     replication_token_file: str = ""
     """A token that is shown to those of the peers that have no file of their own."""
     log_level: str = "info"
@@ -204,11 +211,9 @@ class NodeSettings:
 
     @property
     def limits(self) -> ConnectionLimits:
-        """What one connection may have."""
+        """What one connection may have, and all of them together."""
         return ConnectionLimits(
-            connection_producers_max=self.connection_producers_max,
-            connection_consumers_max=self.connection_consumers_max,
-            connection_topics_created_max=self.connection_topics_created_max,
+            **{field.name: getattr(self, field.name) for field in fields(ConnectionLimits)}
         )
 
     @property

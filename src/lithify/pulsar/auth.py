@@ -97,6 +97,11 @@ class Gate:
         self._stop_waiting: Callable[[], None] | None = None
         self._held: list[wire.BaseCommand] = []
 
+    @property
+    def knows_client(self) -> bool:
+        """Is there a principal, or is none asked for?"""
+        return self._access is None or self._principal is not None
+
     def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
         """The commands that this takes."""
         return {_Type.AUTH_RESPONSE: self._response}

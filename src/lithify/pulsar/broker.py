@@ -18,7 +18,7 @@ from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
-from lithify.pulsar.session import Session
+from lithify.pulsar.session import TURN_COST, Session
 from lithify.pulsar.write_retries import WriteRetries
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
     from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = ["MESSAGE_BYTES_MAX", "Broker"]
@@ -191,6 +191,10 @@ class Broker:
             except Exception:
                 log.exception("a session could not go on", on=str(on))
 
+    def soon(self, then: Callable[[], None]) -> None:
+        """Call `then` in the loop's next round."""
+        asyncio.get_running_loop().call_soon(then)
+
     async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
         """Wait until nobody is at work on it, and `work` was done, or could not be."""
         while work is not None or self.is_working(on):
@@ -255,34 +259,46 @@ class Broker:
             due.add(subscription)
 
     def _dispatch(self, topic: Topic) -> None:
-        for subscription in self._due.pop(topic):
-            try:
-                deliveries = topic.dispatch(subscription)
-                for delivery in deliveries:
-                    consuming, consumer_id = self._consumers[delivery.consumer]
-                    consuming.deliver(consumer_id, delivery)
-            except LithifyError as error:
-                self._cannot_read(topic, subscription, error)
+        """Deliver to subscriptions of a topic for one turn; the rest in a later one."""
+        due = self._due.pop(topic)
+        cost = 0
+        while due and cost < TURN_COST:
+            subscription = due.pop()
+            deliveries = self._deliver(topic, subscription)
+            if deliveries is None:
+                cost += 4
                 continue
-            except OSError as error:
-                # No more files can be opened, as a rule: it is tried again.
-                if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
-                    log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
-                self._wake_at(self.topics.now_ms() + READ_RETRY_MS, topic, subscription)
-                continue
-            except Exception:
-                # One that cannot be read must not keep the other subscriptions waiting.
-                log.exception(
-                    "dispatch failed", topic=str(topic.name), subscription=subscription.name
-                )
-                continue
-            if deliveries:
+            cost += 4 + len(deliveries)
+            if deliveries or subscription.unfinished:
                 subscription.read_failure = None
                 self.dispatch(topic, subscription)
             elif subscription.due_ms is not None and subscription.consumers:
                 self._wake_at(subscription.due_ms, topic, subscription)
             else:
                 self._alarms.cancel(subscription)
+        for subscription in due:
+            self.dispatch(topic, subscription)
+
+    def _deliver(self, topic: Topic, subscription: Subscription) -> list[Delivery] | None:
+        """What was delivered; None if it could not be read."""
+        try:
+            deliveries = topic.dispatch(subscription)
+            for delivery in deliveries:
+                consuming, consumer_id = self._consumers[delivery.consumer]
+                consuming.deliver(consumer_id, delivery)
+        except LithifyError as error:
+            self._cannot_read(topic, subscription, error)
+        except OSError as error:
+            # No more files can be opened, as a rule: it is tried again.
+            if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
+                log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
+            self._wake_at(self.topics.now_ms() + READ_RETRY_MS, topic, subscription)
+        except Exception:
+            # One that cannot be read must not keep the other subscriptions waiting.
+            log.exception("dispatch failed", topic=str(topic.name), subscription=subscription.name)
+        else:
+            return deliveries
+        return None
 
     def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
         again = partial(self.dispatch, topic, subscription)
@@ -426,11 +442,18 @@ class Broker:
         self._forgetting[subscription] = loop.call_later(RETURN_SECONDS_MAX, forget)
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Tell the consumers of a failover subscription which of them is active."""
-        changed = subscription.active is not before
-        for consumer in subscription.consumers:
-            if changed or consumer is subscription.consumers[-1]:
-                of, consumer_id = self._consumers[consumer]
+        """Tell the consumers of a failover subscription which of them is active.
+
+        Only those for which it has changed, and the last one, which may have just joined: a
+        subscription may have thousands that wait.
+        """
+        told = set(subscription.consumers[-1:])
+        if subscription.active is not before:
+            told |= {each for each in (before, subscription.active) if each is not None}
+        for consumer in told:
+            found = self._consumers.get(consumer)
+            if found is not None:
+                of, consumer_id = found
                 of.is_active(consumer_id, active=consumer is subscription.active)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from lithify.pulsar.framing import encode_command
 from lithify.pulsar.places import LATEST, position_of, resolved, slots_of, start_of
 from lithify.pulsar.schemas import consumer_schema, consumer_schema_work
 from lithify.topics.admission import check_consumer, check_subscription
-from lithify.topics.cursor import bits_from_words, words_from_bits
+from lithify.topics.cursor import BATCH_MESSAGES_MAX, bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.entries import message_count
 from lithify.topics.message import MessageId
@@ -22,7 +23,7 @@ from lithify.topics.names import check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lithify.checksum import Buffer
     from lithify.pulsar.session import Session
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
+STEP_COST = 100
+"""Of acknowledgements taken in one turn of the loop, about 2 ms."""
+ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
+REDELIVERED_A_STEP = 500
+LEAVING_A_STEP = 20
+"""Consumers of a lost connection that leave in one turn of the loop."""
 _SIZES_MAX = 1000
 _SENT_MAX = 10_000
 """Batches to a consumer of which is known how many messages they have, or how they went out."""
@@ -216,10 +223,15 @@ class Consuming:
         self._session.send(replies.success(request.request_id))
 
     def close(self) -> None:
-        """The connection is gone."""
-        for joined in list(self._joined.values()):
-            self._leave(joined)
-        self._joined.clear()
+        """The connection is gone: its consumers get nothing more, and leave, some at a time."""
+        self.pause()
+        self._leave_some()
+
+    def _leave_some(self) -> None:
+        for consumer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
+            self._leave(self._joined.pop(consumer_id))
+        if self._joined:
+            self._session.host.soon(self._leave_some)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
         """Close the consumers that may not go on; the client is told for each."""
@@ -280,29 +292,53 @@ class Consuming:
         joined = self._joined.get(request.consumer_id)
         if joined is None:
             return
-        problem = ""
+        if request.ack_type == wire.CommandAck.Cumulative and not joined.subscription.kind.single:
+            # Several consumers hold entries of it: what one has done says nothing of the others.
+            kind = joined.subscription.kind.name.lower()
+            self._answer_ack(joined, request, f"a {kind} subscription takes no cumulative ACK")
+            return
+        self._session.in_steps(self._acks(joined, request))
+
+    def _acks(self, joined: _Joined, request: wire.CommandAck) -> Iterator[None]:
+        """Take the acknowledgements of a command in steps that cost about the same."""
+        problem, cost = "", 0
         try:
             if request.HasField("validation_error"):
                 _give_permits_back(joined, request)
             for message_id in request.message_id:
-                self._ack_one(joined, message_id, request.ack_type)
+                cost += self._ack_one(joined, message_id, request.ack_type)
+                if cost >= STEP_COST:
+                    cost = 0
+                    yield
         except LithifyError as error:
             problem = str(error)
+        self._answer_ack(joined, request, problem)
+
+    def _answer_ack(self, joined: _Joined, request: wire.CommandAck, problem: str) -> None:
         if request.HasField("request_id"):
             self._session.send(
                 replies.ack_response(request.consumer_id, request.request_id, problem)
             )
         self._session.host.dispatch(joined.topic, joined.subscription)
 
-    def _ack_one(self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int) -> None:
+    def _ack_one(self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int) -> int:
+        """Take one acknowledgement; what it cost, in units of about 20 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
         if position > topic.last_position:
             raise InvalidInput(f"position {position} is behind the last, {topic.last_position}")
-        whole, part = True, None
+        whole, part, cost = True, None, 1
         if message_id.ack_set and position >= 0:
+            if len(message_id.ack_set) > ACK_SET_WORDS_MAX:
+                raise InvalidInput(
+                    f"ack set of {len(message_id.ack_set)} words, the limit is {ACK_SET_WORDS_MAX}"
+                )
             part = self._part_of(joined, position, bits_from_words(message_id.ack_set))
             whole = part is not None and not part.remaining
+            # One whose size has to be looked up costs a read; a large batch is copied and written.
+            cost = 2 if part is None else 2 + part.size // 4096
+            if position not in joined.batches:
+                cost += STEP_COST // 5
         if ack_type == wire.CommandAck.Cumulative:
             last = position if whole else position - 1
             topic.acknowledge(subscription, AckedUpTo(max(last, -1)))
@@ -313,6 +349,7 @@ class Consuming:
                 joined.batches.pop(position, None)
         elif part is not None:
             topic.acknowledge(subscription, part)
+        return cost
 
     @staticmethod
     def _part_of(joined: _Joined, position: int, bits: int) -> AckedBatch | None:
@@ -337,9 +374,20 @@ class Consuming:
         joined = self._joined.get(request.consumer_id)
         if joined is None:
             return
-        positions = [position_of(each) for each in request.message_ids]
-        joined.subscription.redeliver(joined.consumer, positions or None)
-        self._session.host.dispatch(joined.topic, joined.subscription)
+        self._session.in_steps(self._redeliveries(joined, request))
+
+    def _redeliveries(
+        self, joined: _Joined, request: wire.CommandRedeliverUnacknowledgedMessages
+    ) -> Iterator[None]:
+        subscription, ids = joined.subscription, request.message_ids
+        if not ids or subscription.kind.single:
+            subscription.redeliver(joined.consumer, None)
+        else:
+            for start in range(0, len(ids), REDELIVERED_A_STEP):
+                some = ids[start : start + REDELIVERED_A_STEP]
+                subscription.redeliver(joined.consumer, [position_of(each) for each in some])
+                yield
+        self._session.host.dispatch(joined.topic, subscription)
 
     # --- positions --------------------------------------------------------------------------
 
@@ -418,6 +466,5 @@ def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:
 
 def _messages_at(topic: Topic, position: int) -> int:
     """How many messages the entry there has; 1 if there is none."""
-    with topic.log.snapshot("batch size") as snapshot:
-        found = next(snapshot.read(max(position, 0), limit=1), None)
-    return message_count(found) if found is not None and found.position == position else 1
+    found = topic.entry_at(max(position, 0))
+    return 1 if found is None else message_count(found)

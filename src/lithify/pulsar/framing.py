@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.wire_pb2 import BaseCommand
 
 __all__ = [
+    "CONNECT_BYTES_MAX",
     "FRAME_MARGIN_BYTES",
     "Frame",
     "check_text",
@@ -49,6 +50,12 @@ __all__ = [
 
 FRAME_MARGIN_BYTES = 10 * 1024
 """How much larger than the largest message a frame may be: its sizes, its command, its metadata."""
+
+CONNECT_BYTES_MAX = 32 * 2**10
+"""The largest frame of a client that nobody knows yet: a token has 16 KiB at most."""
+
+VALUES_MAX = 1000
+"""Of a repeated field with text in it, such as properties: each costs a microsecond to check."""
 
 _SIZES = struct.Struct(">II")
 
@@ -62,7 +69,7 @@ class Frame:
 
 
 def check_text(message: Message) -> None:
-    """Raise `ProtocolError` if a text in a command is not UTF-8.
+    """Raise `ProtocolError` if a text in a command is not UTF-8, or there are too many.
 
     The generated code takes it for one, and gives bytes to whoever expects text.
     """
@@ -70,7 +77,12 @@ def check_text(message: Message) -> None:
     for field, found in message.ListFields():
         if field.number not in with_text:
             continue
-        for each in (found,) if isinstance(found, str | bytes | Message) else found:
+        single = isinstance(found, str | bytes | Message)
+        if not single and len(found) > VALUES_MAX:
+            raise ProtocolError(
+                f"{field.full_name} has {len(found)} values, the limit is {VALUES_MAX}"
+            )
+        for each in (found,) if single else found:
             if isinstance(each, Message):
                 check_text(each)
             elif isinstance(each, bytes):

@@ -1,10 +1,11 @@
 """TCP and TLS for sessions: the only module of this package that does I/O.
 
-Each connection has one receive buffer. It begins with `RECEIVE_BYTES`, grows to
-`RECEIVE_BYTES_FULL` under a peer that fills it, because what a receive costs does not depend on how
-much there is in it, and beyond that only for a frame that needs it: to twice the largest one and
-no further. What is left of a frame is moved to its front. Whatever a session sends within one
-receive goes out in one write; what is large is not joined with the rest but written by itself.
+Each connection has one receive buffer. It begins with `STRANGER_BYTES` and stays below twice the
+largest first frame until it is known who the peer is. Then it grows to `RECEIVE_BYTES_FULL` under a
+peer that fills it, because what a receive costs does not depend on how much there is in it, and
+beyond that only for a frame that needs it: to twice the largest one and no further. What is left of
+a frame is moved to its front. Whatever a session sends within one receive goes out in one write;
+what is large is not joined with the rest but written by itself.
 
 A connection costs bounded memory, whatever its peer does:
 
@@ -14,7 +15,12 @@ A connection costs bounded memory, whatever its peer does:
 2. A peer that sends faster than the disk writes is not read from while `UNANSWERED_MAX` of its
    messages wait for their receipts.
 3. A peer that is silent is asked every `PING_SECONDS` whether it is there, and hung up on if it
-   does not answer by the next time, as is one that has not said CONNECT by then.
+   does not answer by the next time. One that has not said CONNECT after `connect_timeout_ms`, or
+   does not finish a frame within `frame_timeout_ms`, is hung up on.
+4. What the buffers of all connections have above `RECEIVE_BYTES` each is at most
+   `receive_bytes_max` together: the peer that needs more is hung up on, and its client connects and
+   sends again. There are at most
+   `connections_max` of them, `connections_per_address_max` of one address; others are refused.
 
 A peer that breaks the protocol is sent what it had coming, then hung up on; the log says why.
 """
@@ -30,6 +36,7 @@ from lithify.errors import LithifyError
 from lithify.logger import get_logger
 from lithify.pulsar import replies
 from lithify.pulsar.framing import FRAME_MARGIN_BYTES
+from lithify.pulsar.limits import Peers
 
 if TYPE_CHECKING:
     import ssl
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ACCEPTS_MAX", "BACKLOG", "Connection", "listen"]
 
+STRANGER_BYTES = 2**13
 RECEIVE_BYTES = 2**18
 RECEIVE_BYTES_FULL = 2**20
 PIECE_BYTES_LARGE = 2**16
@@ -60,11 +68,17 @@ log = get_logger("lithify.pulsar")
 class Connection(asyncio.BufferedProtocol):
     """One connection."""
 
-    def __init__(self, broker: Broker, connections: set[Connection]) -> None:
+    def __init__(self, broker: Broker, connections: set[Connection], peers: Peers) -> None:
         self._broker = broker
         self._connections = connections
+        self._peers = peers
+        self._address: str | None = None
+        """As it was counted; None if it was not."""
+        self._frame_due_s: float | None = None
+        """When the frame that is in the buffer must be complete."""
+        self._frame_start = 0
         self._limit = broker.max_message_bytes + FRAME_MARGIN_BYTES
-        self._buffer = np.empty(RECEIVE_BYTES, dtype=np.uint8)
+        self._buffer = np.empty(0, dtype=np.uint8)
         self._start = 0
         self._stop = 0
         self._out: list[Buffer] = []
@@ -82,12 +96,31 @@ class Connection(asyncio.BufferedProtocol):
         """A client is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._connections.add(self)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        address = str(name[0]) if name else "?"
+        refusal = self._peers.add(address)
+        if refusal is not None:
+            self._peers.log_refusal(log, self.peer, refusal)
+            transport.abort()
+            return
+        self._address = address
+        self._connections.add(self)
+        self._resize(STRANGER_BYTES)
         self._session = self._broker.session(self._send, self._handle)
         self._session.peer = self.peer
-        self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._look_after)
+        limits = self._peers.limits
+        self._look_in(min(PING_SECONDS, limits.connect_timeout_ms / 1000))
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look_after)
+
+    def _resize(self, size: int, start: int = 0, stop: int = 0) -> None:
+        """Another buffer, with what is between `start` and `stop` at its front."""
+        target = np.empty(size, dtype=np.uint8)
+        target[: stop - start] = self._buffer[start:stop]
+        self._peers.buffer_bytes += _counted(size) - _counted(len(self._buffer))
+        self._buffer, self._start, self._stop = target, 0, stop - start
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
@@ -96,9 +129,10 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._session is not None:
             self._session.close()
+        if self._address is not None:
+            self._peers.remove(self._address)
         # Connection and session know each other, so they stay until the collector comes round.
-        self._buffer = np.empty(0, dtype=np.uint8)
-        self._start = self._stop = 0
+        self._resize(0)
         if exc is not None:
             log.info("connection lost", peer=self.peer, reason=str(exc))
 
@@ -125,8 +159,14 @@ class Connection(asyncio.BufferedProtocol):
         session, transport = self._session, self._transport
         assert session is not None
         assert transport is not None
+        limits = self._peers.limits
         if not session.connected:
-            self._give_up(f"no CONNECT within {PING_SECONDS} s")
+            self._give_up(f"no CONNECT within {limits.connect_timeout_ms} ms (connect_timeout_ms)")
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._frame_due_s is not None and now_s >= self._frame_due_s and transport.is_reading():
+            why = f"a frame was not complete within {limits.frame_timeout_ms} ms (frame_timeout_ms)"
+            self._give_up(why)
             return
         if self._heard or not transport.is_reading():
             self._asked = False
@@ -137,9 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             self._asked = True
             self._send(replies.ping())
             if self._start == self._stop and len(self._buffer) > RECEIVE_BYTES:
-                self._buffer = np.empty(RECEIVE_BYTES, dtype=np.uint8)
+                self._resize(RECEIVE_BYTES)
         self._heard = False
-        self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._look_after)
+        self._look_in(min(PING_SECONDS, limits.frame_timeout_ms / 1000))
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -147,12 +187,17 @@ class Connection(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if self._stop == len(self._buffer):
             left = self._stop - self._start
-            if self._start >= left and len(self._buffer) >= RECEIVE_BYTES_FULL:
-                target = self._buffer
+            session = self._session
+            limit = self._limit if session is None else session.frame_bytes_max
+            room = min(len(self._buffer), RECEIVE_BYTES_FULL)
+            if self._start >= left and (room == RECEIVE_BYTES_FULL or 2 * limit <= room):
+                self._buffer[:left] = self._buffer[self._start : self._stop]
+                self._start, self._stop = 0, left
             else:
-                target = np.empty(min(2 * len(self._buffer), 2 * self._limit), dtype=np.uint8)
-            target[:left] = self._buffer[self._start : self._stop]
-            self._buffer, self._start, self._stop = target, 0, left
+                # With a small limit it is not known yet who the peer is.
+                least = RECEIVE_BYTES if limit == self._limit else STRANGER_BYTES
+                size = min(max(2 * len(self._buffer), least), 2 * limit)
+                self._resize(size, self._start, self._stop)
         return self._buffer.data[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -176,7 +221,29 @@ class Connection(asyncio.BufferedProtocol):
             self._receiving = False
         if self._start == self._stop:
             self._start = self._stop = 0
+        self._look_at_buffer(session)
         self._flush()
+
+    def _look_at_buffer(self, session: Session) -> None:
+        """Note when an unfinished frame is due, and hang up if all buffers are too large."""
+        unfinished = self._start < self._stop and not session.waiting and not session.paused
+        if not unfinished:
+            self._frame_due_s = None
+        elif self._frame_due_s is None or self._start != self._frame_start:
+            timeout_s = self._peers.limits.frame_timeout_ms / 1000
+            self._frame_due_s = asyncio.get_running_loop().time() + timeout_s
+        self._frame_start = self._start
+        peers = self._peers
+        limit = peers.limits.receive_bytes_max
+        if peers.buffer_bytes <= limit // 2 or len(self._buffer) <= RECEIVE_BYTES:
+            return
+        if self._start == self._stop:
+            self._resize(RECEIVE_BYTES)
+        elif peers.buffer_bytes > limit:
+            self._give_up(
+                f"frames that all connections are sending take {peers.buffer_bytes} bytes, "
+                f"the limit is {limit} (receive_bytes_max)"
+            )
 
     def _read_or_not(self) -> None:
         """Read on if the peer takes what it is sent and the disk keeps up with it."""
@@ -227,6 +294,11 @@ class Connection(asyncio.BufferedProtocol):
             self._handle()
 
 
+def _counted(size: int) -> int:
+    """What of a buffer counts for `receive_bytes_max`: what is more than each peer may have."""
+    return max(0, size - RECEIVE_BYTES)
+
+
 def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
     """What is to be written: small pieces joined, large ones as they are."""
     small: list[Buffer] = []
@@ -252,8 +324,15 @@ async def listen(
 ) -> asyncio.Server:
     """Serve clients at an address; port 0 takes a free one."""
     loop = asyncio.get_running_loop()
+    peers = Peers(broker.limits)
+    timeout_s = broker.limits.connect_timeout_ms / 1000
     server = await loop.create_server(
-        lambda: Connection(broker, connections), host, port, ssl=tls, backlog=ACCEPTS_MAX
+        lambda: Connection(broker, connections, peers),
+        host,
+        port,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else timeout_s,
+        backlog=ACCEPTS_MAX,
     )
     for each in server.sockets:
         with each.dup() as listening:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,11 @@ __all__ = ["Producing"]
 
 GONE_MAX = 10_000
 """Producers that were put out and not closed since; a message of an older one is an error."""
+
+LEAVING_A_STEP = 200
+"""Producers of a lost connection that leave in one turn of the loop."""
+RUNS_A_TURN = 50
+"""Runs of SENDs, each of one producer, that are appended in one turn of the loop."""
 
 _Type = wire.BaseCommand
 
@@ -186,10 +192,11 @@ class Producing:
             host.producer_ready(following)
 
     def close(self) -> None:
-        """The connection is gone."""
-        for joined in list(self._joined.values()):
-            self._leave(joined)
-        self._joined.clear()
+        """The connection is gone: its producers leave, some at a time."""
+        for producer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
+            self._leave(self._joined.pop(producer_id))
+        if self._joined:
+            self._session.host.soon(self.close)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
         """Close the producers that may not go on; the client is told for each."""
@@ -204,17 +211,18 @@ class Producing:
     def take(self, data: NDArray[np.uint8], sends: Sends) -> int:
         """Append the entries of SEND frames, a run of the same producer at a time.
 
-        Returns how many were taken: all, unless the session has to wait before the next.
+        Returns how many were taken: all, unless the session has to wait before the next, or there
+        are more than `RUNS_A_TURN` runs.
         """
         starts = [0]
         if not sends.plain:
             ids = sends.producer_ids
             starts += (np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(sends)], strict=True):
+        for start, stop in zip(starts[:RUNS_A_TURN], [*starts[1:], len(sends)], strict=False):
             self._take_run(data, sends, start, stop)
             if self._session.waiting:
                 return start
-        return len(sends)
+        return stop
 
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
         producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED

@@ -4,8 +4,9 @@ A producer's schema becomes the topic's next version if it is compatible. A cons
 compatible with the topic's; it becomes the first version only of a topic that nobody has written
 to. Whoever brings none, or plain bytes, is not asked for one.
 
-A new version waits for the disk. The functions that end in `_work` say what is to be written, so
-that it is done in a thread; when the command comes again, it is there.
+A new version waits for the disk, and any new definition for its parser. The functions that end in
+`_work` say what is to be done first, so that it is done in a thread; when the command comes again,
+its outcome is there.
 """
 
 from __future__ import annotations
@@ -50,15 +51,14 @@ _NO_SCHEMA = frozenset((SchemaType.NONE, SchemaType.AUTO_CONSUME))
 def producer_schema_work(
     topics: Topics, topic: Topic, request: wire.CommandProducer
 ) -> Callable[[], object] | None:
-    """What is to be written before `producer_schema`; raises `IncompatibleSchema`."""
+    """What is to be done before `producer_schema`."""
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     return None if schema is None else _registering(topics.schemas(topic.name), schema)
 
 
 def _registering(schemas: Schemas, schema: Schema) -> Callable[[], object] | None:
-    if schemas.find(schema) is not None:
+    if schemas.is_decided(schema):
         return None
-    schemas.check(schema)
     return partial(schemas.register, schema)
 
 
@@ -73,12 +73,16 @@ def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer)
 def consumer_schema_work(
     topics: Topics, topic: Topic, request: wire.CommandSubscribe
 ) -> Callable[[], object] | None:
-    """What is to be written before `consumer_schema`."""
+    """What is to be done before `consumer_schema`."""
     schema = _from_wire(request.schema) if request.HasField("schema") else None
-    if schema is None or topic.last_position >= 0 or topic.producers.joined:
+    if schema is None:
         return None
     schemas = topics.schemas(topic.name)
-    return None if schemas.latest() is not None else partial(schemas.register, schema)
+    if schemas.is_decided(schema):
+        return None
+    if schemas.latest() is not None or topic.last_position >= 0 or topic.producers.joined:
+        return partial(schemas.decide, schema)
+    return partial(schemas.register, schema)
 
 
 def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe) -> None:
@@ -88,8 +92,7 @@ def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe
         return
     schemas = topics.schemas(topic.name)
     if schemas.latest() is not None:
-        if schemas.find(schema) is None:
-            schemas.check(schema)
+        schemas.decide(schema)
     elif topic.last_position >= 0 or topic.producers.joined:
         raise IncompatibleSchema(f"topic {topic.name} has messages without a schema")
     else:

@@ -10,6 +10,10 @@ buffer, and all behind it, until a thread has done it; it is read again afterwar
 could not be done by the thread is tried in place, so that its error finds its way to the client.
 Other connections go on.
 
+No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
+and a command that takes longer (an acknowledgement of thousands of messages) is carried out in
+steps (`in_steps`), a step a turn. Other callbacks of the loop run between two turns.
+
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
 last is answered with an error that the client turns into an exception.
@@ -31,7 +35,12 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.auth import Gate
 from lithify.pulsar.consuming import Consuming
 from lithify.pulsar.errors import error_code
-from lithify.pulsar.framing import FRAME_MARGIN_BYTES, check_text, next_frame
+from lithify.pulsar.framing import (
+    CONNECT_BYTES_MAX,
+    FRAME_MARGIN_BYTES,
+    check_text,
+    next_frame,
+)
 from lithify.pulsar.producing import Producing
 from lithify.pulsar.schemas import SchemaRequests
 from lithify.topics.access import Action
@@ -40,7 +49,7 @@ from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import TopicNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -60,6 +69,23 @@ PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
 # These come often, and nobody looks at a text in them.
 _TEXT_UNUSED = frozenset((_Type.ACK, _Type.FLOW, _Type.PING, _Type.PONG))
+COMMAND_BYTES_MAX = 512 * 2**10
+"""Of any command but SEND. The parser takes up to 8 ns a byte, so this is 4 ms. The largest command
+of a client is a schema of `SCHEMA_BYTES_MAX`, or 50 000 message ids."""
+SENDS_PER_COST = 10
+TURN_COST = 200
+"""About 2 ms: what commands cost is in units of 10 µs."""
+_COSTS: dict[int, int] = {
+    _Type.PING: 1,
+    _Type.PONG: 1,
+    _Type.FLOW: 1,
+    _Type.ACK: 4,
+    _Type.LOOKUP: 4,
+    _Type.PARTITIONED_METADATA: 4,
+    _Type.CONSUMER_STATS: 4,
+    _Type.GET_LAST_MESSAGE_ID: 4,
+}
+_COST_OF_OTHERS = 40
 _USES_TOPIC: dict[int, str] = {
     _Type.PRODUCER: "producer",
     _Type.SUBSCRIBE: "subscribe",
@@ -99,6 +125,9 @@ class Host(Protocol):
 
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
         """Call `then` once the file system takes writes to a topic again."""
+
+    def soon(self, then: Callable[[], None]) -> None:
+        """Call `then` after everything else that is to be done in the loop by now."""
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
@@ -168,7 +197,12 @@ class Session:
         self.closed = False
         self.paused = False
         self.waiting = False
-        """Something is being done in a thread, without which it cannot go on."""
+        """Something is being done in a thread, without which it cannot go on, or its turn is over.
+        """
+        self._steps: Iterator[None] | None = None
+        """The rest of a command that takes several turns."""
+        self._problem: Exception | None = None
+        """Why such a command failed."""
         self._waited: set[str] = set()
         """Steps of the present command that were done in a thread already, or could not be."""
         self._may_wait = False
@@ -206,26 +240,82 @@ class Session:
         the connection has to be closed.
         """
         self._gate.look_at_clock()
+        if self._problem is not None:
+            raise self._problem
+        cost = 0
+        limit = self.frame_bytes_max
         while start < stop and not (self.closed or self.paused or self.waiting):
+            if cost >= TURN_COST and self._wake is not None:
+                self.in_steps(iter((None,)))
+                break
             if self._connected:
-                sends = hot.scan_sends(data, start, stop, self._limit)
+                sends = hot.scan_sends(data, start, stop, limit)
                 if len(sends):
                     taken = self._producing.take(data, sends)
                     if taken < len(sends):
-                        return int(sends.frame_starts[taken])
+                        start = int(sends.frame_starts[taken])
+                        cost = TURN_COST
+                        continue
                 start = sends.stop
                 if sends.why == hot.FULL:
+                    cost = TURN_COST
                     continue
+                cost += len(sends) // SENDS_PER_COST
                 if sends.why in (hot.END, hot.NEED_MORE):
                     break
-            found = next_frame(data.data[start:stop], self._limit)
+            found = next_frame(data.data[start:stop], limit)
             if found is None:
                 break
             frame, size = found
-            if not self._command(frame.command):
+            kind = self._command(frame.command)
+            limit = self.frame_bytes_max
+            if self._comes_again():
                 return start
+            cost += _COSTS.get(kind, _COST_OF_OTHERS)
             start += size
         return start
+
+    def _comes_again(self) -> bool:
+        """Does the command wait for a thread, and is to be read again afterwards?"""
+        return self.waiting and self._steps is None
+
+    def in_steps(self, steps: Iterator[None]) -> None:
+        """Carry out a command in steps: one now, each other one in a turn of its own.
+
+        Nothing else of this client is carried out meanwhile.
+        """
+        if self._wake is None:
+            for _ in steps:
+                pass
+            return
+        self._steps = steps
+        self._step()
+
+    def _step(self) -> None:
+        steps = self._steps
+        if steps is None or self.closed:
+            return
+        first = not self.waiting
+        self.waiting = True
+        try:
+            more = next(steps, self) is not self
+        except Exception as error:  # noqa: BLE001  (raised by the next `receive`)
+            more = False
+            # The connection is closed by it, as by any other error of a command.
+            self._problem = error
+        if more:
+            self.host.soon(self._step)
+            return
+        self._steps = None
+        self.waiting = False
+        if not first and self._wake is not None:
+            self._wake()
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest frame taken now: a small one until it is known who the client is."""
+        known = self._connected and self._gate.knows_client
+        return self._limit if known else CONNECT_BYTES_MAX
 
     @property
     def connected(self) -> bool:
@@ -248,8 +338,12 @@ class Session:
         self.paused = False
         self._consuming.resume()
 
-    def _command(self, data: memoryview) -> bool:
-        """Carry out a command; False if that has to wait."""
+    def _command(self, data: memoryview) -> int:
+        """Carry out a command, unless that has to wait; its type."""
+        if len(data) > COMMAND_BYTES_MAX:
+            raise ProtocolError(
+                f"command of {len(data)} bytes is larger than the limit {COMMAND_BYTES_MAX}"
+            )
         try:
             command = wire.BaseCommand.FromString(bytes(data))
         except DecodeError as error:
@@ -260,9 +354,9 @@ class Session:
             if command.type != _Type.CONNECT or not command.HasField("connect"):
                 raise ProtocolError(f"command {command.type} before CONNECT")
             self._connect(command.connect)
-            return True
-        self.handle(command, may_wait=True)
-        return not self.waiting
+        else:
+            self.handle(command, may_wait=True)
+        return int(command.type)
 
     def handle(self, command: wire.BaseCommand, *, may_wait: bool = False) -> None:
         """Carry out a command, now or when the client has shown who it is, or refuse it.

@@ -2,9 +2,9 @@
 
 Everything at or below `mark_delete` is acknowledged. Above it stand
 
-- **ranges**: half-open, ascending, never touching each other nor mark-delete, in sorted lists of
-  starts and stops. A range also covers positions that do not exist, so each knows how many entries
-  of it were really acknowledged;
+- **ranges**: half-open, ascending, never touching each other nor mark-delete (`acked_ranges.py`). A
+  range also covers positions that do not exist, so each knows how many entries of it were really
+  acknowledged;
 - **batches**: partly acknowledged entries, each with the bitset of the messages that remain.
 
 What an acknowledgement does:
@@ -15,9 +15,9 @@ What an acknowledgement does:
 4. Of a batch: the remaining bits are intersected with those that remained before. When none is
    left that a consumer could have been given, the whole entry is acknowledged.
 
-So steps 1, 2 and the end of 3 cost O(log n) for n ranges; a new range in the middle moves the
-list entries behind it, as a new or finished batch does. Memory follows the number of ranges and of
-partly acknowledged batches.
+Each step costs O(log n) for n ranges and partly acknowledged batches, whatever their order: a
+consumer decides what it acknowledges, and must not decide how long the event loop works on it.
+Memory follows the number of ranges and of partly acknowledged batches.
 
 Mark-delete moves only over positions that are acknowledged, but not every position exists: ledgers
 end, and compaction leaves gaps. `fill` and `take_gaps` tell the cursor about those.
@@ -45,7 +45,7 @@ Pure: no files, clocks, threads. One thread at a time; the store of a topic's cu
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right, insort
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +54,7 @@ from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
 from lithify.liveset import LiveSet
 from lithify.positions import NO_POSITION, POSITION_MAX
+from lithify.topics.acked_ranges import AckedRanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,7 @@ BATCH_MESSAGES_MAX = 2**20
 """An entry of at most 5 MiB that is not compressed holds fewer: a message in a batch takes 6 bytes
 or more."""
 
+_STALE_MAX = 1000
 _VERSION = 1
 _MAGIC = b"LCUR"
 _HEADER = struct.Struct("<4sHHqIII")
@@ -120,79 +122,6 @@ def words_from_bits(bits: int, size: int) -> list[int]:
     return list(struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little")))
 
 
-class _Ranges:
-    """Half-open ranges above mark-delete; see the module.
-
-    Dropped ranges stay in the lists, before index `_first`, until they are half of them: taking
-    one away from the front would move all others each time.
-    """
-
-    __slots__ = ("_counts", "_first", "_starts", "_stops", "entries")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-        self._counts: list[int] = []
-        self._first = 0
-        self.entries = 0
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """(start, stop, entries) of each, as they are now."""
-        first = self._first
-        return zip(self._starts[first:], self._stops[first:], self._counts[first:], strict=True)
-
-    def copy(self) -> _Ranges:
-        """The same ranges, in lists of their own."""
-        copied = _Ranges()
-        first = self._first
-        copied._starts = self._starts[first:]
-        copied._stops = self._stops[first:]
-        copied._counts = self._counts[first:]
-        copied.entries = self.entries
-        return copied
-
-    def end_of(self, position: int) -> int:
-        """The stop of the range that has this position, or the position if none has."""
-        at = bisect_right(self._starts, position, self._first) - 1
-        if at >= self._first and self._stops[at] > position:
-            return self._stops[at]
-        return position
-
-    def add(self, start: int, stop: int, entries: int) -> None:
-        """Cover this range, with so many entries; nothing if one range covers it already."""
-        starts, stops, counts = self._starts, self._stops, self._counts
-        low = bisect_left(stops, start, self._first)
-        high = bisect_right(starts, stop, low)
-        if low == high:
-            starts.insert(low, start)
-            stops.insert(low, stop)
-            counts.insert(low, entries)
-        elif starts[low] <= start and stop <= stops[low]:
-            return
-        else:
-            starts[low] = min(starts[low], start)
-            stops[low] = max(stops[high - 1], stop)
-            counts[low] = sum(counts[low:high]) + entries
-            if high - low > 1:
-                for values in (starts, stops, counts):
-                    del values[low + 1 : high]
-        self.entries += entries
-
-    def swallow(self, position: int) -> int:
-        """Drop all that begins at or below `position`; where the first hole at or above it is."""
-        starts, first = self._starts, self._first
-        while first < len(starts) and starts[first] <= position:
-            position = max(position, self._stops[first])
-            self.entries -= self._counts[first]
-            first += 1
-        if first * 2 > len(starts):
-            for values in (starts, self._stops, self._counts):
-                del values[:first]
-            first = 0
-        self._first = first
-        return position
-
-
 class Cursor:
     """The acknowledgements of one subscription; positions are packed (ledger, entry)."""
 
@@ -201,9 +130,10 @@ class Cursor:
     def __init__(self, mark_delete: int) -> None:
         check_position(mark_delete, NO_POSITION)
         self._mark_delete = mark_delete
-        self._ranges = _Ranges()
+        self._ranges = AckedRanges()
         self._batches: dict[int, int] = {}
-        # The keys of `_batches`, ascending, so that moving over some looks at no others.
+        # A heap of the keys of `_batches`, so that moving over some looks at no others. Keys that
+        # are no longer in `_batches` are dropped when they come to the top.
         self._order: list[int] = []
 
     @property
@@ -231,8 +161,7 @@ class Cursor:
         check_position(position)
         if position <= self._mark_delete:
             return
-        if position in self._batches:
-            self._forget_batches(position, position + 1)
+        self._batches.pop(position, None)
         if position == self._mark_delete + 1:
             self._mark_delete = self._ranges.swallow(position + 1) - 1
         else:
@@ -242,7 +171,7 @@ class Cursor:
         """The entry and all before it; -1 is before every entry."""
         check_position(position, NO_POSITION)
         if position > self._mark_delete:
-            self._forget_batches(0, position + 1)
+            self._forget_batches_below(position + 1)
             self._mark_delete = self._ranges.swallow(position + 1) - 1
 
     def ack_batch(self, position: int, remaining: int, size: int, masked: int = 0) -> None:
@@ -276,7 +205,7 @@ class Cursor:
         """Begin again at `position`: all before it counts as acknowledged, nothing else does."""
         check_position(position)
         self._mark_delete = position - 1
-        self._ranges = _Ranges()
+        self._ranges = AckedRanges()
         self._batches.clear()
         self._order.clear()
 
@@ -288,11 +217,13 @@ class Cursor:
         start = max(start, self._mark_delete + 1)
         if start >= stop:
             return
-        self._forget_batches(start, stop)
         if start == self._mark_delete + 1:
+            self._forget_batches_below(stop)
             self._mark_delete = self._ranges.swallow(stop) - 1
-        else:
-            self._ranges.add(start, stop, 0)
+            return
+        for position in [each for each in self._batches if start <= each < stop]:
+            del self._batches[position]
+        self._ranges.add(start, stop, 0)
 
     def take_gaps(self, following: Callable[[int], int]) -> None:
         """Move mark-delete up over what does not exist, until something exists or may come.
@@ -310,16 +241,15 @@ class Cursor:
 
     def _keep_batch(self, position: int, remaining: int) -> None:
         if position not in self._batches:
-            insort(self._order, position)
+            if len(self._order) > 2 * len(self._batches) + _STALE_MAX:
+                self._order = list(self._batches)
+                heapify(self._order)
+            heappush(self._order, position)
         self._batches[position] = remaining
 
-    def _forget_batches(self, start: int, stop: int) -> None:
-        order = self._order
-        low = bisect_left(order, start)
-        high = bisect_left(order, stop, low)
-        for position in order[low:high]:
-            del self._batches[position]
-        del order[low:high]
+    def _forget_batches_below(self, stop: int) -> None:
+        while self._order and self._order[0] < stop:
+            self._batches.pop(heappop(self._order), None)
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -356,7 +286,7 @@ class Cursor:
         ]
         counts = len(ranges), len(gaps), len(self._batches)
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, self._mark_delete, *counts), ranges, *gaps]
-        for position in self._order:
+        for position in sorted(self._batches):
             bits = self._batches[position]
             length = -(-bits.bit_length() // 8)
             parts += [_BATCH.pack(position, length), bits.to_bytes(length, "little")]

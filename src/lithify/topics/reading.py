@@ -45,7 +45,7 @@ __all__ = ["Reading"]
 KEPT_MAX = 4
 COMPACTED_ENTRIES_MAX = 10_000
 """Of a piece; a service may give fewer."""
-WALKS_MAX = 16
+WALKS_MAX = 4
 """Places of the log that one read of single positions may go to."""
 
 
@@ -60,7 +60,23 @@ class _Piece:
 
     def find(self, position: int) -> int:
         """The number of the first entry at or above a position."""
-        return bisect_left(self.entries, position, key=attrgetter("position"))
+        return _find(self.entries, position)
+
+
+def _find(entries: Sequence[Entry], position: int) -> int:
+    if isinstance(entries, FrameEntries):
+        return entries.find(position)
+    return bisect_left(entries, position, key=attrgetter("position"))
+
+
+def _at(entries: Sequence[Entry], positions: Sequence[int]) -> list[Entry]:
+    """Those at the positions; of a piece with thousands of others these are not looked at."""
+    found = []
+    for position in positions:
+        number = _find(entries, position)
+        if number < len(entries) and (entry := entries[number]).position == position:
+            found.append(entry)
+    return found
 
 
 class Reading:
@@ -192,8 +208,7 @@ class Reading:
                 walks += 1
                 found, last = self._around(snapshot, positions[at], joined)
                 stop = bisect_right(positions, last, at)
-                wanted = set(positions[at:stop])
-                taken = [entry for entry in found if entry.position in wanted]
+                taken = _at(found, positions[at:stop])
                 entries += taken
                 size += sum(len(entry.body) for entry in taken)
                 through = positions[stop - 1]

@@ -13,7 +13,11 @@ A new schema must be able to read what was written with the newest one (backward
 the type must be the same, and a definition that is Avro's (JSON, AVRO, PROTOBUF) must be readable
 by the rules in `avro.py`. Other definitions are not looked into.
 
-Two schemas are the same if their types and definitions are, a JSON definition by its values.
+Two schemas are the same if their types and definitions are, a JSON definition by its values. Values
+are compared by a hash of each version, so that the number of versions does not matter.
+
+Parsing and comparing definitions takes milliseconds, so an event loop has it done in a thread. The
+outcome is remembered until the next version is added (`is_decided`): asked again, it costs nothing.
 
 Any thread may call; a change is durable when it returns.
 """
@@ -21,6 +25,7 @@ Any thread may call; a change is durable when it returns.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 from dataclasses import dataclass, field
@@ -54,6 +59,7 @@ VERSIONS_MAX = 1000
 """Of one topic, deleted ones included."""
 
 _VERSION_BYTES = 8
+_DECISIONS_MAX = 100
 
 
 class IncompatibleSchema(InvalidInput):
@@ -109,15 +115,12 @@ class Schema:
                 f"{SCHEMA_BYTES_MAX}"
             )
 
-    def is_same(self, other: Schema) -> bool:
-        """Would it be a version of its own beside the other one?"""
-        if self.type is not other.type:
-            return False
-        if self.definition == other.definition:
-            return True
-        if self.type not in _AVRO:
-            return False
-        return bool(json.loads(self.definition) == json.loads(other.definition))
+    def identity(self) -> tuple[SchemaType, bytes]:
+        """Equal to that of another one if it would not be a version of its own beside it."""
+        definition = self.definition
+        if self.type in _AVRO:
+            definition = json.dumps(json.loads(definition), sort_keys=True).encode()
+        return self.type, _digest(definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,12 @@ class Schemas:
         self._path = f"{directory}/schemas"
         self._clock = clock
         self._versions: list[SchemaVersion] = []
-        self._lock = threading.Lock()
+        self._numbers: dict[tuple[SchemaType, bytes], int] = {}
+        """The versions in force by identity, of the first `_numbered` versions."""
+        self._numbered = 0
+        self._decisions: dict[tuple[SchemaType, bytes], SchemaVersion | str | None] = {}
+        """By type and definition: the version, None if it may become one, or why it may not."""
+        self._lock = threading.RLock()
         if not fs.exists(self._path):
             return
         for offset, text in read_lines(fs, self._path)[0]:
@@ -192,8 +200,15 @@ class Schemas:
     def find(self, schema: Schema) -> SchemaVersion | None:
         """The one in force that is the same."""
         _check_definition(schema)
-        same = (v for v in self.all() if v.schema is not None and schema.is_same(v.schema))
-        return next(same, None)
+        with self._lock:
+            for each in self._versions[self._numbered :]:
+                if each.schema is None:
+                    self._numbers.clear()
+                else:
+                    self._numbers.setdefault(each.schema.identity(), each.version)
+            self._numbered = len(self._versions)
+            number = self._numbers.get(schema.identity())
+            return None if number is None else self._versions[number]
 
     def check(self, schema: Schema) -> None:
         """Raise `IncompatibleSchema` if it could not read what the newest one wrote."""
@@ -205,25 +220,50 @@ class Schemas:
         reason: str | None = None
         if schema.type is not old.type:
             reason = f"it is {schema.type.name}, the topic's is {old.type.name}"
-        elif reader is not None and not schema.is_same(old):
+        elif reader is not None and schema.definition != old.definition:
             reason = unreadable(reader, parse_avro(old.definition))
         if reason is not None:
             raise IncompatibleSchema(
                 f"schema is not compatible with version {latest.version}: {reason}"
             )
 
+    def is_decided(self, schema: Schema) -> bool:
+        """Does `register` know the answer, without parsing or writing anything?"""
+        return self._decisions.get((schema.type, _digest(schema.definition))) is not None
+
+    def decide(self, schema: Schema) -> SchemaVersion | None:
+        """The version in force that is the same, None if it may be the next one.
+
+        Raises `IncompatibleSchema` if it may not.
+        """
+        key = schema.type, _digest(schema.definition)
+        with self._lock:
+            if key not in self._decisions:
+                if len(self._decisions) >= _DECISIONS_MAX:
+                    self._decisions.clear()
+                self._decisions[key] = self._decision(schema)
+            decision = self._decisions[key]
+        if isinstance(decision, str):
+            raise IncompatibleSchema(decision)
+        return decision
+
+    def _decision(self, schema: Schema) -> SchemaVersion | str | None:
+        try:
+            found = self.find(schema)
+            if found is None:
+                self.check(schema)
+        except IncompatibleSchema as error:
+            return str(error)
+        return found
+
     def register(self, schema: Schema) -> SchemaVersion:
         """The version of a schema, a new one if need be; raises `IncompatibleSchema`."""
-        found = self.find(schema)
+        found = self.decide(schema)
         if found is not None:
             return found
         with self._lock:
             # Another thread may have added it meanwhile, or one that it is not compatible with.
-            found = self.find(schema)
-            if found is None:
-                self.check(schema)
-                found = self._add(schema)
-        return found
+            return self.decide(schema) or self._add(schema)
 
     def delete(self) -> int:
         """Let what follows begin anew; the version that says so."""
@@ -237,7 +277,12 @@ class Schemas:
         self._fs.mkdir(self._directory)
         append_line(self._fs, self._path, encode_line(new.to_json()))
         self._versions.append(new)
+        self._decisions.clear()
         return new
+
+
+def _digest(definition: bytes) -> bytes:
+    return hashlib.blake2b(definition, digest_size=16).digest()
 
 
 def _check_definition(schema: Schema) -> AvroType | None:

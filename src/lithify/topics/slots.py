@@ -13,6 +13,7 @@ Either way it is one row of stretches: ends (exclusive), ascending, with an owne
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lithify.errors import InvalidInput
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Slots"]
+
+RANGES_MAX = 5_000
+"""Of all consumers of a subscription: each that joins or leaves has them laid out anew, in 2 ms."""
 
 T = TypeVar("T")
 
@@ -50,15 +54,21 @@ class Slots(Generic[T]):
         """Let a consumer in, with the ranges (both ends inclusive) it asks for if it is sticky."""
         if self._members and bool(self._ranges) is not bool(ranges):
             raise InvalidInput("all consumers must be sticky or none of them")
-        taken = list(self._ranges)
+        if len(self._ranges) + len(ranges) > RANGES_MAX:
+            count = len(self._ranges)
+            raise InvalidInput(
+                f"{len(ranges)} hash ranges more than {count} are above the limit {RANGES_MAX}"
+            )
         for low, high in ranges:
             if not 0 <= low <= high < HASH_SLOTS:
                 raise InvalidInput(f"hash range {low}…{high} is not within 0…{HASH_SLOTS - 1}")
-            if any(low < end and start <= high for start, end, _ in taken):
-                raise InvalidInput(f"hash range {low}…{high} overlaps one that is taken")
-            taken.append((low, high + 1, owner))
+        rows = [*self._ranges, *((low, high + 1, owner) for low, high in ranges)]
+        rows.sort(key=lambda row: row[0])
+        for (_, end, _), (start, stop, _) in pairwise(rows):
+            if start < end:
+                raise InvalidInput(f"hash range {start}…{stop - 1} overlaps one that is taken")
         if ranges:
-            self._ranges = sorted(taken, key=lambda row: row[0])
+            self._ranges = rows
             self._lay_out()
         else:
             self._deal(owner)

@@ -32,6 +32,7 @@ or if it is to be delivered again, it comes packed.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -72,8 +73,11 @@ __all__ = [
 
 WAITING_MAX = 10_000
 DELAYED_MAX = 100_000
-AGAIN_MAX = 1_000
+AGAIN_MAX = 200
 """Waiting entries that are asked for at once."""
+
+RETURNED_A_STEP = 1_000
+"""Entries of a consumer that left, or asked for all of them again, that wait anew in one step."""
 
 _NO_SLOT = -1
 
@@ -145,7 +149,10 @@ class Subscription:
         self._masked = MaskedBatches()
         self._holders: dict[int, Consumer] = {}
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
-        self._levels: list[list[Consumer]] = []
+        self._levels: list[list[Consumer]] | None = []
+        """Consumers by priority; None until it is asked for after a change."""
+        self._returning: deque[tuple[Consumer, list[int]]] = deque()
+        """Entries that are still held, and are to wait for delivery."""
         self._turn = 0
 
     # --- consumers --------------------------------------------------------------------------
@@ -195,17 +202,23 @@ class Subscription:
 
     def _consumers_changed(self) -> None:
         self._waiting.regroup()
-        ranked = sorted(self.consumers, key=lambda consumer: consumer.priority)
-        self._levels = [list(level) for _, level in groupby(ranked, lambda c: c.priority)]
+        self._levels = None
         chosen = self._chosen() if self.kind.single else None
         if chosen is not self.active:
             self.active = chosen
             self.rewind()
 
+    def _ranked(self) -> list[list[Consumer]]:
+        if self._levels is None:
+            ranked = sorted(self.consumers, key=lambda consumer: consumer.priority)
+            self._levels = [list(level) for _, level in groupby(ranked, lambda c: c.priority)]
+        return self._levels
+
     def _chosen(self) -> Consumer | None:
-        if not self._levels:
+        levels = self._ranked()
+        if not levels:
             return None
-        best = self._levels[0]
+        best = levels[0]
         if self._partition < 0:
             return best[0]
         by_name = sorted(best, key=lambda consumer: consumer.name)
@@ -226,6 +239,7 @@ class Subscription:
 
     def wants(self, now_ms: int) -> Wanted | None:
         """What to read next; None while nobody could take it."""
+        self._return_some()
         while self._delayed and self._delayed[0][0] <= now_ms:
             self._waiting.add(heapq.heappop(self._delayed)[1], _NO_SLOT)
         takers = self.consumers if not self.kind.single else [self.active]
@@ -239,6 +253,11 @@ class Subscription:
         if len(self._waiting) >= self._waiting_max or len(self._delayed) >= DELAYED_MAX:
             return None
         return Wanted((), self.cursor.first_unacked_from(self.read_position), messages)
+
+    @property
+    def unfinished(self) -> bool:
+        """Is there more to do, though nothing was delivered?"""
+        return bool(self._returning)
 
     @property
     def due_ms(self) -> int | None:
@@ -332,7 +351,7 @@ class Subscription:
         return holder is None or holder[0] is consumer
 
     def _next_in_turn(self) -> Consumer | None:
-        for level in self._levels:
+        for level in self._ranked():
             for step in range(len(level)):
                 consumer = level[(self._turn + step) % len(level)]
                 if consumer.ready:
@@ -406,8 +425,8 @@ class Subscription:
             return
         wanted = list(consumer.held) if positions is None else dict.fromkeys(positions)
         again = [position for position in wanted if position in consumer.held]
-        for position in again:
-            self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
+        counts = self._redeliveries
+        counts.update({position: counts.get(position, 0) + 1 for position in again})
         self._put_back(consumer, again)
 
     def sought(self, position: int) -> None:
@@ -421,18 +440,39 @@ class Subscription:
 
     def reset(self) -> None:
         """The cursor was moved or nobody is there: forget everything and begin behind it."""
-        for position in list(self._holders):
-            self._release(position)
+        for consumer in set(self._holders.values()):
+            consumer.held.clear()
+            consumer.unacked_messages = 0
+        self._holders.clear()
+        self._held_in_slot.clear()
+        self._returning.clear()
         self._waiting.clear()
         self._delayed.clear()
         self._redeliveries.clear()
         self.rewind()
 
-    def _put_back(self, consumer: Consumer, positions: Sequence[int]) -> None:
-        for position in positions:
-            slot = consumer.held[position].slot
-            self._release(position)
-            self._waiting.add(position, slot)
+    def _put_back(self, consumer: Consumer, positions: list[int]) -> None:
+        """Let entries wait again. Until its step comes, one counts as held: its slot stays taken.
+
+        A consumer may hold tens of thousands, so `wants` goes on with what is too much for a step.
+        """
+        if positions:
+            self._returning.append((consumer, positions[::-1]))
+            self._return_some()
+
+    def _return_some(self) -> None:
+        for _ in range(RETURNED_A_STEP):
+            while self._returning and not self._returning[0][1]:
+                self._returning.popleft()
+            if not self._returning:
+                return
+            consumer, positions = self._returning[0]
+            position = positions.pop()
+            held = consumer.held.get(position)
+            # It may have been acknowledged since.
+            if held is not None:
+                self._release(position)
+                self._waiting.add(position, held.slot)
 
     def _release(self, position: int) -> None:
         """Nobody holds it any longer."""

@@ -63,6 +63,8 @@ _WORDS = {True: "durable", False: "non-durable"}
 
 READ_AGAIN_S = 30.0
 """Nobody may join a subscription for so long after an entry of it could not be read."""
+DISPATCH_ENTRIES_MAX = 200
+"""Entries that one call of `dispatch` delivers, about 2 ms: a client may ask for any number."""
 
 
 class Topic(TopicLog):
@@ -314,7 +316,8 @@ class Topic(TopicLog):
             if wanted.positions:
                 entries, through = self._reading.read_each(wanted.positions, READ_BYTES_MAX, joined)
             elif wanted.start <= self.log.last_position:
-                entries, through = self._reading.read(wanted.start, wanted.messages, joined)
+                limit = min(wanted.messages, DISPATCH_ENTRIES_MAX)
+                entries, through = self._reading.read(wanted.start, limit, joined)
                 self._gaps.take(subscription)
             else:
                 break

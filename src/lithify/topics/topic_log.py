@@ -275,6 +275,11 @@ class TopicLog:
         in_log, in_view = self.find_time(time_ms), self.service.find_by_publish_time(time_ms)
         return in_log if in_view is None else min(in_log, in_view)
 
+    def entry_at(self, position: int) -> Entry | None:
+        """The entry at a position, None if there is none."""
+        entries, _ = self._reading.read(position, 1)
+        return entries[0] if entries and entries[0].position == position else None
+
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
         """The first position published at or after a time; the next one if there is none."""
         horizon = NO_POSITION

@@ -1,0 +1,195 @@
+"""The HTTP port: uvicorn's connections, with limits on what a peer that sends nothing useful holds.
+
+uvicorn waits for ever for the headers of a request, and for the rest of a body. Here
+
+1. a port has at most `connections_max` connections, `connections_per_address_max` of one address;
+2. the headers of a request are complete after `connect_timeout_ms` (from the connection on, or
+   from their first byte on), and have at most `HEADER_BYTES_MAX`;
+3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each
+   `frame_timeout_ms`;
+4. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
+
+A connection that breaks a limit is closed. Between two requests uvicorn's own limit holds, 5 s.
+
+For `serving.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lithify.logger import get_logger
+from lithify.pulsar.limits import Peers
+from lithify.pulsar.listener import ACCEPTS_MAX, BACKLOG
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    import ssl
+
+    from lithify.pulsar.limits import ConnectionLimits
+
+__all__ = ["http_server"]
+
+HEADER_BYTES_MAX = 32 * 2**10
+BODY_BYTES_MIN = 1024
+TURN_S = 0.002
+SLICE_BYTES = 4096
+LOOKS_A_TIMEOUT = 4
+
+log = get_logger("lithify.http")
+
+
+class HttpConnection(H11Protocol):
+    """One connection; see the module."""
+
+    peers: Peers
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._address: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        """When what the peer is sending must have come."""
+        self._body_bytes = 0
+        """Of the body, since `_due_s` was set."""
+        self._rest = b""
+        """What is to be parsed in the next turn."""
+        self._is_new = True
+        """Has no request come yet?"""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else "?"
+        reason = self.peers.add(address)
+        if reason is not None:
+            self.peers.log_refusal(log, address, reason)
+            transport.abort()
+            return
+        self._address = address
+        self._due_s = self.loop.time() + self._header_s
+        self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        if self._address is not None:
+            self.peers.remove(self._address)
+            self._address = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def _header_s(self) -> float:
+        return self.peers.limits.connect_timeout_ms / 1000
+
+    @property
+    def _body_s(self) -> float:
+        return self.peers.limits.frame_timeout_ms / 1000
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self._rest:
+            # Reading is paused, but TLS may still hand over what it has.
+            self._rest += data
+            return
+        was_idle = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if was_idle:
+            self._due_s = self.loop.time() + self._header_s
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Parse for one turn; what is left is parsed in the next one."""
+        begun_s, at = self.loop.time(), 0
+        while at < len(data) and not self.transport.is_closing():
+            was_body = self.conn.their_state is h11.SEND_BODY
+            some = data[at : at + SLICE_BYTES]
+            super().data_received(some)
+            at += len(some)
+            self._is_new &= self.conn.their_state is h11.IDLE
+            if self.conn.their_state is h11.SEND_BODY:
+                if not was_body:
+                    self._expect_body()
+                self._body_bytes += len(some)
+            if at < len(data) and self.loop.time() - begun_s > TURN_S:
+                self._rest = data[at:]
+                self.transport.pause_reading()
+                self.loop.call_soon(self._go_on)
+                return
+
+    def _go_on(self) -> None:
+        data, self._rest = self._rest, b""
+        if self.transport.is_closing():
+            return
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
+        self._take(data)
+
+    def _expect_body(self) -> None:
+        self._due_s = self.loop.time() + self._body_s
+        self._body_bytes = 0
+
+    # --- limits -----------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        seconds = min(self._header_s, self._body_s) / LOOKS_A_TIMEOUT
+        self._timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Close the connection if what the peer is sending is late."""
+        if self.transport.is_closing():
+            return
+        state = self.conn.their_state
+        waits = state is h11.SEND_BODY and self.transport.is_reading() and not self._rest
+        if self.loop.time() >= self._due_s:
+            if state is h11.IDLE and (self._is_new or self.conn.trailing_data[0]):
+                limit = self.peers.limits.connect_timeout_ms
+                self._give_up(f"no request within {limit} ms (connect_timeout_ms)")
+                return
+            if waits and self._body_bytes < BODY_BYTES_MIN:
+                limit = self.peers.limits.frame_timeout_ms
+                self._give_up(f"no more of a body within {limit} ms (frame_timeout_ms)")
+                return
+            self._expect_body()
+        self._look_again()
+
+    def _give_up(self, reason: str) -> None:
+        log.info("connection closed", peer=self.client and self.client[0], reason=reason)
+        self.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
+
+
+def http_server(
+    app: Any, limits: ConnectionLimits, tls: ssl.SSLContext | None, goodbye_s: float
+) -> uvicorn.Server:
+    """A server of the application that is not started yet."""
+
+    class Bounded(HttpConnection):
+        peers = Peers(limits)
+
+    config = uvicorn.Config(
+        app,
+        http=Bounded,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        timeout_graceful_shutdown=int(goodbye_s),
+        backlog=ACCEPTS_MAX,
+    )
+    config.load()
+    config.ssl = tls
+    return _Server(config)

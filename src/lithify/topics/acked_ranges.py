@@ -1,0 +1,142 @@
+"""The acknowledged ranges above a cursor's mark-delete: half-open, ascending, never touching.
+
+Each range knows how many acknowledged entries it covers; positions that do not exist count none.
+
+The ranges stand in blocks of at most `BLOCK_MAX`, ascending; `_tops` has the last stop of each
+block. An insertion moves the ranges of one block, so it costs the same with ten ranges as with ten
+million:
+
+1. Binary search in `_tops` for the first block that may touch the new range, then in that block.
+2. Ranges that it touches become one range, in the block of the first of them. Those of the blocks
+   behind it are removed there; a range is removed once, however many insertions there are.
+3. A block that is full is split in two; one that is empty is removed.
+
+Pure. For `cursor.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["AckedRanges"]
+
+BLOCK_MAX = 512
+
+
+@dataclass(slots=True)
+class _Block:
+    """Neighbouring ranges, in columns."""
+
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def delete(self, low: int, high: int) -> None:
+        del self.starts[low:high], self.stops[low:high], self.counts[low:high]
+
+    def split(self) -> _Block:
+        """Give the upper half to a new block."""
+        at = len(self.starts) // 2
+        upper = _Block(self.starts[at:], self.stops[at:], self.counts[at:])
+        self.delete(at, len(self.starts))
+        return upper
+
+
+class AckedRanges:
+    """See the module."""
+
+    __slots__ = ("_blocks", "_tops", "entries")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._tops: list[int] = []
+        self.entries = 0
+        """Acknowledged entries in all ranges."""
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """(start, stop, entries) of each range."""
+        for block in self._blocks:
+            yield from zip(block.starts, block.stops, block.counts, strict=True)
+
+    def copy(self) -> AckedRanges:
+        """The same ranges, in lists of their own."""
+        copied = AckedRanges()
+        copied._blocks = [_Block(b.starts[:], b.stops[:], b.counts[:]) for b in self._blocks]
+        copied._tops = self._tops[:]
+        copied.entries = self.entries
+        return copied
+
+    def end_of(self, position: int) -> int:
+        """The stop of the range that has this position, or the position if none has."""
+        number = bisect_right(self._tops, position)
+        if number < len(self._blocks):
+            block = self._blocks[number]
+            at = bisect_right(block.starts, position) - 1
+            if at >= 0 and block.stops[at] > position:
+                return block.stops[at]
+        return position
+
+    def add(self, start: int, stop: int, entries: int) -> None:
+        """Cover this range, with so many entries; nothing if one range covers it already."""
+        number = bisect_left(self._tops, start)
+        if number == len(self._blocks):
+            self._append(start, stop, entries)
+            return
+        block = self._blocks[number]
+        low = bisect_left(block.stops, start)
+        if block.starts[low] <= start and stop <= block.stops[low]:
+            return
+        high = bisect_right(block.starts, stop, low)
+        count = sum(block.counts[low:high]) + entries
+        if low < high:
+            start, stop = min(start, block.starts[low]), max(stop, block.stops[high - 1])
+        if high == len(block.starts):
+            stop, more = self._take_following(number + 1, stop)
+            count += more
+        block.starts[low:high] = [start]
+        block.stops[low:high] = [stop]
+        block.counts[low:high] = [count]
+        self.entries += entries
+        if len(block.starts) > BLOCK_MAX:
+            upper = block.split()
+            self._blocks.insert(number + 1, upper)
+            self._tops.insert(number + 1, upper.stops[-1])
+        self._tops[number] = block.stops[-1]
+
+    def _append(self, start: int, stop: int, entries: int) -> None:
+        """Add a range behind all others."""
+        if not self._blocks or len(self._blocks[-1].starts) >= BLOCK_MAX:
+            self._blocks.append(_Block())
+            self._tops.append(stop)
+        block = self._blocks[-1]
+        block.starts.append(start)
+        block.stops.append(stop)
+        block.counts.append(entries)
+        self._tops[-1] = stop
+        self.entries += entries
+
+    def _take_following(self, number: int, stop: int) -> tuple[int, int]:
+        """Remove what begins at or below `stop` from this block on: (the last stop, entries)."""
+        last, entries = number, 0
+        while last < len(self._blocks) and self._blocks[last].starts[0] <= stop:
+            block = self._blocks[last]
+            high = bisect_right(block.starts, stop)
+            stop = max(stop, block.stops[high - 1])
+            entries += sum(block.counts[:high])
+            block.delete(0, high)
+            if block.starts:
+                break
+            last += 1
+        del self._blocks[number:last], self._tops[number:last]
+        return stop, entries
+
+    def swallow(self, position: int) -> int:
+        """Drop all that begins at or below `position`; where the first hole at or above it is."""
+        position, entries = self._take_following(0, position)
+        self.entries -= entries
+        return position

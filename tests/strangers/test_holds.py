@@ -1,0 +1,40 @@
+"""No command of any client holds the event loop of a node for more than some milliseconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.auth import FREE, NEEDS
+from tests.strangers.node import watched_node
+from tests.strangers.worst_frames import WORST, Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOLD_MS_MAX = 25.0
+"""CPU time. The aim is 5 ms; a busy machine and the garbage collector cost the rest."""
+
+NAMES = {wire.BaseCommand.Type.Name(kind): kind for kind in WORST}
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    with watched_node(tmp_path_factory.mktemp("held") / "data") as node:
+        yield Crowd(node)
+
+
+def test_every_command_has_its_worst_frame() -> None:
+    assert set(WORST) == {wire.BaseCommand.CONNECT, *FREE, *NEEDS}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_no_command_holds_the_loop(crowd: Crowd, name: str) -> None:
+    crowd.node.longest_hold()
+    WORST[NAMES[name]](crowd)
+    held_ms, what = crowd.node.longest_hold()
+    print(f"{name}: {held_ms:.1f} ms {what}")
+    assert "Traceback" not in crowd.node.logged()
+    assert held_ms < HOLD_MS_MAX, what

@@ -1,0 +1,132 @@
+"""No HTTP request holds the event loop of a node for more than some milliseconds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.strangers.node import WatchedNode, watched_node
+from tests.strangers.test_holds import HOLD_MS_MAX
+from tests.strangers.worst_frames import bad_schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 2**20
+WORST = {
+    "deep": b"[" * 1_000_000,
+    "deep and few": b"[" * 4_000,
+    "keys": b"{" + b",".join(b'"%x":0' % number for number in range(90_000)) + b"}",
+    "keys and few": b"{" + b",".join(b'"%x":0' % number for number in range(4_000)) + b"}",
+    "numbers": b"[" + b"0," * 500_000 + b"0]",
+    "numbers and few": b"[" + b"0," * 4_000 + b"0]",
+    "texts": b"[" + b'"",' * 300_000 + b'""]',
+    "lists": b"[" + b"[]," * 300_000 + b"0]",
+    "one text": b'"' + b"[{,\\\\" * 200_000 + b'"',
+    "large": b'"' + b"a" * (3 * MIB) + b'"',
+}
+PRODUCE = "/topics/persistent/public/default/orders"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedNode]:
+    with watched_node(tmp_path_factory.mktemp("held") / "data") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def client(node: WatchedNode) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{node.http_port}", timeout=60) as client:
+        assert client.put("/admin/v2/persistent/public/default/orders").is_success
+        yield client
+
+
+def is_quick(node: WatchedNode) -> None:
+    held_ms, what = node.longest_hold()
+    assert held_ms < HOLD_MS_MAX, what
+    assert "Traceback" not in node.logged()
+
+
+class Filled(dict[str, str]):
+    """Something for each part of a path."""
+
+    def __missing__(self, part: str) -> str:
+        known = {"tenant": "public", "namespace": "default", "topic": "orders", "store": "photos"}
+        return known.get(part, "1")
+
+
+@pytest.mark.parametrize("name", sorted(WORST))
+def test_every_route_that_takes_a_body(node: WatchedNode, client: httpx.Client, name: str) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    node.longest_hold()
+    asked = 0
+    for path, methods in paths.items():
+        for method, described in methods.items():
+            if "requestBody" not in described:
+                continue
+            asked += 1
+            place = path.format_map(Filled())
+            answer = client.request(method, place, content=WORST[name], headers=JSON)
+            assert answer.status_code < 500, (method, place, answer.text)
+    assert asked > 30
+    is_quick(node)
+
+
+def test_the_description_and_the_metrics(node: WatchedNode, client: httpx.Client) -> None:
+    node.longest_hold()
+    for path in ("/openapi.json", "/metrics"):
+        assert client.get(path).is_success
+    is_quick(node)
+
+
+def test_schemas(node: WatchedNode, client: httpx.Client) -> None:
+    path = "/admin/v2/schemas/public/default/orders"
+    node.longest_hold()
+    for definition in bad_schemas():
+        body = {"type": "AVRO", "schema": definition.decode(), "properties": {}}
+        for last in ("schema", "compatibility"):
+            client.post(f"{path}/{last}", json=body)
+    is_quick(node)
+
+
+@pytest.mark.parametrize("messages", [10_000, 1])
+def test_producing(node: WatchedNode, client: httpx.Client, messages: int) -> None:
+    value = base64.b64encode(bytes(3 * MIB // messages)).decode()
+    rows = [{"payloadBase64": value, "key": "k", "properties": {"a": "b"}}] * messages
+    body = json.dumps({"messages": rows}).encode()
+    node.longest_hold()
+    answer = client.post(PRODUCE, content=body, headers=JSON)
+    assert answer.is_success, answer.text
+    assert len(answer.json()["messagePublishResults"]) == messages
+    is_quick(node)
+
+
+def test_producing_what_is_wrong(node: WatchedNode, client: httpx.Client) -> None:
+    for rows in (b"0," * 9_000, b'{"x":0},' * 9_000, b"[]," * 2_000_000):
+        body = b'{"messages":[' + rows + b"0]}"
+        assert 400 <= client.post(PRODUCE, content=body, headers=JSON).status_code < 500
+    is_quick(node)
+
+
+def test_a_body_in_tiny_chunks(node: WatchedNode) -> None:
+    head = b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n"
+    node.longest_hold()
+    with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as each:
+        each.sendall(head + b"1\r\n \r\n" * 100_000 + b"0\r\n\r\n")
+        assert each.recv(100).startswith(b"HTTP/1.1 4")
+    is_quick(node)
+
+
+def test_many_headers(node: WatchedNode) -> None:
+    node.longest_hold()
+    for header in (b"a:\r\n" * 7_000, b"a: b\r\n c\r\n" * 3_000, b"A" * 30_000 + b": b\r\n"):
+        with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as each:
+            each.sendall(b"GET / HTTP/1.1\r\nHost: n\r\n" + header + b"\r\n")
+            assert each.recv(100).startswith(b"HTTP/1.1 4")
+    is_quick(node)
