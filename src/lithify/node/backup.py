@@ -116,6 +116,8 @@ def run_backup(
     """Make a backup; `progress` is called with bytes as they are read."""
     if not fs.exists(f"{data}/LOCK"):
         raise InvalidInput(f"{data} is not a data directory")
+    if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(data)}/"):
+        raise InvalidInput(f"{target} is inside the data directory {data}")
     known = BackupList(0, 0, "")
     if previous is not None:
         known = read_list(fs, previous)
@@ -136,7 +138,7 @@ def run_backup(
         finally:
             lock.release()
     except OSError as error:
-        raise WriteFailed(target, error) from error
+        raise WriteFailed(error.filename or target, error) from error
 
 
 def _check_target(fs: FileSystem, target: str) -> None:
@@ -281,6 +283,9 @@ class _Backup:
         with pinned as manifest:
             self.fs.sync_dir(source)
             self.fs.mkdir(f"{self.target}/{path}")
+            # Before the log's end is read: it must not claim records that the copy does not have.
+            for name in (HISTORY, REPLICATION):
+                self._small(f"{path}/{name}")
             for name in sorted(manifest.sizes()):
                 if name == manifest.active.name:
                     continue
@@ -290,8 +295,6 @@ class _Backup:
                 else:
                     self._copy(f"{path}/{name}")
             end = self._active(path, manifest)
-            for name in (HISTORY, REPLICATION):
-                self._small(f"{path}/{name}")
             kept = replace(manifest, retired=(), synced_bytes=end)
             write_manifest(self.fs, f"{self.target}/{path}", kept)
             self.files[f"{path}/{MANIFEST}"] = self._checksum(f"{path}/{MANIFEST}")

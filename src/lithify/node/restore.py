@@ -117,7 +117,7 @@ def run_restore(
         finally:
             lock.release()
     except OSError as error:
-        raise WriteFailed(data, error) from error
+        raise WriteFailed(error.filename or data, error) from error
 
 
 def _definitions_in(fs: FileSystem, backup: str, files: BackupList) -> Definitions:

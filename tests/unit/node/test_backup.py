@@ -262,6 +262,8 @@ def test_a_backup_needs_a_directory_of_its_own(tmp_path: Path, node: Node) -> No
     assert (tmp_path / "full" / "thesis.tex").exists()
     with pytest.raises(InvalidInput, match="not a data directory"):
         run_backup(FS, str(tmp_path / "full"), str(tmp_path / "two"), clock=SystemClock())
+    with pytest.raises(InvalidInput, match="inside"):
+        save(tmp_path, "data/backup")
     with pytest.raises(LogLocked):
         run_restore(FS, str(tmp_path / "one"), str(tmp_path / "data"), clock=SystemClock())
 
