@@ -154,7 +154,8 @@ def explain_failure(name: str, failure: BaseException) -> LithifyError:
     where = _WHERE.search(text)
     host = where[1] if where else "a host that Spark does not name"
     if match := _NO_PACKAGE.search(text):
-        fix = f"install lithify {version('lithify')} for the executors' Python, or ship it (--archives)"
+        wanted = f"lithify {version('lithify')}"
+        fix = f"install {wanted} for the executors' Python, or ship it (--archives)"
         return ExecutorUnfit(host, f"has no Python package {match[1]}: {fix}")
     if match := _NO_PYTHON.search(text):
         fix = "PYSPARK_PYTHON names the executors' Python, --archives ships one"
