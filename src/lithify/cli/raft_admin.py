@@ -229,6 +229,7 @@ def overview(
         wal_bytes = human_count(seen["wal_bytes"])
         print_line(f"  write-ahead log  {wal_bytes} bytes in {seen['wal_files']} files")
         _print_groups(seen["groups"], SystemClock().now_ms())
+        _print_refusals(seen)
 
 
 def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
@@ -245,6 +246,19 @@ def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
     for each in groups:
         for peer, progress in each["peers"].items():
             print_line(f"  {each['group']}: {peer}  {progress}")
+
+
+def _print_refusals(seen: dict[str, Any]) -> None:
+    """Nodes whose data directory was replaced, groups in which this node takes no part."""
+    for peer, reason in sorted(seen["refused"].items()):
+        print_line(f"  refuses {peer}: {reason}")
+    for peer, reason in sorted(seen["refused_by"].items()):
+        print_line(f"  refused by {peer}: {reason}")
+    for each in seen["groups"]:
+        if "stopped" in each:
+            print_line(f"  {each['group']}: stopped: {each['stopped']}")
+        elif not each["may_vote"]:
+            print_line(f"  {each['group']}: does not vote: the node was not added to the group")
 
 
 def _words(name: str) -> str:
