@@ -114,6 +114,7 @@ def test_a_directory_that_was_replaced_forks_nothing(tmp_path: Path) -> None:
             assert "its data directory is another one" in node.errors.read_text()
         leader.start()
         assert run(cluster, "get", "k") == (0, "acknowledged\n")
+        assert f"refuses {lost.node}: node {lost.node} shows" in run(cluster, "overview")[1]
         assert run(cluster, "remove", lost.node)[0] == 0
         assert run(cluster, "add", f"{lost.node}={lost.address}")[0] == 0
         assert run(cluster, "put", "k", "later")[0] == 0

@@ -268,6 +268,7 @@ def overview(
         if not isinstance(seen, LithifyError):
             print_line(f"{seen['node']} of {seen['cluster']} at {seen['address']}")
             _print_groups(seen["groups"], SystemClock().now_ms())
+            _print_refusals(seen)
             for group, reason in seen["ailing"].items():
                 print_line(f"  {group}: waits for repair: {reason}")
     _exit_if_missing(found)
@@ -300,6 +301,19 @@ def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
             print_line(f"  {each['group']}: damage found {found} times, repaired {repaired}")
         for peer, progress in each["peers"].items():
             print_line(f"  {each['group']}: {peer}  {progress}")
+
+
+def _print_refusals(seen: dict[str, Any]) -> None:
+    """Nodes whose data directory was replaced, groups in which this node takes no part."""
+    for peer, reason in sorted(seen["refused"].items()):
+        print_line(f"  refuses {peer}: {reason}")
+    for peer, reason in sorted(seen["refused_by"].items()):
+        print_line(f"  refused by {peer}: {reason}")
+    for each in seen["groups"]:
+        if "stopped" in each:
+            print_line(f"  {each['group']}: stopped: {each['stopped']}")
+        elif not each["may_vote"]:
+            print_line(f"  {each['group']}: does not vote: the node was not added to the group")
 
 
 def _words(name: str) -> str:
