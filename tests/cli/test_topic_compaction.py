@@ -54,17 +54,20 @@ def watch_one_that_is_cancelled(url: str) -> None:
     httpx.post(f"{at}/compactionSettings", json=slow).raise_for_status()
     httpx.put(f"{at}/compaction").raise_for_status()
     assert topics("compaction-status", "orders", "--url", url).startswith(f"{ORDERS}: ")
-    assert "going on" in refused("compact", "orders", "--url", url)
+    waiting = httpx.put(f"{at}/compaction").headers["x-lithify-request"]
 
     def stop() -> None:
         while httpx.get(f"{at}/compaction/progress").json()[0]["phase"] != "index":
             pass
-        httpx.delete(f"{at}/compaction").raise_for_status()
+        assert "is being cancelled" in topics("cancel-compaction", "orders", "--url", url)
 
     stopping = threading.Thread(target=stop)
     stopping.start()
     assert "cancelled" in refused("compaction-status", "orders", "--watch", "--url", url)
     stopping.join()
+    [row] = httpx.get(f"{at}/compaction/progress?request={waiting}").json()
+    assert "cancelled before it began" in row["lastError"]
+    assert "no run" in refused("cancel-compaction", "orders", "--url", url)
     httpx.delete(f"{at}/compactionSettings").raise_for_status()
 
 
