@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
+    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.listener import Connection
