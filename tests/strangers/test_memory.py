@@ -111,12 +111,12 @@ def test_frames_that_are_never_finished(tmp_path: Path) -> None:
 def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
     """The time begins anew with each frame, and a client that says little is not hung up on."""
     with (
-        watched_node(tmp_path / "data", frame_timeout_ms=1000) as node,
+        watched_node(tmp_path / "data", frame_timeout_ms=3000) as node,
         RawClient(node.port) as one,
     ):
         one.producer("slow")
         frame = send_frame(0, b"x" * 100)
-        for _ in range(6):
+        for _ in range(12):
             one.send(frame[:50])
             one._socket.settimeout(0.3)
             with pytest.raises(TimeoutError):

@@ -50,8 +50,8 @@ REQUESTS_MAX = 4
 MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
-TURN_MESSAGES = 100
-"""Messages that are made before others have their turn, about 2 ms."""
+TURN_MESSAGES = 50
+"""Messages that are made before others have their turn, about 1 ms."""
 
 
 # Strict: what is no Base64 is refused, where pydantic's own type would leave letters out.
