@@ -26,7 +26,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from lithify import __version__
 from lithify.errors import ExecutorUnfit, JobFailed, LithifyError
 from lithify.fs.atomic import TEMPORARY_SUFFIX
 from lithify.log.manifest import read_manifest
@@ -154,7 +153,7 @@ def explain_failure(name: str, failure: BaseException) -> LithifyError:
     where = _WHERE.search(text)
     host = where[1] if where else "a host that Spark does not name"
     if match := _NO_PACKAGE.search(text):
-        fix = f"install lithify {__version__} for the executors' Python, or ship it (--archives)"
+        fix = "install lithify for the executors' Python, or ship it (--archives)"
         return ExecutorUnfit(host, f"has no Python package {match[1]}: {fix}")
     if match := _NO_PYTHON.search(text):
         fix = "PYSPARK_PYTHON names the executors' Python, --archives ships one"
