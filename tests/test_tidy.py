@@ -114,10 +114,11 @@ HARMLESS = {
             "environ",
             "geteuid",
             "getpid",
-            "getuid",
+            "getppid",
             "path",
             "sched_getaffinity",
             "strerror",
+            "umask",
         )
     ),
     "os.path": frozenset(("abspath", "basename", "dirname", "isabs", "join", "normpath")),

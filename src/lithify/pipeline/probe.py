@@ -24,7 +24,6 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 
 from lithify.errors import ExecutorUnfit, JobFailed, LithifyError
@@ -154,8 +153,7 @@ def explain_failure(name: str, failure: BaseException) -> LithifyError:
     where = _WHERE.search(text)
     host = where[1] if where else "a host that Spark does not name"
     if match := _NO_PACKAGE.search(text):
-        wanted = f"lithify {version('lithify')}"
-        fix = f"install {wanted} for the executors' Python, or ship it (--archives)"
+        fix = "install lithify for the executors' Python, or ship it (--archives)"
         return ExecutorUnfit(host, f"has no Python package {match[1]}: {fix}")
     if match := _NO_PYTHON.search(text):
         fix = "PYSPARK_PYTHON names the executors' Python, --archives ships one"
