@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut, read_file
+from lithify.fs import Fault, FaultyFileSystem, PowerCut, read_file
 from lithify.log.segment import SEGMENT_HEADER_BYTES
 from tests.raft_members import GROUP, Member, Members
 
@@ -42,7 +42,7 @@ class Damaged(Members):
         self.tick(3)
 
     def lose_power(self, seed: int) -> None:
-        self.disk: MemoryFileSystem = self.disk.crash_clone(Random(seed))
+        self.disk = self.disk.crash_clone(Random(seed))
         self.fs = FaultyFileSystem(self.disk, [])
 
     def repair(self) -> None:
