@@ -170,7 +170,8 @@ class World:
         change = ConfChange(changes, self.random.choice(list(Mode)))
         if self.random.random() < 0.3:
             change = ConfChange()
-        self.attempt(lambda: self.stage.actors[leader].core.propose_change(change))
+        core = self.stage.actors[leader].core
+        self.attempt(lambda: core.propose_change(core.prepared(change)))
 
     def read(self) -> None:
         name = self.a_leader() if self.random.random() < 0.5 else self.one()

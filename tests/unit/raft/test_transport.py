@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from lithify.fs import MemoryFileSystem
 from lithify.raft import transport as transport_module
+from lithify.raft.core import Config
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
 from lithify.raft.dialogue import (
     INTRODUCES,
@@ -207,6 +209,58 @@ def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> N
             welcome = Welcome(INTRODUCES, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
+
+    asyncio.run(story())
+
+
+MEMBERS = Config(frozenset(("a", "b")))
+
+
+def test_another_directory_under_the_name_of_a_member_is_refused_by_both_ends() -> None:
+    async def story() -> None:
+        a, b, other = Node("a"), Node("b"), Node("b")
+        for node in (a, b):
+            node.transport._handlers = replace(node.transport._handlers, configs=lambda: [MEMBERS])
+        async with running(a):
+            async with running(b):
+                b.transport.learn({"a": a.at})
+                await until(lambda: a.transport.connected == ["b"])
+                at = a.identity.book["b"]
+            async with running(other):
+                other.transport.learn({"a": a.at})
+                await until(lambda: "b" in a.transport.refused)
+                await until(lambda: "a" in other.transport.refused_by)
+                other.transport.send("g", beat("b", "a"))
+                assert a.identity.book["b"] == at, "nothing that it says counts"
+                # Nor is one heard that shows nothing, as nodes of earlier versions do.
+                reader, writer = await greeted(a, node="b", to="a")
+                writer.write(encode_frame([("g", beat("b", "a"))]))
+                assert (await frames(reader))[1]
+                await closed(writer)
+            assert a.heard == []
+            assert a.identity.recognition.known == {"b": b.identity.recognition.own}
+            # What was recorded is there after a restart.
+            assert again(a).recognition.known == a.identity.recognition.known
+
+    asyncio.run(story())
+
+
+def again(node: Node) -> Identity:
+    identity = node.identity
+    return Identity(identity._fs, "d", identity.node, identity.cluster)
+
+
+def test_a_connection_ends_when_members_change_and_its_node_is_another_one() -> None:
+    async def story() -> None:
+        a, b = Node("a"), Node("b")
+        async with running(a, b):
+            b.transport.learn({"a": a.at})
+            await until(lambda: a.transport.connected == ["b"])
+            added = Config(MEMBERS.voters, identities=frozenset({("b", "0d" * 16)}))
+            a.transport._handlers = replace(a.transport._handlers, configs=lambda: [added])
+            a.transport.recheck()
+            await until(lambda: a.transport.connected == [])
+            assert "0d0d" in a.transport.refused["b"]
 
     asyncio.run(story())
 
