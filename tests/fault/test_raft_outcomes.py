@@ -15,9 +15,12 @@ import pytest
 
 from lithify.errors import OUTCOME_UNKNOWN, UNREACHABLE
 from lithify.raft.client import RaftClient
+from lithify.raft.dialogue import WIRE_VERSION, Answer, Asks, Hello, Welcome
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.operations import Address, MayHaveHappened, NoAnswer, Operation
+from lithify.raft.operations import Outcome as Not
+from lithify.raft.wire import FRAME_HEADER_BYTES, decode_frame, encode_frame, frame_bytes
 from tests.unit.raft.test_node import client_of, running, settings
 
 if TYPE_CHECKING:
@@ -155,15 +158,42 @@ def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_change_that_goes_by_steps_is_unknown_without_a_last_answer(tmp_path: Path) -> None:
-    """`+n2` makes a learner first; n2 never runs, so it stays one."""
+async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A node that says `not now` to everything."""
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            head = await reader.readexactly(FRAME_HEADER_BYTES)
+            size = frame_bytes(memoryview(head), 2**20)
+            frame = head + await reader.readexactly(size - FRAME_HEADER_BYTES)
+            for group, message in decode_frame(memoryview(frame), "", ""):
+                answers: list[object] = []
+                if isinstance(message, Hello):
+                    answers = [Welcome(WIRE_VERSION, "n1", "", "{}")]
+                elif isinstance(message, Asks):
+                    answers = [Answer(n, Not.NOT_NOW, 0, b"wait") for n in message.numbers]
+                writer.write(encode_frame([(group, answer) for answer in answers]))
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_what_goes_by_steps_is_unknown_without_a_last_answer() -> None:
+    """A node may have made the new member a learner before it says `not now`."""
 
     async def story() -> None:
-        async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
-            await KvClient(direct, "default").put(b"first", b"")
-            async with client_of(node, timeout_s=1) as client:
-                book = {"n2": "127.0.0.1:1"}
-                with pytest.raises(MayHaveHappened):
-                    await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
+        ended = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await _put_off(reader, writer)
+            ended.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        at = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        async with RaftClient([at], timeout_s=1) as client:
+            with pytest.raises(MayHaveHappened):
+                await client.ask_json("default", Operation.CHANGE, change="+n2", book={})
+            with pytest.raises(NoAnswer):
+                await client.ask("default", Operation.PROPOSE, b"command")
+        await ended.wait()
+        server.close()
 
     asyncio.run(story())
