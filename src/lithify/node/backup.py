@@ -116,7 +116,7 @@ def run_backup(
     """Make a backup; `progress` is called with bytes as they are read."""
     if not fs.exists(f"{data}/LOCK"):
         raise InvalidInput(f"{data} is not a data directory")
-    if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(data)}/"):
+    if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
         raise InvalidInput(f"{target} is inside the data directory {data}")
     known = BackupList(0, 0, "")
     if previous is not None:
