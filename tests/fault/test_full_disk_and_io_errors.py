@@ -58,8 +58,11 @@ def test_every_operation_fails(kind: str, operation: str, count: int) -> None:
         disk = MemoryFileSystem()
         story = Story(SEED, LENGTH)
         try:
-            story.play(FaultyFileSystem(disk, [fault]), tolerate=True)
-            assert story.errors, "the error surfaced nowhere"
+            fs = FaultyFileSystem(disk, [fault], record=True)
+            story.play(fs, tolerate=True)
+            # A history that cannot be read fails nothing: it is set aside and written again.
+            aside = operation == "*" and fs.trace[nth - 1].endswith("/HISTORY")
+            assert story.errors or aside, "the error surfaced nowhere"
             # A failed fsync is told to each append that waited for it.
             assert len(story.errors) <= count + 1, "the log did not go on"
             story.check(disk.crash_clone(random.Random(nth)))
