@@ -217,7 +217,9 @@ class Story:
         strays = [
             name
             for name in fs.list(DIRECTORY)
-            if parse_name(name).kind not in SETTLED and name not in known
+            if parse_name(name).kind not in SETTLED
+            and name not in known
+            and not name.startswith("HISTORY.damaged-")
         ]
         assert not strays
 
