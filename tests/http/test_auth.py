@@ -12,6 +12,7 @@ import pytest
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
+from lithify.errors import DamagedFile
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.http.app import create_app
@@ -307,6 +308,18 @@ def test_nothing_is_answered_without_a_token_described_or_not(site: Site) -> Non
     for method, route in sorted(found):
         expected = 200 if route in OPEN else 401
         assert site.ask(method, route.format_map(Filled())).status_code == expected, (method, route)
+
+
+def test_only_a_superuser_is_told_which_file_is_damaged(site: Site) -> None:
+    topics = site.app.state.broker.topics
+    path = "data/definitions"
+    topics.damage.note(DamagedFile(path, 0, "damaged"))
+    assert topics.damage_found(), "the file must exist to count"
+    health = "/admin/v2/brokers/health"
+    for authorization in (None, f"Bearer {site.token('clerk')}"):
+        answer = site.ask("GET", health, authorization)
+        assert (answer.status_code, answer.json()) == (503, {"reason": "damage was found"})
+    assert path in site.ask("GET", health, f"Bearer {site.token('root')}").json()["reason"]
 
 
 def test_the_description_needs_any_token_and_metrics_a_superuser(site: Site) -> None:

@@ -6,7 +6,8 @@
 A disk that is full or read-only, or a directory that the node may not write, is found by writing a
 small file. Damage is what reads and runs have come across since the start, in files that still
 exist. It does not make a node unready, because everything else is served: then the answer names it
-behind the "ok". Answers are `KEPT_S` old at most, so that nobody can keep the disk busy by asking.
+behind the "ok". Where tokens are asked for, only a superuser gets paths and names. Answers are
+`KEPT_S` old at most, so that nobody can keep the disk busy by asking.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from lithify.blobs.stores import BlobStores
+from lithify.http.auth import is_superuser
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere
 from lithify.pulsar.broker import Broker
@@ -63,7 +65,11 @@ class Health:
 
 async def _found(request: Request) -> _Found:
     health: Health = request.app.state.health
-    return await health.find()
+    found = await health.find()
+    if is_superuser(request):
+        return found
+    unwritable = "the data directory cannot be written" if found.unwritable else ""
+    return _Found(unwritable, ("damage was found",) if found.damage else ())
 
 
 @router.get("/admin/v2/brokers/health", response_class=PlainTextResponse)
