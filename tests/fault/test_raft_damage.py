@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from lithify.errors import Corrupt
 from lithify.fs import LocalFileSystem
@@ -134,6 +135,12 @@ def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x40
     path.write_bytes(data)
+
+
+@pytest.fixture(autouse=True)
+def records_go_to_logging() -> None:
+    """Whatever another test in this process has configured."""
+    structlog.reset_defaults()
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:

@@ -72,9 +72,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             segment_bytes=2**20,
             settings={"deleted_retention_ms": 0},
         )
-        for value in (b"first", b"second"):
-            write(node, value)
-            compact(node)
+        write(node, b"first")
+        node.topics.get(TOPIC).compaction.run("test")
+        write(node, b"second")
+        compact(node)
         store = node.blobs.get("photos")
         store.delete(store.put(b"to be erased", service="test").put.blob_id)
         assert isinstance(node.clock, ManualClock)

@@ -96,6 +96,9 @@ async def authorize(request: Request) -> None:
     if access is None or _is_open(route, request.app.state):
         return
     principal: Principal = request.state.principal
+    if principal.expires_ms is not None and access.now_ms() >= principal.expires_ms:
+        # It was good when the request came; an answer that goes on and on asks again.
+        principal = access.authenticate(_token(request))
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
     if reads and (route == _DESCRIPTION or route.startswith(_ABOUT_THE_NODE)):

@@ -4,7 +4,7 @@ uvicorn waits for ever for the headers of a request, and for the rest of a body.
 
 1. a port has at most `connections_max` connections, `connections_per_address_max` of one address;
 2. the headers of a request are complete after `connect_timeout_ms` (from the connection on, or
-   from their first byte on), and have at most `HEADER_BYTES_MAX`;
+   from their first byte on), and have at most `HEADER_BYTES_MAX` in at most `HEADERS_MAX` lines;
 3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each
    `frame_timeout_ms`;
 4. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
@@ -16,6 +16,7 @@ For `serving.py`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
 __all__ = ["http_server"]
 
 HEADER_BYTES_MAX = 32 * 2**10
+HEADERS_MAX = 200
+"""Parsing one costs about 3 µs, and every connection may send as many."""
 BODY_BYTES_MIN = 1024
 TURN_S = 0.002
 SLICE_BYTES = 4096
 LOOKS_A_TIMEOUT = 4
+
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 log = get_logger("lithify.http")
 
@@ -111,6 +116,9 @@ class HttpConnection(H11Protocol):
         while at < len(data) and not self.transport.is_closing():
             was_body = self.conn.their_state is h11.SEND_BODY
             some = data[at : at + SLICE_BYTES]
+            if not was_body and _header_lines(self.conn.trailing_data[0] + some) > HEADERS_MAX:
+                self._give_up(f"a request with more than {HEADERS_MAX} headers")
+                return
             super().data_received(some)
             at += len(some)
             self._is_new &= self.conn.their_state is h11.IDLE
@@ -163,6 +171,11 @@ class HttpConnection(H11Protocol):
     def _give_up(self, reason: str) -> None:
         log.info("connection closed", peer=self.client and self.client[0], reason=reason)
         self.transport.abort()
+
+
+def _header_lines(data: bytes) -> int:
+    """Lines of a request before its body, as far as they have come."""
+    return _HEAD_END.split(data, maxsplit=1)[0].count(b"\n")
 
 
 class _Server(uvicorn.Server):

@@ -118,7 +118,7 @@ def test_receipts_come_in_order_whether_or_not_the_disk_is_waited_for(
 def test_a_peer_that_fills_its_buffer_gets_a_larger_one_and_no_larger_than_needed() -> None:
     async def story() -> None:
         async with producing(Durability.NONE) as client:
-            assert client.buffer_bytes == listener.RECEIVE_BYTES
+            assert client.buffer_bytes == listener.STRANGER_BYTES
             small = send(entry(bytes(50_000)), producer_id=3)
             for _ in range(200):
                 client.writer.write(small)
