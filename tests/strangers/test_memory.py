@@ -178,6 +178,15 @@ def test_headers_without_end(tmp_path: Path) -> None:
         assert hung_up(found[0])
 
 
+def test_hundreds_of_headers_are_not_parsed(tmp_path: Path) -> None:
+    many, enough = (REQUEST + b"a:b\r\n" * count + b"\r\n" for count in (6000, 150))
+    with watched_node(tmp_path / "data") as node:
+        with strangers(node.http_port, 1, many) as found:
+            assert hung_up(found[0])
+        with strangers(node.http_port, 1, enough) as found:
+            assert found[0].recv(12) == b"HTTP/1.1 200"
+
+
 def test_a_request_without_a_token_is_not_read(tmp_path: Path, secret: Path) -> None:
     """The answer comes before the body, of which the node keeps nothing."""
     head = b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n"
