@@ -108,7 +108,7 @@ async def authorize(request: Request) -> None:
         return
     tenant, namespace = _named(request)
     if namespace is not None:
-        _check_namespace(access, principal, namespace, route, reads=reads)
+        _check_namespace(access, principal, namespace, route, request.method)
     elif tenant is not None and reads and route in _A_TENANT:
         access.check_tenant(principal, tenant)
     else:
@@ -134,8 +134,9 @@ def expires_ms_of(request: Request) -> int | None:
 
 
 def _check_namespace(
-    access: Access, principal: Principal, namespace: Namespace, route: str, *, reads: bool
+    access: Access, principal: Principal, namespace: Namespace, route: str, method: str
 ) -> None:
+    reads = method in _READS
     if "/permissions" in route or (route == _A_NAMESPACE and not reads):
         access.check_tenant(principal, namespace.tenant)
     elif route.startswith(_PRODUCED):
@@ -147,7 +148,9 @@ def _check_namespace(
     elif route.startswith(_TOPICS) and "/subscription" in route and _VIEW not in route:
         access.check(principal, namespace, Action.CONSUME, Action.ADMIN)
     elif route.startswith(_SCHEMAS):
-        access.check(principal, namespace, Action.PRODUCE, Action.ADMIN)
+        # Deleting the schemas of a topic is more than registering one more.
+        registers = () if method == "DELETE" else (Action.PRODUCE,)
+        access.check(principal, namespace, *registers, Action.ADMIN)
     else:
         access.check(principal, namespace, Action.ADMIN)
 

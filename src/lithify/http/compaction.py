@@ -65,7 +65,7 @@ async def run(name: TopicPath, broker: BrokerHere) -> Response:
     The header `x-lithify-request` of the answer is what to ask for the progress of these runs with.
     """
     request_id = new_request_id()
-    for topic in topics_at(broker, name):
+    for topic in await topics_at(broker, name):
         broker.topics.compactions.request(topic, request_id=request_id)
     return Response(status_code=204, headers={REQUEST: request_id})
 
@@ -73,7 +73,7 @@ async def run(name: TopicPath, broker: BrokerHere) -> Response:
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
 async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
     """Stop what is going on or waits for its turn; everything stays as it was."""
-    cancelled = [broker.topics.compactions.cancel(topic) for topic in topics_at(broker, name)]
+    cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
     if not any(cancelled):
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"no run on {name} is going on")
     return _done()
@@ -82,7 +82,7 @@ async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
 @router.get(f"{_TOPIC}/compaction")
 async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
     """How the last run went, or that one is going on."""
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     found = await asyncio.to_thread(broker.topics.compactions.status, topic)
     return {"status": str(found.state), "lastError": found.error}
 
@@ -92,7 +92,7 @@ async def progress(
     name: TopicPath, broker: BrokerHere, request: str | None = None
 ) -> list[dict[str, Any]]:
     """The same with everything there is to know, of the last runs or those of a request."""
-    topics, status = topics_at(broker, name), broker.topics.compactions.status
+    topics, status = await topics_at(broker, name), broker.topics.compactions.status
     found = [await asyncio.to_thread(status, each, request) for each in topics]
     return [
         {"topic": str(topic.name), "request": request, **each.row()}
@@ -104,7 +104,8 @@ async def progress(
 async def plan(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
     """What a run would do now; 409 while one is going on."""
     jobs = broker.topics.compactions.jobs
-    return [await asyncio.to_thread(plan_row, topic, jobs) for topic in topics_at(broker, name)]
+    topics = await topics_at(broker, name)
+    return [await asyncio.to_thread(plan_row, topic, jobs) for topic in topics]
 
 
 @router.get(f"{_TOPIC}/compaction/history")
@@ -113,7 +114,7 @@ async def history(
 ) -> list[dict[str, Any]]:
     """The reports of the last runs of each partition, newest first."""
     rows: list[dict[str, Any]] = []
-    for topic in topics_at(broker, name):
+    for topic in await topics_at(broker, name):
         reports = await asyncio.to_thread(topic.compaction.history.newest, limit)
         rows += [{"topic": str(topic.name), **report_row(each)} for each in reports]
     return sorted(rows, key=lambda row: -int(row["started_ms"]))[:limit]
@@ -122,7 +123,7 @@ async def history(
 @router.delete(f"{_TOPIC}/subscription/__compaction", status_code=204)
 async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
     """Forget everything that was compacted, after the run that is going on; the log stays."""
-    topics = topics_at(broker, name)
+    topics = await topics_at(broker, name)
     if all(topic.service.last_compacted_position < 0 for topic in topics):
         raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no compacted view")
     for topic in topics:

@@ -31,7 +31,7 @@ async def newest(request: Request, name: TopicPath, broker: BrokerHere, key: str
     wanted = decoded(key)
     found = []
     async with request.app.state.lookups:
-        for topic in topics_at(broker, name):
+        for topic in await topics_at(broker, name):
             message = await asyncio.to_thread(topic.get, wanted)
             if message is not None:
                 found.append(message)

@@ -7,6 +7,7 @@ into two. Every name goes through `Namespace` and `TopicName`, which say what a 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
@@ -164,18 +165,24 @@ def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
     return [name.partition_name(number) for number in range(count)] if count else [name]
 
 
-def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
+async def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
     """The same, open."""
-    return [_opened(broker, part) for part in parts_of(broker, name)]
+    return [await _opened(broker, part) for part in parts_of(broker, name)]
 
 
-def topic_at(broker: Broker, name: TopicName, status: HTTPStatus = HTTPStatus.NOT_FOUND) -> Topic:
+async def topic_at(
+    broker: Broker, name: TopicName, status: HTTPStatus = HTTPStatus.NOT_FOUND
+) -> Topic:
     """The topic, which must not be partitioned: `status` if it is."""
     if broker.topics.partitions(name):
         raise Refused(status, f"topic {name} is partitioned: name a partition of it")
-    return _opened(broker, name)
+    return await _opened(broker, name)
 
 
-def _opened(broker: Broker, name: TopicName) -> Topic:
+async def _opened(broker: Broker, name: TopicName) -> Topic:
+    """A topic; one that is not open is opened in a thread, because that waits for the disk."""
+    found = broker.topics.opened_topic(name)
+    if found is not None:
+        return found
     broker.make_room()
-    return broker.topics.get(name)
+    return await asyncio.to_thread(broker.topics.get, name)

@@ -35,11 +35,11 @@ def _done() -> Response:
     return Response(status_code=204)
 
 
-def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
+async def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
     """The subscription in each partition that has it; 404 if none has."""
     rows = [
         (topic, topic.subscriptions[subscription])
-        for topic in topics_at(broker, name)
+        for topic in await topics_at(broker, name)
         if subscription in topic.subscriptions
     ]
     if not rows:
@@ -78,7 +78,7 @@ def _expired(broker: Broker, seconds: int) -> Callable[[Topic], int]:
 @router.get("/subscriptions")
 async def subscriptions(name: TopicPath, broker: BrokerHere) -> list[str]:
     """Their names."""
-    found = {each for topic in topics_at(broker, name) for each in topic.subscriptions}
+    found = {each for topic in await topics_at(broker, name) for each in topic.subscriptions}
     return sorted(found)
 
 
@@ -90,7 +90,7 @@ async def create_subscription(
     start: Annotated[MessageIdBody | None, Body()] = None,
 ) -> Response:
     """Create a durable subscription; without a message id it begins after the last message."""
-    topics = topics_at(broker, name)
+    topics = await topics_at(broker, name)
     if any(subscription in topic.subscriptions for topic in topics):
         raise AlreadyDefined(f"topic {name} has a subscription {subscription} already")
     start = start or MessageIdBody(ledger_id=LATEST, entry_id=LATEST)
@@ -110,7 +110,7 @@ async def delete_subscription(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, *, force: bool = False
 ) -> Response:
     """Forget a subscription; `force` sends its consumers away first."""
-    found = _found(broker, name, subscription)
+    found = await _found(broker, name, subscription)
     if not force and any(each.consumers for _, each in found):
         reason = f"subscription {subscription} of {name} has consumers"
         raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
@@ -128,7 +128,7 @@ async def reset_to_id(
     target: Annotated[MessageIdBody, Body()],
 ) -> Response:
     """Begin again at a message."""
-    found = _found(broker, name, subscription)
+    found = await _found(broker, name, subscription)
     if len(found) > 1 and target.ledger_id not in {-1, LATEST}:
         reason = f"topic {name} is partitioned: name a partition of it"
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, reason)
@@ -144,7 +144,7 @@ async def reset_to_time(
 
     A subscription that is read compacted begins at the first retained one.
     """
-    found = _found(broker, name, subscription)
+    found = await _found(broker, name, subscription)
     _move(broker, found, lambda topic, each: topic.find_time(timestamp, compacted=each.compacted))
     return _done()
 
@@ -152,7 +152,7 @@ async def reset_to_time(
 @router.post("/subscription/{subscription}/skip_all", status_code=204)
 async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere) -> Response:
     """Acknowledge all there is."""
-    found = _found(broker, name, subscription)
+    found = await _found(broker, name, subscription)
     _skip_below(broker, found, lambda topic: topic.log.next_position)
     return _done()
 
@@ -164,8 +164,8 @@ async def skip(
     """Acknowledge the next so many entries that are not acknowledged, or all there are."""
     if number < 0:
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{number} messages: must be 0 or more")
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    [(_, found)] = _found(broker, topic.name, subscription)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    [(_, found)] = await _found(broker, topic.name, subscription)
     last = await _after_entries(topic, found, number)
     _skip_below(broker, [(topic, found)], lambda _: last + 1)
     return _done()
@@ -195,7 +195,7 @@ async def expire(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, seconds: int
 ) -> Response:
     """Acknowledge what was published longer ago than this."""
-    _skip_below(broker, _found(broker, name, subscription), _expired(broker, seconds))
+    _skip_below(broker, await _found(broker, name, subscription), _expired(broker, seconds))
     return _done()
 
 
@@ -204,7 +204,7 @@ async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Respo
     """The same for every subscription."""
     found = [
         (topic, each)
-        for topic in topics_at(broker, name)
+        for topic in await topics_at(broker, name)
         for each in list(topic.subscriptions.values())
     ]
     _skip_below(broker, found, _expired(broker, seconds))
@@ -216,6 +216,6 @@ async def peek(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
 ) -> Response:
     """Look at a message that is not acknowledged, the first is 1; nothing changes by it."""
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    [(_, found)] = _found(broker, topic.name, subscription)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    [(_, found)] = await _found(broker, topic.name, subscription)
     return peek_response(topic, found.cursor, number)

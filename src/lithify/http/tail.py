@@ -74,7 +74,7 @@ async def messages(
     if readers.count >= READERS_MAX:
         reason = f"{readers.count} callers read already, which is the limit"
         raise Refused(HTTPStatus.TOO_MANY_REQUESTS, reason)
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     place = Place() if start is None else place_of(start)
     if last is not None:
         place = await asyncio.to_thread(place_of_last, topic, last)

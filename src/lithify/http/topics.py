@@ -1,6 +1,7 @@
 """Topics: list, create, delete, partitions, statistics and single messages."""
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from lithify.topics.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.names import TopicName
 from lithify.topics.stats import internal_stats, sum_stats, topic_stats
 from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
+from lithify.topics.topic import Topic
 
 __all__ = ["non_persistent", "router"]
 
@@ -169,20 +171,20 @@ async def delete_partitioned(
 @router.get("/{topic}/stats")
 async def stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """What goes in and out, who is connected, what is not acknowledged."""
-    return topic_stats(topic_at(broker, name))
+    return topic_stats(await topic_at(broker, name))
 
 
 @router.get("/{topic}/internalStats")
 async def internal(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """Its ledgers and cursors."""
-    return internal_stats(topic_at(broker, name))
+    return internal_stats(await topic_at(broker, name))
 
 
 @router.get("/{topic}/partitioned-stats")
 async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """The same of all partitions together, and of each."""
     _partitioned(broker, name)
-    return sum_stats({str(each.name): topic_stats(each) for each in topics_at(broker, name)})
+    return sum_stats(await _of_each(broker, name, topic_stats))
 
 
 @router.get("/{topic}/partitioned-internalStats")
@@ -191,8 +193,19 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> dict[str,
     found = _partitioned(broker, name)
     return {
         "metadata": {"partitions": found.partitions, "deleted": False},
-        "partitions": {str(each.name): internal_stats(each) for each in topics_at(broker, name)},
+        "partitions": await _of_each(broker, name, internal_stats),
     }
+
+
+async def _of_each(
+    broker: Broker, name: TopicName, of: Callable[[Topic], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """What is said of each partition, by its name; others have their turn in between."""
+    found = {}
+    for topic in await topics_at(broker, name):
+        found[str(topic.name)] = of(topic)
+        await asyncio.sleep(0)
+    return found
 
 
 # --- messages ---------------------------------------------------------------------------------
@@ -201,18 +214,19 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> dict[str,
 @router.get("/{topic}/lastMessageId")
 async def last_message_id(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """Of the last message; -1 and -1 if there is none."""
-    return from_id(topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED).last_message_id())
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    return from_id(topic.last_message_id())
 
 
 @router.get("/{topic}/messageid/{timestamp}")
 async def message_id_at(name: TopicPath, broker: BrokerHere, timestamp: int) -> dict[str, Any]:
     """The first message published at or after a time in milliseconds, or the next one to come."""
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return from_position(topic.find_message_time(timestamp), name.partition)
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}")
 async def message_at(name: TopicPath, broker: BrokerHere, ledger: int, entry: int) -> Response:
     """The message of an entry, or its batch."""
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return message_response(topic, ledger, entry)

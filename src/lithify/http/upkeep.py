@@ -48,7 +48,7 @@ async def unload(name: TopicPath, broker: BrokerHere) -> Response:
 @router.post("/terminate")
 async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """Let nobody write to it any more; the last message that it has."""
-    topic = topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return (await _terminate(broker, [topic]))[0]
 
 
@@ -56,9 +56,9 @@ async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
 async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
     """The same for all partitions of a topic, by their numbers."""
     if not broker.topics.partitions(name):
-        topic_at(broker, name)
+        await topic_at(broker, name)
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"topic {name} is not partitioned")
-    found = await _terminate(broker, topics_at(broker, name))
+    found = await _terminate(broker, await topics_at(broker, name))
     return {str(number): row for number, row in enumerate(found)}
 
 
@@ -98,7 +98,7 @@ def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
 @router.post("/trim", status_code=204)
 async def trim(name: TopicPath, broker: BrokerHere) -> Response:
     """Delete what retention lets go."""
-    for topic in topics_at(broker, name):
+    for topic in await topics_at(broker, name):
         topic.enforce()
         await asyncio.to_thread(topic.maintain_files)
     return _done()
@@ -107,7 +107,7 @@ async def trim(name: TopicPath, broker: BrokerHere) -> Response:
 @router.delete("/truncate", status_code=204)
 async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
     """Delete all messages there are, those that only the compacted view has as well."""
-    for topic in topics_at(broker, name):
+    for topic in await topics_at(broker, name):
         await asyncio.to_thread(topic.log.roll)
         end = topic.log.manifest.active.first_position
         topic.skip_below(end)
