@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING, Any
@@ -193,3 +194,18 @@ def test_a_topic_that_does_not_exist(node: HttpNode) -> None:
 def test_an_exclusive_producer_is_not_disturbed(node: HttpNode) -> None:
     node.topic().producers.add(Producer("p", mode=AccessMode.EXCLUSIVE))
     assert "for itself" in refusal(node, 409, {"messages": [{"payload": "a"}]})
+
+
+def test_readers_that_come_at_once_are_counted_before_they_wait(
+    node: HttpNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.topic().append(value=b"a")
+    monkeypatch.setattr(tail, "READERS_MAX", 2)
+
+    async def ask_all() -> list[int]:
+        asked = [node.asks("GET", f"{AT}/messages?last=1") for _ in range(10)]
+        return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    for _ in range(2):
+        # The second time shows that all of the first have left.
+        assert sorted(node.loop.run_until_complete(ask_all())) == [200] * 2 + [429] * 8

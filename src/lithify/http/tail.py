@@ -26,6 +26,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import authorize, expires_ms_of
@@ -74,10 +75,15 @@ async def messages(
     if readers.count >= READERS_MAX:
         reason = f"{readers.count} callers read already, which is the limit"
         raise Refused(HTTPStatus.TOO_MANY_REQUESTS, reason)
-    topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    place = Place() if start is None else place_of(start)
-    if last is not None:
-        place = await asyncio.to_thread(place_of_last, topic, last)
+    readers.count += 1
+    try:
+        topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
+        place = Place() if start is None else place_of(start)
+        if last is not None:
+            place = await asyncio.to_thread(place_of_last, topic, last)
+    except BaseException:
+        readers.count -= 1
+        raise
     reading = _Reading(
         broker=broker,
         name=name,
@@ -87,7 +93,21 @@ async def messages(
         left=POSITION_MAX if limit is None else limit,
         request=request,
     )
-    return StreamingResponse(reading.lines(readers), media_type="application/x-ndjson")
+    return _Counted(reading.lines(), readers)
+
+
+class _Counted(StreamingResponse):
+    """An answer to one of the counted readers."""
+
+    def __init__(self, lines: AsyncIterator[bytes], readers: Readers) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._readers = readers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._readers.count -= 1
 
 
 @dataclass(slots=True)
@@ -102,9 +122,8 @@ class _Reading:
     left: int
     request: Request
 
-    async def lines(self, readers: Readers) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncIterator[bytes]:
         """The body of the answer, a piece at a time."""
-        readers.count += 1
         try:
             while self.left > 0 and not self.broker.ending:
                 # Also after the first piece: its token may have expired, or its permission gone.
@@ -128,8 +147,6 @@ class _Reading:
         except LithifyError as error:
             # The status was sent long ago.
             yield json.dumps({"error": str(error)}).encode() + b"\n"
-        finally:
-            readers.count -= 1
 
     async def _wait(self, expected: asyncio.Future[None]) -> None:
         """For news, or until it is time to look whether the token has expired."""
