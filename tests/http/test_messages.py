@@ -7,6 +7,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from lithify.http import produce, tail
@@ -19,7 +20,7 @@ from lithify.topics.tail import read_rows
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 AT = "/topics/persistent/public/default/orders"
 
@@ -209,3 +210,32 @@ def test_readers_that_come_at_once_are_counted_before_they_wait(
     for _ in range(2):
         # The second time shows that all of the first have left.
         assert sorted(node.loop.run_until_complete(ask_all())) == [200] * 2 + [429] * 8
+
+
+def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> None:
+    async def story() -> None:
+        ended, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def slow_body() -> AsyncIterator[bytes]:
+            yield b'{"messages":['
+            begun.release()
+            await ended.wait()
+            yield b'{"payload":"slow"}]}'
+
+        app = node._client._transport.app  # type: ignore[attr-defined]
+        other = httpx.ASGITransport(app, client=("10.0.0.9", 1))
+        headers = {"Content-Type": "application/json"}
+        slow = [
+            asyncio.create_task(node.asks("POST", AT, content=slow_body(), headers=headers))
+            for _ in range(produce.REQUESTS_MAX + 1)
+        ]
+        for _ in range(produce.CALLER_REQUESTS_MAX):
+            await begun.acquire()
+        async with httpx.AsyncClient(transport=other, base_url="http://node") as client:
+            body = {"messages": [{"payload": "quick"}]}
+            answer = await asyncio.wait_for(client.post(AT, json=body), 10)
+        assert answer.status_code == 200
+        ended.set()
+        assert {each.status_code for each in await asyncio.gather(*slow)} == {200}
+
+    node.loop.run_until_complete(story())

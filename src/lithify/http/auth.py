@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
 
-__all__ = ["TokenFirst", "authorize", "expires_ms_of", "is_superuser"]
+__all__ = ["TokenFirst", "authorize", "caller_of", "expires_ms_of", "is_superuser"]
 
 _OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
 _DESCRIPTION = "/openapi.json"
@@ -113,6 +113,14 @@ async def authorize(request: Request) -> None:
         access.check_tenant(principal, tenant)
     else:
         access.check_superuser(principal)
+
+
+def caller_of(request: Request) -> str:
+    """Whose request it is, for limits of each: the name in its token, or else its address."""
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is not None:
+        return f"name {principal.name}"
+    return f"address {request.client.host if request.client else ''}"
 
 
 def is_superuser(request: Request) -> bool:

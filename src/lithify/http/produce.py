@@ -10,8 +10,9 @@ As in Pulsar, with two differences. A payload or key that is no text stands unde
 names one is refused. In a partitioned topic the hash of the key chooses the partition, and messages
 without a key go round; …/partitions/N names one.
 
-1. The body is read after the caller was let in, and of `REQUESTS_MAX` callers at a time: memory is
-   bounded by that and by twice the largest message.
+1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
+   bounded by that and by twice the largest message. One caller, by its token's name or else by its
+   address, has at most `CALLER_REQUESTS_MAX` of them: its slow requests hold up only its own.
 2. Everything is checked before anything is written: what is refused has changed nothing.
 3. Messages are appended in their order and answered once they are durable, each by its own result:
    a write that failed has `errorCode` 1 and the reason.
@@ -22,6 +23,9 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 import asyncio
 import itertools
 from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -29,6 +33,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lithify.errors import LithifyError
+from lithify.http.auth import caller_of
 from lithify.http.errors import Refused
 from lithify.http.json_shape import check_json_values
 from lithify.http.paths import BrokerHere, TopicPath
@@ -46,7 +51,8 @@ __all__ = ["Publisher", "router"]
 
 router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
 
-REQUESTS_MAX = 4
+REQUESTS_MAX = 16
+CALLER_REQUESTS_MAX = 4
 MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
@@ -120,6 +126,15 @@ def _bad(error: ValidationError, *place: object) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
 
 
+@dataclass(slots=True)
+class _Caller:
+    """One of those who produce now."""
+
+    requests: int = 0
+    """Those that wait for their turn included."""
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLER_REQUESTS_MAX))
+
+
 class Publisher:
     """The producer that stands for all who produce over HTTP; one an application."""
 
@@ -129,12 +144,13 @@ class Publisher:
         self._sequence = itertools.count()
         self._turn = itertools.count()
         self._requests = asyncio.Semaphore(REQUESTS_MAX)
+        self._callers: dict[str, _Caller] = {}
 
     async def publish(
         self, request: Request, name: TopicName, partition: int | None
     ) -> dict[str, Any]:
         """Produce what a request has in its body; the answer to it."""
-        async with self._requests:
+        async with self._turn_of(request):
             body = await request.body()
             rows = await asyncio.to_thread(_rows, body)
             # One time for all, in the message and in the frame: reads leave out segments by it.
@@ -157,6 +173,19 @@ class Publisher:
                 for number, result in zip(numbers, await self._end(topic, pending), strict=False):
                     results[number] = result
         return {"messagePublishResults": results}
+
+    @asynccontextmanager
+    async def _turn_of(self, request: Request) -> AsyncIterator[None]:
+        name = caller_of(request)
+        caller = self._callers.setdefault(name, _Caller())
+        caller.requests += 1
+        try:
+            async with caller.turns, self._requests:
+                yield
+        finally:
+            caller.requests -= 1
+            if not caller.requests:
+                del self._callers[name]
 
     def _entry(self, number: int, message: NewMessage, now_ms: int) -> bytes:
         for text, data, what in (
