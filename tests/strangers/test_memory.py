@@ -178,6 +178,21 @@ def test_headers_without_end(tmp_path: Path) -> None:
         assert hung_up(found[0])
 
 
+def test_what_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:
+    post = b"POST %b HTTP/1.1\r\nHost: node\r\n"
+    chunks = post % b"/admin/v2/brokers/health" + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+    cut = post % b"/topics/persistent/public/default/t" + b"Content-Length: 100\r\n\r\n{"
+    with watched_node(tmp_path / "data") as node:
+        for data in (chunks, cut):
+            with strangers(node.http_port, 1, data) as found:
+                if data is chunks:
+                    assert found[0].recv(12) == b"HTTP/1.1 400"
+        with strangers(node.http_port, 1, REQUEST + b"\r\n") as found:
+            assert found[0].recv(12) == b"HTTP/1.1 200", "and what came before is dealt with"
+        logged = node.logged()
+    assert "Traceback" not in logged
+
+
 def test_hundreds_of_headers_are_not_parsed(tmp_path: Path) -> None:
     many, enough = (REQUEST + b"a:b\r\n" * count + b"\r\n" for count in (6000, 150))
     with watched_node(tmp_path / "data") as node:

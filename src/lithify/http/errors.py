@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from h11 import LocalProtocolError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lithify.blobs.errors import (
     BlobDeleted,
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
+
+_GONE = (ClientDisconnect, LocalProtocolError)
+"""The client is gone, or sent what is no HTTP, before its request was answered."""
 
 __all__ = ["Refused", "add_error_handlers", "refusal", "status_of"]
 
@@ -169,6 +174,8 @@ async def _http_error(request: Request, error: Exception) -> Response:  # noqa: 
 
 
 async def _defect(request: Request, error: Exception) -> Response:
+    if isinstance(error, _GONE):
+        return _reason(HTTPStatus.BAD_REQUEST, "the request ended early")
     # What went wrong is for the log, not for whoever asked.
     log.error("request failed", path=request.url.path, exc_info=error)
     return _reason(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")

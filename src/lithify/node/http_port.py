@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lithify.logger import get_logger
@@ -186,17 +187,28 @@ class _Server(uvicorn.Server):
 
 
 def http_server(
-    app: Any, limits: ConnectionLimits, tls: ssl.SSLContext | None, goodbye_s: float
+    app: Any,
+    limits: ConnectionLimits,
+    tls: ssl.SSLContext | None,
+    goodbye_s: float,
 ) -> uvicorn.Server:
     """A server of the application that is not started yet."""
 
     class Bounded(HttpConnection):
         peers = Peers(limits)
 
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        except (ClientDisconnect, h11.LocalProtocolError):
+            # The client left, or sent what is no HTTP: there is nobody to answer.
+            return
+
     config = uvicorn.Config(
-        app,
+        answer,
         http=Bounded,
         ws="none",
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
