@@ -8,6 +8,7 @@ LithifyError
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
 ├── NodeNotReached  a node that is to be added is not at its address
+├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberElsewhere a member is reached at another address than the one that was given
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnerBehind   a node that was added has not got the log yet
@@ -26,6 +27,7 @@ __all__ = [
     "EntriesLost",
     "EntryGone",
     "EntryUnreadable",
+    "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
     "LearnerBehind",
@@ -119,6 +121,23 @@ class NodeNotReached(LithifyError):
         self.address = address
         what = f"node {node} was not reached at {address}: {why}"
         super().__init__(f"{what}. Nothing has changed; start it first, or correct the address")
+
+
+class ForeignGroup(LithifyError):
+    """A node that is to be added has a group of the same name and another origin. Nothing changed.
+    """
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, group: str, members: list[str]) -> None:
+        self.node = node
+        self.group = group
+        self.members = members
+        what = f"node {node} has a group {group} already, with the members {', '.join(members)}"
+        super().__init__(
+            f"{what}: it is another group than this one. Nothing has changed; to add {node}, "
+            "start it with --join and a new data directory"
+        )
 
 
 class MemberElsewhere(LithifyError):

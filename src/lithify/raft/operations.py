@@ -15,7 +15,8 @@
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
     move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
-    who        {}; without a group: name, cluster and identity of the node
+    who        {"group": "default"}   without a group: name, cluster and identity of the node; also
+               key and members of the group in the body, if the node has it
 
 A watch is answered as its command is. Whatever the machine sends to the name then comes as an
 `Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection
