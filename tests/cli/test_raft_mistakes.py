@@ -65,6 +65,8 @@ def test_with_a_dead_voter_no_mistake_loses_the_group(tmp_path: Path) -> None:
             assert why in text
             assert run(cluster, "put", "k", "-".join(command))[0] == 0
         assert run(cluster, "members")[1].startswith("voters n1 n2 n3;")
+        again = run(cluster, "add", f"{dead.node}={dead.address}")
+        assert again == (0, f"{dead.node} is a voter already\n")
         # The way that is right: a new node runs, and takes the place of the dead one.
         joined = cluster.joining("n4")
         assert run(cluster, "add", f"n4={joined.address}")[0] == 0

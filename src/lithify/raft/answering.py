@@ -173,7 +173,7 @@ class Answering:
             def ended(result: requests.Result) -> None:
                 status, known = group.status(), self._node.identity.book
                 if isinstance(result, InvalidInput) and in_force(status, change, known):
-                    done(_reply({"index": status.config_index}))
+                    done(_reply({"index": status.config_index, "already": True}))
                 else:
                     done(result)
 

@@ -9,6 +9,8 @@
    node, of this cluster, with an identity that no group here contradicts, and must not have another
    group of the same name (`origin.py`). So a mistyped address, a node that does not run, another
    member and another cluster's node are refused before anything has changed.
+   A member that is added once more is looked up too: if its data directory was replaced it is
+   refused, and must be removed first.
 3. It becomes a learner, with its identity in the entry. The address is taken when the leader has
    appended that, not before.
 4. When it answers and has the log it becomes a voter. What the consensus core refuses only for now
@@ -132,6 +134,8 @@ class Changes:
                 at = book.get(item.node)
                 if at is not None and at != known.get(item.node):
                     raise MemberElsewhere(item.node, known.get(item.node, "nowhere"), at)
+                if item.op is not Op.REMOVE:
+                    await self._check_member(item.node, known.get(item.node))
                 wanted.append(item)
             else:
                 at = book.get(item.node) or known.get(item.node)
@@ -203,6 +207,12 @@ class Changes:
     def _addresses(self) -> dict[str, str]:
         node = self._node
         return node.identity.book | {node.identity.node: str(node.transport.address)}
+
+    async def _check_member(self, name: str, at: str | None) -> None:
+        """`IdentityRefused` if a member is there with another data directory; it may be away."""
+        if at is not None and name != self._node.identity.node:
+            with suppress(NodeNotReached):
+                await self._look(name, at)
 
     async def _look(self, name: str, at: str, group: Group[Any] | None = None) -> str:
         """The identity of the node at an address, if it is the one that is meant.

@@ -124,8 +124,7 @@ class NodeNotReached(LithifyError):
 
 
 class ForeignGroup(LithifyError):
-    """A node that is to be added has a group of the same name and another origin. Nothing changed.
-    """
+    """A node that is to be added has another group of the same name. Nothing has changed."""
 
     exit_code = CONFLICT
 

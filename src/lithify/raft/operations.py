@@ -8,7 +8,8 @@
 | all others | JSON, an object | JSON, an object |
 
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
-    change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
+    change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says; the
+               answer has `already` if the members were so before
     transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
     backup     see `backups.py`; the answer to a read is bytes

@@ -81,9 +81,7 @@ def leads(node: RaftNode) -> bool:
 
 
 @asynccontextmanager
-async def three(
-    directory: Path, names: Iterable[str] = ("n1", "n2", "n3")
-) -> AsyncIterator[Three]:
+async def three(directory: Path, names: Iterable[str] = ("n1", "n2", "n3")) -> AsyncIterator[Three]:
     world = Three(directory, names)
     try:
         for name in world.ports:
@@ -289,6 +287,33 @@ def test_an_empty_directory_under_an_old_name_forks_nothing(tmp_path: Path) -> N
             await world.stop(first if leader.identity.node != first else behind)
             async with client_of(*world.nodes.values()) as client:
                 assert (await KvClient(client, "default").get(b"k")).value == b"later"
+
+    asyncio.run(story())
+
+
+def test_a_member_whose_directory_was_replaced_is_not_added_before_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world, client_of(await world.leader()) as client:
+            (lost, _) = await world.others()
+            await KvClient(client, "default").put(b"k", b"v")
+            assert await change(client, f"+{lost}", **{lost: world.at(lost)}) == {
+                "index": 0,
+                "already": True,
+            }
+            await world.stop(lost)
+            repeated = await change(client, f"+{lost}", **{lost: world.at(lost)})
+            assert repeated["already"]
+            shutil.rmtree(world.directory / lost)
+            stack = world.stacks[lost] = AsyncExitStack()
+            empty = replace(world.given(lost), join=True, peers={})
+            world.nodes[lost] = await stack.enter_async_context(running(empty))
+            with pytest.raises(Refused, match=f"was replaced. Remove {lost} from its groups"):
+                await change(client, f"+{lost}", **{lost: world.at(lost)})
+            await change(client, f"-{lost}")
+            added = await change(client, f"+{lost}", **{lost: world.at(lost)})
+            assert "already" not in added
 
     asyncio.run(story())
 
