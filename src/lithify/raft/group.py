@@ -148,7 +148,7 @@ class Group(Generic[S]):
             return
         self._core.tick()
         self._proposals.tick(leads=self._role is Role.LEADER)
-        self._reads.tick()
+        self._reads.tick(self._leader if self._leader != self.node else "")
         self._sending.tick()
         self._receiving.tick()
         self._installing.tick()
