@@ -14,6 +14,7 @@ LithifyError
 ├── LearnerBehind   a node that was added has not got the log yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
+├── NoSuchDirectory a directory that is to be read is not there
 └── UnknownGroup    files of a group that the file NODE does not name
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "LearnerBehind",
     "LearnerSilent",
     "MemberElsewhere",
+    "NoSuchDirectory",
     "NodeNotReached",
     "OutcomeUnknown",
     "UnknownGroup",
@@ -87,6 +89,16 @@ class GroupAbsent(LithifyError):
         self.group = group
         self.node = node
         super().__init__(f"there is no group {group!r} on node {node}")
+
+
+class NoSuchDirectory(LithifyError):
+    """A backup or a data directory that is to be read is not there."""
+
+    exit_code = NOT_FOUND
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(f"{directory}: no such directory")
 
 
 class UnknownGroup(LithifyError):
