@@ -93,6 +93,11 @@ class LithifyError(Exception):
 
     exit_code: int = FAILED
 
+    @property
+    def details(self) -> dict[str, object]:
+        """What a command says to programs, with `--json`, beside the text."""
+        return {}
+
     def __new__(cls, *given: object) -> Self:
         """Keep what it is made from."""
         error = super().__new__(cls, *given)

@@ -6,8 +6,10 @@ What is asked for is refused by name, and the group goes on; what was acknowledg
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
@@ -65,11 +67,45 @@ def test_with_a_dead_voter_no_mistake_loses_the_group(tmp_path: Path) -> None:
             assert why in text
             assert run(cluster, "put", "k", "-".join(command))[0] == 0
         assert run(cluster, "members")[1].startswith("voters n1 n2 n3;")
+        again = run(cluster, "add", f"{dead.node}={dead.address}")
+        assert again == (0, f"{dead.node} is a voter already\n")
         # The way that is right: a new node runs, and takes the place of the dead one.
         joined = cluster.joining("n4")
         assert run(cluster, "add", f"n4={joined.address}")[0] == 0
         assert run(cluster, "remove", dead.node)[0] == 0
         assert run(cluster, "get", "k")[0] == 0
+
+
+def test_recover_tells_programs_what_it_would_keep_and_changes_nothing(tmp_path: Path) -> None:
+    with raft_cluster(tmp_path, 1) as cluster:
+        (node,) = cluster.nodes.values()
+        assert run(cluster, "put", "k", "v")[0] == 0
+        node.end()
+    new = tmp_path / "new"
+    given = ["raft", "recover", "--from", str(node.data), "--to", str(new), "--json"]
+    done = CliRunner().invoke(app, given)
+    told = json.loads(done.stderr)
+    (group,) = told["groups"]
+    assert (done.exit_code, told["type"], group["group"]) == (4, "NotConfirmed", GROUP)
+    assert group["last_term"] >= 1
+    assert group["last_index"] >= 2
+    assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify-backup", "DIR"],
+        ["restore", "DIR", "--id", "n1", "--data", "NEW"],
+        ["recover", "--from", "DIR", "--to", "NEW"],
+    ],
+)
+def test_a_directory_that_is_not_there_is_not_found(tmp_path: Path, command: list[str]) -> None:
+    missing = str(tmp_path / "missing")
+    places = {"DIR": missing, "NEW": str(tmp_path / "new")}
+    done = CliRunner().invoke(app, ["raft", *(places.get(word, word) for word in command)])
+    assert (done.exit_code, done.stderr) == (3, f"lithify: error: {missing}: no such directory\n")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_directory_that_was_replaced_forks_nothing(tmp_path: Path) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
 from lithify.log.segment import read_footer
+from lithify.raft.kv_client import KvClient
 from lithify.raft.names import parse_segment
+from lithify.raft.operations import Address, Operation
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.wal import Rolled
+from tests.cli.raft_nodes import free_port
 from tests.raft_members import Member, Members
 from tests.unit.raft.stored import GROUP, entry, rebuild
+from tests.unit.raft.test_node import client_of, running, settings
+from tests.unit.raft.test_transport import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lithify.raft.node import NodeSettings
 
 GROUPS = (GROUP, "other")
 
@@ -29,6 +43,42 @@ def test_a_leader_that_is_refused_hands_over_and_follows() -> None:
     members.put(leader, b"key", b"of another")
     members.tick(2)
     assert members.get("n1", b"key") == b"of another"
+
+
+@pytest.mark.parametrize("names", [["n1"], ["n1", "n2", "n3"]])
+def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
+    tmp_path: Path, names: list[str]
+) -> None:
+    """The first node follows; the others are known to the client, or only to the node."""
+    ports = {name: free_port() for name in ("n1", "n2", "n3")}
+    fs = FaultyFileSystem(LocalFileSystem())
+
+    def given(name: str) -> NodeSettings:
+        peers = {other: f"127.0.0.1:{port}" for other, port in ports.items() if other != name}
+        made = settings(tmp_path, name, peers=peers)
+        return replace(made, listen=Address("127.0.0.1", ports[name]), tick_ms=50)
+
+    async def story() -> None:
+        async with (
+            running(given("n1"), fs=fs) as full,  # type: ignore[arg-type]
+            running(given("n2")) as two,
+            running(given("n3")) as three,
+            client_of(two, three) as others,
+        ):
+            kv = KvClient(others, "default")
+            await kv.put(b"key", b"old")
+            group = full.groups["default"]
+            if group.leading_term:
+                await others.ask_json("default", Operation.TRANSFER, to="n2")
+            await until(lambda: group.leader in ("n2", "n3"))
+            fs.add(Fault("write", "*.wal", count=None, kind="ENOSPC"))
+            await kv.put(b"key", b"new")
+            nodes = {"n1": full, "n2": two, "n3": three}
+            async with client_of(*(nodes[name] for name in names), timeout_s=10) as client:
+                assert (await KvClient(client, "default").get(b"key")).value == b"new"
+            fs.clear()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("limits", [SegmentLimits(5, 10_000), SegmentLimits(50, 300)])

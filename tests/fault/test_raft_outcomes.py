@@ -92,6 +92,21 @@ async def proxied(target: Address, **limits: int) -> AsyncIterator[Proxy]:
         server.close()
 
 
+def test_a_read_that_a_silent_node_got_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
+            await KvClient(direct, "default").put(b"k", b"v")
+            _, welcome = await _bytes_of_a_put(node.transport.address, b"k")
+            async with (
+                proxied(node.transport.address, silent=True, down=welcome - 1) as proxy,
+                RaftClient([proxy.address], timeout_s=1) as client,
+            ):
+                with pytest.raises(NoAnswer, match=f"{proxy.address} was asked and is silent"):
+                    await KvClient(client, "default").get(b"k")
+
+    asyncio.run(story())
+
+
 async def _bytes_of_a_put(target: Address, key: bytes) -> tuple[int, int]:
     async with proxied(target) as proxy, RaftClient([proxy.address]) as client:
         await KvClient(client, "default").put(key, b"value")

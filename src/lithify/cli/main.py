@@ -49,16 +49,19 @@ _UsageError: Any = typer.BadParameter.__base__
 class _OneLineErrors(TyperGroup):
     """Turns errors that were foreseen into one line and the error's exit code.
 
-    With `--json` the line is an object: {"error": text, "type": class, "exit_code": number}.
+    With `--json` the line is an object: {"error": text, "type": class, "exit_code": number}, and
+    what else the error has to say to programs (its attribute `details`).
     """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
         as_json = "--json" in itertools.takewhile("--".__ne__, (*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
+        details: dict[str, object] = {}
         try:
             return super().invoke(ctx)
         except LithifyError as error:
             text, kind, code = str(error), type(error).__name__, error.exit_code
+            details = error.details
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # The reader of our output has seen enough; typer ends quietly.
@@ -70,7 +73,7 @@ class _OneLineErrors(TyperGroup):
                 raise
             text, kind, code = error.format_message(), "UsageError", USAGE
         if as_json:
-            line = json.dumps({"error": text, "type": kind, "exit_code": code})
+            line = json.dumps({"error": text, "type": kind, "exit_code": code, **details})
         else:
             line = f"lithify: error: {text}"
         typer.echo(line, err=True)

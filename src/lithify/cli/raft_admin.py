@@ -83,7 +83,7 @@ def add(
     """Add a node to a group; it must run already, with `--join`.
 
     It is a learner first, and a voter when it has the log. A node that is not reached at its
-    address, or is another one, is refused, and nothing changes.
+    address, is another one, or has another group of that name is refused, and nothing changes.
     """
     name, address = named_address(node)
     change = f"{'~' if learner else '+'}{name}"
@@ -126,6 +126,9 @@ def _change(
     found = ask(nodes, tls, group, Operation.CHANGE, change=change, book=book)
     if as_json:
         print_json(found)
+    elif found.get("already"):
+        state = {"+": "a voter", "~": "a learner", "-": "not a member"}[change[0]]
+        print_line(f"{change[1:]} is {state} already")
     else:
         print_line(f"{change} is in force since index {found['index']}")
 

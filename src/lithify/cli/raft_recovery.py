@@ -40,6 +40,15 @@ class NotConfirmed(LithifyError):
 
     exit_code = CONFLICT
 
+    def __init__(self, what: str, groups: list[dict[str, Any]]) -> None:
+        self.groups = groups
+        super().__init__(what)
+
+    @property
+    def details(self) -> dict[str, object]:
+        """How far each of the groups is."""
+        return {"groups": self.groups}
+
 
 def backup(
     directory: Directory,
@@ -159,7 +168,7 @@ def recover(
             for each in shown:
                 _print_survivor(each)
         if not yes:
-            _confirm()
+            _confirm(shown)
         first, draw = found[0], random.SystemRandom().randrange
         groups = [each.saved for each in found]
         make(fs, data, first.node, first.cluster, groups, KvMachine, draw)
@@ -200,11 +209,12 @@ def _print_survivor(each: dict[str, Any]) -> None:
         )
 
 
-def _confirm() -> None:
+def _confirm(shown: list[dict[str, Any]]) -> None:
     if not typer.get_text_stream("stdin").isatty():
-        raise NotConfirmed("nothing was done: give --yes if the other members are lost for good")
+        what = "nothing was done: give --yes if the other members are lost for good"
+        raise NotConfirmed(what, shown)
     if not typer.confirm("Are the other members lost for good?"):
-        raise NotConfirmed("nothing was done")
+        raise NotConfirmed("nothing was done", shown)
 
 
 def _print_backup(found: Backup, what: str, *, as_json: bool) -> None:

@@ -42,6 +42,7 @@ from lithify.raft.errors import (
 from lithify.raft.handover import Handovers, in_force
 from lithify.raft.names import group_of
 from lithify.raft.operations import Operation, Outcome, parse_address
+from lithify.raft.origin import origin
 from lithify.raft.overview import place_overview
 from lithify.raft.watching import Watching
 
@@ -143,7 +144,7 @@ class Answering:
         elif operation == Operation.OVERVIEW and not name:
             done(_reply(self._node_overview()))
         elif operation == Operation.WHO and not name:
-            done(_reply(self._who()))
+            done(_reply(self._who() | self._place(_parse(body))))
         elif group is None:
             raise self._missing(name)
         elif group in self._creating and operation in (Operation.PROPOSE, Operation.READ):
@@ -172,7 +173,7 @@ class Answering:
             def ended(result: requests.Result) -> None:
                 status, known = group.status(), self._node.identity.book
                 if isinstance(result, InvalidInput) and in_force(status, change, known):
-                    done(_reply({"index": status.config_index}))
+                    done(_reply({"index": status.config_index, "already": True}))
                 else:
                     done(result)
 
@@ -292,6 +293,12 @@ class Answering:
         identity = self._node.identity
         own = identity.recognition.own
         return {"node": identity.node, "cluster": identity.cluster, "identity": own}
+
+    def _place(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Of the group that is asked about, if it is here: its key and members, with identities."""
+        group = self._node.groups.get(_given(given, "group", str))
+        identities = self._node.identity.recognition.identities
+        return {} if group is None else {"group": origin(group, identities)}
 
     def _node_overview(self) -> dict[str, Any]:
         node = self._node

@@ -34,6 +34,7 @@ from lithify.fs.trees import remove_tree
 from lithify.liveset import LiveSet
 from lithify.log.scan import scan_frames
 from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer
+from lithify.raft.errors import NoSuchDirectory
 from lithify.raft.names import LIVE, SNAPSHOT, parse_segment, segment_name
 from lithify.raft.segment import SegmentAppender, SegmentLimits, entries_of
 from lithify.raft.snapshot_file import SnapshotWriter, read_head, read_pieces
@@ -204,6 +205,8 @@ def _measure(fs: FileSystem, path: str) -> tuple[int, int]:
 def open_backup(fs: FileSystem, directory: str) -> Backup:
     """What a backup is of; only the manifest is read."""
     path = f"{directory}/{BACKUP}"
+    if not fs.exists(directory):
+        raise NoSuchDirectory(directory)
     if not fs.exists(path):
         raise MissingFile(path, directory)
     lines, _ = read_lines(fs, path)

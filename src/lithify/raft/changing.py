@@ -6,9 +6,11 @@
 1. Only the leader does it. Addresses may be given for nodes that are added. That of a member is
    changed by `move` alone, never by the way.
 2. A node that is added is looked up first (`look`): whoever answers at its address must be that
-   node, of this cluster, with an identity that no group here contradicts. So a mistyped address, a
-   node that does not run, another member and another cluster's node are refused before anything
-   has changed.
+   node, of this cluster, with an identity that no group here contradicts, and must not have another
+   group of the same name (`origin.py`). So a mistyped address, a node that does not run, another
+   member and another cluster's node are refused before anything has changed.
+   A member that is added once more is looked up too: if its data directory was replaced it is
+   refused, and must be removed first.
 3. It becomes a learner, with its identity in the entry. The address is taken when the leader has
    appended that, not before.
 4. When it answers and has the log it becomes a voter. What the consensus core refuses only for now
@@ -43,7 +45,9 @@ from lithify.raft.core import (
 from lithify.raft.dialogue import WIRE_VERSION, Hello
 from lithify.raft.errors import LearnerBehind, LearnerSilent, MemberElsewhere, NodeNotReached
 from lithify.raft.greeting import connect
+from lithify.raft.names import group_of
 from lithify.raft.operations import Operation, parse_address
+from lithify.raft.origin import check_origin, origin
 from lithify.raft.recognition import IdentityRefused
 from lithify.raft.requests import Answer
 
@@ -130,12 +134,14 @@ class Changes:
                 at = book.get(item.node)
                 if at is not None and at != known.get(item.node):
                     raise MemberElsewhere(item.node, known.get(item.node, "nowhere"), at)
+                if item.op is not Op.REMOVE:
+                    await self._check_member(item.node, known.get(item.node))
                 wanted.append(item)
             else:
                 at = book.get(item.node) or known.get(item.node)
                 if at is None:
                     raise InvalidInput(f"nobody here knows where node {item.node} is reached")
-                identity = await self._look(item.node, at)
+                identity = await self._look(item.node, at, group)
                 wanted.append(replace(item, identity=identity))
         new = [item.node for item in wanted if item.op is Op.VOTER and item.node not in members]
         change = replace(change, changes=tuple(wanted))
@@ -202,17 +208,27 @@ class Changes:
         node = self._node
         return node.identity.book | {node.identity.node: str(node.transport.address)}
 
-    async def _look(self, name: str, at: str) -> str:
-        """The identity of the node at an address, if it is the one that is meant."""
+    async def _check_member(self, name: str, at: str | None) -> None:
+        """`IdentityRefused` if a member is there with another data directory; it may be away."""
+        if at is not None and name != self._node.identity.node:
+            with suppress(NodeNotReached):
+                await self._look(name, at)
+
+    async def _look(self, name: str, at: str, group: Group[Any] | None = None) -> str:
+        """The identity of the node at an address, if it is the one that is meant.
+
+        If it is to be added to a group, `ForeignGroup` unless it can be.
+        """
         connection = Connection(parse_address(at))
         cluster = self._node.identity.cluster
+        about = {} if group is None else {"group": group_of(group.name)}
         hello = Hello(WIRE_VERSION, cluster, "", name, "{}")
         try:
             async with asyncio.timeout(LOOK_S):
                 context = self._node.transport.context
                 await connect(connection.address, hello, connection.channel, context)
                 await connection.welcomed
-                answer = await connection.ask("", Operation.WHO, b"{}")
+                answer = await connection.ask("", Operation.WHO, json.dumps(about).encode())
         except (OSError, TimeoutError, ProtocolError) as error:
             raise NodeNotReached(name, at, str(error) or "no answer") from error
         finally:
@@ -227,6 +243,9 @@ class Changes:
         refusal = node.identity.recognition.refusal(name, identity, node.configs())
         if refusal:
             raise IdentityRefused(refusal)
+        if group is not None:
+            known = node.identity.recognition.identities
+            check_origin(name, origin(group, known), seen.get("group"))
         return identity
 
 

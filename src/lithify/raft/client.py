@@ -78,6 +78,8 @@ class _Request:
     """It was sent and not answered, and to do it twice may be wrong."""
     asked: Address | None = None
     """Who was asked last."""
+    waits: bool = False
+    """That node has not answered."""
     hops: int = 0
     """How often it was sent elsewhere."""
     begun: bool = False
@@ -140,12 +142,10 @@ class RaftClient:
 
     def _timed_out(self, request: _Request) -> MayHaveHappened | NoAnswer:
         what = f"{request.operation.name.lower()} got no answer within {self._timeout_s:g} s"
-        if request.under_way:
-            at = f"{request.asked} was asked and is silent"
-            return MayHaveHappened(f"{what}: {at}; {UNKNOWN}")
-        if request.begun:
-            return MayHaveHappened(f"{what}: {request.why}; {UNKNOWN}")
-        return NoAnswer(f"{what}: {request.why}")
+        why = f"{request.asked} was asked and is silent" if request.waits else request.why
+        if request.under_way or request.begun:
+            return MayHaveHappened(f"{what}: {why}; {UNKNOWN}")
+        return NoAnswer(f"{what}: {why}")
 
     async def ask_json(self, group: str, operation: Operation, **given: object) -> Any:
         """The same, where both ways are JSON."""
@@ -189,8 +189,9 @@ class RaftClient:
             await self._next()
             return None
         request.under_way = request.operation not in _REPEATABLE
-        request.asked = connection.address
+        request.asked, request.waits = connection.address, True
         answer = await connection.ask(request.group, request.operation, request.body)
+        request.waits = False
         if answer is None:
             request.why = f"{connection.address}: {connection.channel.reason}"
             if request.under_way:

@@ -8,11 +8,13 @@ LithifyError
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
 ├── NodeNotReached  a node that is to be added is not at its address
+├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberElsewhere a member is reached at another address than the one that was given
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnerBehind   a node that was added has not got the log yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
+├── NoSuchDirectory a directory that is to be read is not there
 └── UnknownGroup    files of a group that the file NODE does not name
 """
 
@@ -26,11 +28,13 @@ __all__ = [
     "EntriesLost",
     "EntryGone",
     "EntryUnreadable",
+    "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
     "LearnerBehind",
     "LearnerSilent",
     "MemberElsewhere",
+    "NoSuchDirectory",
     "NodeNotReached",
     "OutcomeUnknown",
     "UnknownGroup",
@@ -87,6 +91,16 @@ class GroupAbsent(LithifyError):
         super().__init__(f"there is no group {group!r} on node {node}")
 
 
+class NoSuchDirectory(LithifyError):
+    """A backup or a data directory that is to be read is not there."""
+
+    exit_code = NOT_FOUND
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(f"{directory}: no such directory")
+
+
 class UnknownGroup(LithifyError):
     """Files of a group that the node neither has nor dropped: its file NODE is an older one."""
 
@@ -119,6 +133,22 @@ class NodeNotReached(LithifyError):
         self.address = address
         what = f"node {node} was not reached at {address}: {why}"
         super().__init__(f"{what}. Nothing has changed; start it first, or correct the address")
+
+
+class ForeignGroup(LithifyError):
+    """A node that is to be added has another group of the same name. Nothing has changed."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, group: str, members: list[str]) -> None:
+        self.node = node
+        self.group = group
+        self.members = members
+        what = f"node {node} has a group {group} already, with the members {', '.join(members)}"
+        super().__init__(
+            f"{what}: it is another group than this one. Nothing has changed; to add {node}, "
+            "start it with --join and a new data directory"
+        )
 
 
 class MemberElsewhere(LithifyError):

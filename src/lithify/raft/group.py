@@ -52,9 +52,9 @@ from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
 from lithify.raft.jobs import Job, Outgoing
 from lithify.raft.log_view import StoredLog
-from lithify.raft.membership import LONELY_TICKS, MemberGone, believes, gone_word
+from lithify.raft.membership import LONELY_TICKS, MemberGone, believes, gone_word, is_foreign
 from lithify.raft.moving import Moving
-from lithify.raft.names import group_of, key_of
+from lithify.raft.names import group_of, is_drawn, key_of
 from lithify.raft.overview import disk_overview, place_overview
 from lithify.raft.queries import Queries
 from lithify.raft.receiving import Receiving
@@ -148,7 +148,7 @@ class Group(Generic[S]):
             return
         self._core.tick()
         self._proposals.tick(leads=self._role is Role.LEADER)
-        self._reads.tick()
+        self._reads.tick(self._leader if self._leader != self.node else "")
         self._sending.tick()
         self._receiving.tick()
         self._installing.tick()
@@ -464,6 +464,13 @@ class Group(Generic[S]):
     def believes(self, word: MemberGone) -> bool:
         """Is this member none any more, if somebody says so?"""
         return believes(self._core.status(), word)
+
+    def is_foreign(self, message: Message) -> bool:
+        """Is a message from another group, which only has the same key?"""
+        core = self._core
+        if is_drawn(key_of(self.name)):
+            return False
+        return is_foreign(message, core.open_configs, core.leader, core.term)
 
     def close(self, error: LithifyError | None) -> None:
         """Answer all who wait; without an error, with that nobody here knows."""

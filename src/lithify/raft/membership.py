@@ -27,6 +27,16 @@ it be added again, and so it remembers (`Left`):
   it a vote then. Together with others who are gone it could else choose a leader that lacks what
   they had all acknowledged.
 
+Groups of two clusters may have the same key: each first group has the key `default`, which was not
+drawn (`names.py`). A node that was given another cluster's address may be sent messages of a group
+that has only the key in common. `is_foreign` finds those that no member of the own group can have
+sent:
+
+- to the only voter, what a leader sends: nobody else can lead;
+- what a second leader of one term sends;
+- that it is no member, from one whom no configuration in force here has. So a member that was away
+  while all others were replaced keeps its files.
+
 Pure; `group.py` decides, `node.py` sends and does.
 """
 
@@ -35,10 +45,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lithify.raft.core.messages import Message, VoteRequest
+from lithify.raft.core.messages import AppendRequest, Heartbeat, Message, VoteRequest
 from lithify.raft.core.ready import Role
+from lithify.raft.transfer import SnapshotOffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lithify.raft.core.config import Config
     from lithify.raft.core.core import Status
 
 __all__ = [
@@ -51,6 +65,7 @@ __all__ = [
     "MemberQuery",
     "believes",
     "gone_word",
+    "is_foreign",
 ]
 
 LONELY_TICKS = 50
@@ -124,3 +139,19 @@ def believes(status: Status, word: MemberGone) -> bool:
         return True
     has_later = status.last_term >= word.term and status.last_index > word.index
     return word.term >= status.term and not has_later
+
+
+def is_foreign(message: Message, configs: Sequence[Config], leader: str, term: int) -> bool:
+    """Is this from another group with the same key? See the module.
+
+    `configs` are those that may be in force, `leader` is the one of `term` that is known.
+    """
+    speaks_as_leader = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
+    if not speaks_as_leader and not isinstance(message, MemberGone):
+        return False
+    if all(config.electorate == {message.to} for config in configs):
+        return True
+    if speaks_as_leader:
+        return message.term == term and leader not in ("", message.sender)
+    members = frozenset[str]().union(*(config.members for config in configs))
+    return bool(members) and message.sender not in members

@@ -46,6 +46,7 @@ __all__ = [
     "files_name",
     "group_of",
     "install_name",
+    "is_drawn",
     "key_of",
     "link_name",
     "new_key",
@@ -94,6 +95,11 @@ def check_group(group: str) -> str:
 def new_key(group: str, number: int) -> str:
     """The key of a new group, of a number below 2^64 that was drawn."""
     return f"{check_group(group)}@{number:016x}"
+
+
+def is_drawn(key: str) -> bool:
+    """Has no other group this key? All clusters begin with one that has the key `default`."""
+    return "@" in key
 
 
 def check_key(key: str) -> str:

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_GROUP", "NodeSettings", "RaftNode"]
 
 DEFAULT_GROUP = "default"
+FOREIGN_MAX = 256
+"""Senders of another group's messages that the log names."""
 
 log = get_logger("lithify.raft")
 
@@ -132,6 +134,8 @@ class RaftNode:
         self._members: dict[str, Config] = {}
         """Of each group, those by which connections were last checked."""
         self._accepted_by: set[str] = set()
+        self._foreign: set[tuple[str, str]] = set()
+        """(key, sender) of messages that are not of the group here; the log has each once."""
         self._probation_ticks = 0
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
@@ -358,6 +362,9 @@ class RaftNode:
                 self.ailing[key].receive(message)
             return
         group = self._find(self.identity.files_of(key))
+        if group is not None and group.is_foreign(message):
+            self._refuse_foreign(key, message)
+            return
         if isinstance(message, MemberQuery | MemberGone | EndKnown):
             self._heard_of_members(key, group, message)
             return
@@ -368,6 +375,13 @@ class RaftNode:
             with self._guarded(ProtocolError):
                 group.receive(message)
             self.mark(group)
+
+    def _refuse_foreign(self, key: str, message: Message) -> None:
+        """Say once that another cluster takes this node for one of its own."""
+        if (key, message.sender) not in self._foreign and len(self._foreign) < FOREIGN_MAX:
+            self._foreign.add((key, message.sender))
+            what = "messages ignored: they are of another group with the same name"
+            log.error(what, group=key, sender=message.sender, message=str(message))
 
     def _heard_of_members(
         self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone | EndKnown

@@ -8,14 +8,16 @@
 | all others | JSON, an object | JSON, an object |
 
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
-    change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says
+    change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says; the
+               answer has `already` if the members were so before
     transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
     compact    {"rewrite": true}                 a leader also moves scattered entries to the head
     backup     see `backups.py`; the answer to a read is bytes
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
     move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
-    who        {}; without a group: name, cluster and identity of the node
+    who        {"group": "default"}   without a group: name, cluster and identity of the node; also
+               key and members of the group in the body, if the node has it
 
 A watch is answered as its command is. Whatever the machine sends to the name then comes as an
 `Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection

@@ -74,6 +74,11 @@ class Recognition:
         self.standing = standing
         self.known = {} if known is None else known
 
+    @property
+    def identities(self) -> dict[str, str]:
+        """Those of all nodes that are known, and the own one."""
+        return self.known | {self.node: self.own}
+
     def expected(self, name: str, configs: Iterable[Config]) -> set[str]:
         """The identities that a member may have to have; empty if any will do."""
         found = {

@@ -19,7 +19,9 @@ That an entry was cut off the own log decides nothing: another member may have i
 Reads. Those of one round share one question to the core (`core.read`), which tells the index that
 they must see; they are answered when it is applied. A question that got lost is asked again after
 `again_ticks`. When leader or term change, all questions that are open are lost: these reads are
-dropped, and can be asked again by whoever wants them.
+dropped, and can be asked again by whoever wants them. So are reads that are not answered within
+`PATIENCE` times `again_ticks`: a member whose disk is full follows, and applies nothing. The leader
+can answer them.
 
 Every read and change is answered once, with an `Answer` or an error. So is every command of a run:
 its callback is told of stretches of the run, in any order, what came of each.
@@ -48,10 +50,16 @@ if TYPE_CHECKING:
     RunDone = Callable[[slice, "Replies | LithifyError"], None]
     """Gets a stretch of a run, and what came of all commands in it."""
 
+    Read = tuple[int, Request]
+    """The tick in which it came, and what it is."""
+
 __all__ = ["Answer", "Proposals", "Reads", "Replies", "Result", "single", "unwrap_many"]
 
 ENVELOPE = struct.Struct("<Q")
 """Before each command in an entry: the clock of the leader that took it, in milliseconds."""
+
+PATIENCE = 2
+"""A read whose question got lost is asked once more; then another member may be able to answer."""
 
 BATCH_BYTES = 4 << 20
 """Proposals that go to the core at once; they are refused as a whole or not at all."""
@@ -253,7 +261,7 @@ def _decide(run: _Run, index: int, term: int, replies: list[bytes], leader: str)
 class _Question:
     """Reads that share one question to the core."""
 
-    reads: list[Request]
+    reads: list[Read]
     asked_tick: int
 
 
@@ -265,22 +273,34 @@ class Reads:
         self._context = context
         self._again_ticks = again_ticks
         self._tick = 0
-        self._new: list[Request] = []
+        self._new: list[Read] = []
         self._asked: dict[int, _Question] = {}
-        self._due: list[tuple[int, list[Request]]] = []
+        self._due: list[tuple[int, list[Read]]] = []
         """(index that must be applied, reads)"""
 
     def add(self, query: bytes, done: Done) -> None:
         """A read, for the next round."""
-        self._new.append((query, done))
+        self._new.append((self._tick, (query, done)))
 
-    def tick(self) -> None:
-        """Time has passed: what was asked long ago is asked again."""
+    def tick(self, leader: str) -> None:
+        """Time has passed: what was asked long ago is asked again, or dropped.
+
+        `leader` is another member that leads; empty if there is none.
+        """
         self._tick += 1
         for context, question in list(self._asked.items()):
             if question.asked_tick + self._again_ticks <= self._tick:
                 del self._asked[context]
                 self._new += question.reads
+        oldest = self._tick - PATIENCE * self._again_ticks
+        late = [read for read in self._new if read[0] <= oldest]
+        late += (read for _, reads in self._due for read in reads if read[0] <= oldest)
+        if late:
+            self._new = [read for read in self._new if read[0] > oldest]
+            kept = ((i, [read for read in due if read[0] > oldest]) for i, due in self._due)
+            self._due = [each for each in kept if each[1]]
+            reason = DropReason.NOT_LEADER if leader else DropReason.BEHIND
+            _tell(late, ReadDropped(reason, leader))
 
     def hand_in(self, core: RaftCore) -> None:
         """Ask the core about all that came."""
@@ -291,8 +311,7 @@ class Reads:
         try:
             core.read(self._context)
         except Dropped as error:
-            for _, done in reads:
-                done(error)
+            _tell(reads, error)
         else:
             self._asked[self._context] = _Question(reads, self._tick)
 
@@ -307,7 +326,7 @@ class Reads:
         """The reads that can be answered now."""
         if not self._due:
             return []
-        due = [read for index, reads in self._due if index <= applied for read in reads]
+        due = [read for index, reads in self._due if index <= applied for _, read in reads]
         self._due = [each for each in self._due if each[0] > applied]
         return due
 
@@ -317,13 +336,16 @@ class Reads:
         reads += self._new
         reads += (read for _, due in self._due for read in due)
         self._asked, self._new, self._due = {}, [], []
-        for _, done in reads:
-            done(error)
+        _tell(reads, error)
 
     def lost(self, leader: str) -> None:
         """Leader or term have changed: what was asked will not be answered."""
         asked, self._asked = self._asked, {}
         reason = DropReason.NOT_LEADER if leader else DropReason.NO_LEADER
         for question in asked.values():
-            for _, done in question.reads:
-                done(ReadDropped(reason, leader))
+            _tell(question.reads, ReadDropped(reason, leader))
+
+
+def _tell(reads: list[Read], error: LithifyError) -> None:
+    for _, (_, done) in reads:
+        done(error)

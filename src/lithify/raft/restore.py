@@ -31,6 +31,7 @@ from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.backup import Saved, check_new, live_entries
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
+from lithify.raft.errors import NoSuchDirectory
 from lithify.raft.identity import Identity
 from lithify.raft.log_view import StoredLog
 from lithify.raft.names import NODE, group_of, new_key
@@ -167,6 +168,8 @@ def _opened(
 
 def _owner(fs: FileSystem, directory: str) -> tuple[str, str]:
     path = f"{directory}/{NODE}"
+    if not fs.exists(directory):
+        raise NoSuchDirectory(directory)
     if not fs.exists(path):
         raise MissingFile(path, directory)
     lines, _ = read_lines(fs, path)

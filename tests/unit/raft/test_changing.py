@@ -17,10 +17,11 @@ import pytest
 
 from lithify.compaction.lines import encode_line
 from lithify.raft import changing
-from lithify.raft.core import AppendRequest, Diverged
+from lithify.raft.core import AppendRequest, Diverged, Heartbeat
 from lithify.raft.entry import Entry
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
+from lithify.raft.membership import MemberGone
 from lithify.raft.operations import Operation, Refused, parse_address
 from lithify.raft.recognition import Standing
 from tests.cli.raft_nodes import free_port
@@ -28,19 +29,20 @@ from tests.unit.raft.test_node import client_of, members_of, running, settings
 from tests.unit.raft.test_transport import Listener, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
     from lithify.raft.client import RaftClient
+    from lithify.raft.core import Message
     from lithify.raft.node import NodeSettings, RaftNode
 
 
 class Three:
-    """Nodes n1, n2 and n3, each of which can be stopped and started for itself."""
+    """Three nodes, each of which can be stopped and started for itself."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, names: Iterable[str]) -> None:
         self.directory = directory
-        self.ports = {name: free_port() for name in ("n1", "n2", "n3")}
+        self.ports = {name: free_port() for name in names}
         self.stacks: dict[str, AsyncExitStack] = {}
         self.nodes: dict[str, RaftNode] = {}
 
@@ -79,8 +81,8 @@ def leads(node: RaftNode) -> bool:
 
 
 @asynccontextmanager
-async def three(directory: Path) -> AsyncIterator[Three]:
-    world = Three(directory)
+async def three(directory: Path, names: Iterable[str] = ("n1", "n2", "n3")) -> AsyncIterator[Three]:
+    world = Three(directory, names)
     try:
         for name in world.ports:
             await world.start(name)
@@ -289,6 +291,33 @@ def test_an_empty_directory_under_an_old_name_forks_nothing(tmp_path: Path) -> N
     asyncio.run(story())
 
 
+def test_a_member_whose_directory_was_replaced_is_not_added_before_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world, client_of(await world.leader()) as client:
+            (lost, _) = await world.others()
+            await KvClient(client, "default").put(b"k", b"v")
+            assert await change(client, f"+{lost}", **{lost: world.at(lost)}) == {
+                "index": 0,
+                "already": True,
+            }
+            await world.stop(lost)
+            repeated = await change(client, f"+{lost}", **{lost: world.at(lost)})
+            assert repeated["already"]
+            shutil.rmtree(world.directory / lost)
+            stack = world.stacks[lost] = AsyncExitStack()
+            empty = replace(world.given(lost), join=True, peers={})
+            world.nodes[lost] = await stack.enter_async_context(running(empty))
+            with pytest.raises(Refused, match=f"was replaced. Remove {lost} from its groups"):
+                await change(client, f"+{lost}", **{lost: world.at(lost)})
+            await change(client, f"-{lost}")
+            added = await change(client, f"+{lost}", **{lost: world.at(lost)})
+            assert "already" not in added
+
+    asyncio.run(story())
+
+
 def test_a_directory_without_an_identity_opens_and_goes_on(tmp_path: Path) -> None:
     """As the version before has written it."""
 
@@ -310,6 +339,83 @@ def test_a_directory_without_an_identity_opens_and_goes_on(tmp_path: Path) -> No
     asyncio.run(story())
 
 
+def test_a_node_with_a_group_of_its_own_is_not_added_and_loses_nothing(tmp_path: Path) -> None:
+    """Both groups have the key `default`: every cluster begins with it."""
+
+    async def story() -> None:
+        async with (
+            three(tmp_path) as world,
+            running(settings(tmp_path, "n4")) as alone,
+            client_of(alone) as own,
+        ):
+            await KvClient(own, "default").put(b"k", b"of n4")
+            leader = await world.leader()
+            async with client_of(leader) as client:
+                with pytest.raises(Refused, match="node n4 has a group default already, with the"):
+                    await change(client, "+n4", n4=str(alone.transport.address))
+            assert members_of(leader) == ["voters n1 n2 n3"]
+            # A leader that asks nothing takes it for an empty node.
+            group = alone.groups["default"]
+            term = group.term + 1
+            for word in (
+                AppendRequest("n1", "n4", term, 0, 0, [Entry(1, term, b"")], 1),
+                MemberGone("n1", "n4", term, 99, ended=False),
+                MemberGone("n1", "n4", 0, 0, ended=True),
+            ):
+                alone._heard("default", word)
+            assert alone.groups["default"] is group
+            assert group.stopped is None
+            assert (await KvClient(own, "default").get(b"k")).value == b"of n4"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("names", [("m1", "m2", "m3"), ("n1", "n2", "n4")])
+def test_a_member_of_another_cluster_is_not_added(tmp_path: Path, names: tuple[str, ...]) -> None:
+    async def story() -> None:
+        async with three(tmp_path / "a") as world, three(tmp_path / "b", names) as other:
+            there, leader = await other.leader(), await world.leader()
+            name = next(each for each in await other.others() if each not in world.ports)
+            async with client_of(there) as client:
+                await KvClient(client, "default").put(b"k", b"there")
+            async with client_of(leader) as client:
+                await KvClient(client, "default").put(b"k", b"here")
+                with pytest.raises(Refused, match=f"node {name} has a group default already"):
+                    await change(client, f"+{name}", **{name: other.at(name)})
+            assert members_of(leader) == ["voters n1 n2 n3"]
+            # Nor does it follow a second leader of its term, or believe one who is no member.
+            member = other.nodes[name]
+            group = member.groups["default"]
+            await until(lambda: group.leader)
+            term, commit = group.term, group.status().commit
+            member._heard("default", Heartbeat("n9", name, term, commit, 0))
+            member._heard("default", MemberGone("n9", name, term, 99, ended=False))
+            assert group.leader == there.identity.node
+            assert member.groups["default"] is group
+
+    asyncio.run(story())
+
+
+def test_a_node_that_does_not_know_that_it_was_removed_is_added_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world, client_of(await world.leader()) as client:
+            (name, _) = await world.others()
+            member = world.nodes[name]
+            heard, kept = member._heard, member.groups["default"]
+
+            def but_the_removal(key: str, message: Message) -> None:
+                if not isinstance(message, MemberGone):
+                    heard(key, message)
+
+            handlers = replace(member.transport._handlers, heard=but_the_removal)
+            member.transport._handlers = handlers
+            await change(client, f"-{name}")
+            assert member.groups["default"] is kept
+            await change(client, f"+{name}", **{name: world.at(name)})
+
+    asyncio.run(story())
+
+
 def test_a_member_with_another_history_stops_and_the_node_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, "n1")
@@ -317,8 +423,9 @@ def test_a_member_with_another_history_stops_and_the_node_goes_on(tmp_path: Path
             await client.ask_json("orders", Operation.CREATE, members=["n1"])
             await KvClient(client, "default").put(b"k", b"v")
             other = AppendRequest("n2", "n1", 9, 0, 0, [Entry(1, 9, b"")], 1)
-            one._heard("default", other)
             group = one.groups["default"]
+            group.receive(other)
+            one.mark(group)
             assert isinstance(group.stopped, Diverged)
             await until(lambda: "default" in one.identity.stopped)
             await check_stopped(one, client)

@@ -18,11 +18,12 @@ from lithify.raft.core import (
     Status,
 )
 from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
+from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.kv_format import Outcome, WatchEvent
 from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
 from lithify.raft.membership import NEVER_LEFT, Left, MemberGone
-from lithify.raft.requests import Answer
+from lithify.raft.requests import Answer, Reads
 from lithify.raft.transfer import TransferMessage
 from tests.raft_members import Member, Members
 
@@ -69,6 +70,26 @@ def test_a_read_whose_question_was_lost_is_asked_again() -> None:
     members.lose = lambda _: False
     members.tick(7)
     assert [type(result) for result in results] == [Answer]
+
+
+def test_a_read_that_must_see_what_is_never_applied_is_dropped() -> None:
+    """As on a follower whose disk is full."""
+    for leader, reason in (("n1", DropReason.NOT_LEADER), ("", DropReason.BEHIND)):
+        members = Members("n1", "n2", "n3")
+        members.elect("n1")
+        reads = Reads(0, 10)
+        results: list[Result] = []
+        reads.add(b"", results.append)
+        reads.hand_in(members["n1"].group._core)
+        reads.confirmed([ReadState(1, 99)])
+        for _ in range(19):
+            reads.tick(leader)
+        assert not results
+        reads.tick(leader)
+        (dropped,) = results
+        assert isinstance(dropped, ReadDropped)
+        assert (dropped.reason, dropped.leader) == (reason, leader)
+        assert not reads.take_due(99)
 
 
 def test_a_leader_that_is_cut_off_answers_no_read() -> None:

@@ -188,6 +188,11 @@ class RaftCore:
         return self._engine.term
 
     @property
+    def leader(self) -> str:
+        """Who leads in this term; empty if it knows nobody."""
+        return self._engine.role.leader
+
+    @property
     def may_vote(self) -> bool:
         """Would it vote, and campaign?"""
         return self._engine.may_vote

@@ -54,6 +54,7 @@ class DropReason(StrEnum):
     LEARNER_FIRST = "a new voter is a learner first, until it has the log"
     CATCHING_UP = "a learner does not have the log yet"
     NOT_HEARD = "the change would lose the quorum: too few of its voters answer"
+    BEHIND = "this member has not applied what the read must see"
     NOT_A_VOTER = "only a voter can lead"
 
 
