@@ -262,7 +262,9 @@ class _Backup:
     # --- topics and stores ------------------------------------------------------------------
 
     def _topic(self, name: TopicName, topic: TopicDefinition) -> None:
-        for path in _paths(name, topic):
+        paths = _paths(name, topic)
+        # A log in the directory of a partitioned topic itself is not of this topic.
+        for path in paths[1:] if topic.partitions else paths:
             if self.fs.exists(f"{self.data}/{path}/log/{MANIFEST}"):
                 if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
                     self._log(f"{path}/cursors")

@@ -33,6 +33,7 @@ from lithify.topics.unclaimed import (
     UnclaimedTopic,
     defines,
     deletion_of,
+    explains,
     group_unclaimed,
     scan_topics,
 )
@@ -97,12 +98,17 @@ class TopicDirectories:
     # --- deleting ---------------------------------------------------------------------------
 
     def mark_deleted(self, name: TopicName, parts: Collection[TopicName], now_ms: int) -> Deletion:
-        """Decide, durably, that a topic and its partitions are deleted."""
+        """Decide, durably, that a topic and its partitions are deleted.
+
+        A log that the definition does not explain is not named, and stays.
+        """
         places = {part: "" if part == name else _last(part) for part in {name, *parts}}
+        definitions = self._definitions.current
         logs = {
             place: log_id_in(self._fs, f"{self.path(part)}/log")
             for part, place in places.items()
             if self._fs.exists(self.path(part))
+            and explains(self._fs, self._root, definitions, part)
         }
         deletion = Deletion(str(name), now_ms, logs)
         if logs:
@@ -129,7 +135,13 @@ class TopicDirectories:
                 self._fs.sync_dir(above)
             except OSError as error:
                 raise WriteFailed(above, error) from error
-            remove_deleted(self._fs, own)
+            if "" in deletion.logs:
+                remove_deleted(self._fs, own)
+                return
+            # The directory was made for the mark, or holds a log that is not deleted.
+            clear_mark(self._fs, own, DELETED)
+            if is_empty(self._fs, own):
+                remove_tree(self._fs, own)
 
     # --- what no definition explains --------------------------------------------------------
 
@@ -154,7 +166,11 @@ class TopicDirectories:
         for name in found.empty:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
-        self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+        if found.deleted:
+            # A deletion may leave a log that it does not name.
+            self.look()
+        else:
+            self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
         if self.unclaimed:
             log.warning(
                 "directories of topics that no definition explains are set aside and not served: "

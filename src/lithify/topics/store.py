@@ -474,6 +474,8 @@ class Topics:
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
+        if found.problem:
+            raise AlreadyDefined(found.problem)
         if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
         with self._claims.of([name, *map(name.partition_name, found.partitions)]):
