@@ -56,6 +56,7 @@ __all__ = [
     "LogClosed",
     "LogLocked",
     "MissingFile",
+    "MissingLog",
     "NotASegment",
     "OpenFailed",
     "PlanStale",
@@ -185,6 +186,19 @@ class MissingFile(Corrupt):
 
     def __init__(self, path: str, named_by: str) -> None:
         super().__init__(path, 0, f"missing, but {named_by} names it")
+
+
+class MissingLog(MissingFile):
+    """A topic had a log, which is gone: a new one would use its positions again."""
+
+    def __init__(self, path: str, topic: str, known_by: str) -> None:
+        Corrupt.__init__(
+            self,
+            path,
+            0,
+            f"missing, but {known_by}: topic {topic} is not served; mount its disk, or put its "
+            "files back, or delete the topic",
+        )
 
 
 class ProtocolError(LithifyError):

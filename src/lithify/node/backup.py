@@ -194,6 +194,9 @@ class _Backup:
             if not self._again(partial(self._log, path, links=False), [path]):
                 definitions = definitions.without_store(store)
                 left_out.append(store)
+        # As it is in the backup: one without a log has no directory of topics.
+        has_logs = self.fs.exists(f"{self.target}/topics")
+        definitions = replace(definitions, logs=definitions.logs and has_logs)
         self._write("definitions", encode_line(definitions.to_json()))
         self.fs.sync_dir(self.target)
         found = BackupList(began_ms, self.clock.now_ms(), os.path.abspath(self.data), self.files)

@@ -11,6 +11,7 @@ Whoever calls holds the claims of the topics (`store.py`); all wait for the disk
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,9 @@ from lithify.compaction.marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.errors import UnclaimedDirectory, WriteFailed
+from lithify.errors import MissingLog, UnclaimedDirectory, WriteFailed
 from lithify.fs.trees import remove_tree
-from lithify.log.names import CREATING, DELETED
+from lithify.log.names import CREATING, DELETED, MANIFEST
 from lithify.logger import get_logger
 from lithify.topics.definitions import Definitions
 from lithify.topics.unclaimed import (
@@ -72,6 +73,38 @@ class TopicDirectories:
     def is_deleted(self, name: TopicName) -> bool:
         """Is a topic marked as deleted?"""
         return deletion_of(self._fs, self._root, name) is not None
+
+    # --- logs -------------------------------------------------------------------------------
+
+    def check_log(self, name: TopicName) -> None:
+        """Raise `MissingLog` if a topic has no log although it had one."""
+        path = self.path(name)
+        manifest = f"{path}/log/{MANIFEST}"
+        if self._fs.exists(manifest):
+            return
+        # Both are made after the log.
+        for each in (f"cursors/{MANIFEST}", "producers"):
+            if self._fs.exists(f"{path}/{each}"):
+                raise MissingLog(manifest, str(name), f"{name} has {each}")
+        self.check_root(name)
+
+    def check_root(self, name: TopicName) -> None:
+        """Raise `MissingLog` if the directories of all topics are gone, as of an unmounted disk."""
+        definitions = self._definitions.current
+        if definitions.logs and definitions.topics and not self._has_directories():
+            raise MissingLog(self._root, str(name), "the definitions say that topics have logs")
+
+    def _has_directories(self) -> bool:
+        return self._fs.exists(self._root) and any(
+            self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
+        )
+
+    def note_log(self) -> None:
+        """A topic has a log: from now on its directory must be there."""
+        if not self._definitions.current.logs:
+            # If the disk refuses it, the next topic that is opened notes it.
+            with suppress(WriteFailed):
+                self._definitions.change(lambda d: replace(d, logs=True))
 
     # --- creating ---------------------------------------------------------------------------
 
