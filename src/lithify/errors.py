@@ -51,6 +51,7 @@ __all__ = [
     "ExecutorUnfit",
     "InvalidInput",
     "InvalidSetting",
+    "IsABackup",
     "JobFailed",
     "LithifyError",
     "LogClosed",
@@ -151,6 +152,19 @@ class UnclaimedDirectory(InvalidInput):
         super().__init__(
             f"{what} is not defined, but {directory} holds data: take it over with "
             f"'{adopt}', or move the directory away"
+        )
+
+
+class IsABackup(InvalidInput):
+    """A backup was named where a data directory is needed; nothing in it was changed."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} is a backup, which would not survive being used as a data directory: "
+            f"put it back with 'lithify restore {directory} --data DATA'"
         )
 
 

@@ -70,6 +70,7 @@ from lithify.node.backup_files import (
     read_list,
     write_list,
 )
+from lithify.topics.data_directory import check_no_backup, is_data_directory
 from lithify.topics.definitions import Definitions, DefinitionsFile, TopicDefinition
 from lithify.topics.names import TopicName
 from lithify.topics.unclaimed import scan_topics
@@ -114,7 +115,8 @@ def run_backup(
     progress: Callable[[int], None] = lambda _: None,
 ) -> BackupReport:
     """Make a backup; `progress` is called with bytes as they are read."""
-    if not fs.exists(f"{data}/LOCK"):
+    check_no_backup(fs, data)
+    if not is_data_directory(fs, data):
         raise InvalidInput(f"{data} is not a data directory")
     if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
         raise InvalidInput(f"{target} is inside the data directory {data}")

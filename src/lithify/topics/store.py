@@ -47,6 +47,7 @@ from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
+from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
 from lithify.topics.directories import TopicDirectories
 from lithify.topics.names import Namespace, TopicName
@@ -137,6 +138,7 @@ class Topics:
         self.reserve: NoReserve = NO_RESERVE
         self.compactions = Compactions(self.opened, clock, self.damage)
         self._new_service = service_factory(settings.compaction_service)
+        check_no_backup(fs, directory)
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
         if lock is None:
