@@ -146,8 +146,8 @@ class AckedRanges:
         for start, stop, entries in self:
             if start >= end:
                 break
-            stop = min(stop, end)
-            kept.add(start, stop, min(entries, stop - start))
+            cut = min(stop, end)
+            kept.add(start, cut, min(entries, cut - start))
         return kept
 
     def swallow(self, position: int) -> int:

@@ -374,7 +374,7 @@ class Topics:
         except MissingLog as error:
             if name not in self._missing and len(self._missing) < MISSING_MAX:
                 self._missing[name] = str(error)
-                log.error("the log of a topic is missing", topic=str(name), reason=str(error))
+                log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
             raise
         self._missing.pop(name, None)
 

@@ -44,8 +44,8 @@ __all__ = [
     "UnclaimedTopic",
     "adopted",
     "defines",
-    "explains",
     "deletion_of",
+    "explains",
     "group_unclaimed",
     "scan_topics",
 ]
@@ -185,9 +185,7 @@ def group_unclaimed(
     }
 
 
-def _problem(
-    root: str, topic: TopicName, found: list[TopicName], definitions: Definitions
-) -> str:
+def _problem(root: str, topic: TopicName, found: list[TopicName], definitions: Definitions) -> str:
     known = definitions.topics.get(str(topic))
     if known is None or topic not in found:
         return ""

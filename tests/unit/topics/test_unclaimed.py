@@ -236,7 +236,7 @@ def test_a_log_under_the_name_of_a_partitioned_topic_is_unclaimed() -> None:
     (found,) = topics.unclaimed()
     assert found.name.local == "orders"
     assert "defined with 2 partitions" in found.row()["problem"]
-    with pytest.raises(AlreadyDefined, match="2 partitions.*move the directory away"):
+    with pytest.raises(AlreadyDefined, match=r"2 partitions.*move the directory away"):
         topics.adopt("orders")
     topics.get("orders-partition-1").append(value=b"p")
     assert topics.unclaimed_count == 1
