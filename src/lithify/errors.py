@@ -51,11 +51,13 @@ __all__ = [
     "ExecutorUnfit",
     "InvalidInput",
     "InvalidSetting",
+    "IsABackup",
     "JobFailed",
     "LithifyError",
     "LogClosed",
     "LogLocked",
     "MissingFile",
+    "MissingLog",
     "NotASegment",
     "OpenFailed",
     "PlanStale",
@@ -158,6 +160,19 @@ class UnclaimedDirectory(InvalidInput):
         )
 
 
+class IsABackup(InvalidInput):
+    """A backup was named where a data directory is needed; nothing in it was changed."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} is a backup, which would not survive being used as a data directory: "
+            f"put it back with 'lithify restore {directory} --data DATA'"
+        )
+
+
 class Corrupt(LithifyError):
     """Bytes on disk are not what was written."""
 
@@ -190,6 +205,19 @@ class MissingFile(Corrupt):
 
     def __init__(self, path: str, named_by: str) -> None:
         super().__init__(path, 0, f"missing, but {named_by} names it")
+
+
+class MissingLog(MissingFile):
+    """A topic had a log, which is gone: a new one would use its positions again."""
+
+    def __init__(self, path: str, topic: str, known_by: str) -> None:
+        Corrupt.__init__(
+            self,
+            path,
+            0,
+            f"missing, but {known_by}: topic {topic} is not served; mount its disk, or put its "
+            "files back, or delete the topic",
+        )
 
 
 class ProtocolError(LithifyError):

@@ -20,6 +20,7 @@ from lithify.blobs.errors import BlobError
 from lithify.blobs.verify import verify_store
 from lithify.cli.main import app
 from lithify.clock import SystemClock
+from lithify.errors import IsABackup
 from lithify.fs import LocalFileSystem
 from lithify.log.verify import verify_log
 from tests.cli.nodes import COMMAND, Served, served
@@ -219,3 +220,40 @@ def test_definitions_that_are_lost_are_reported_and_the_data_adopted(tmp_path: P
         assert json.loads(run("blobs", "list", "--unclaimed", "--json", *at)) == []
         assert "photos" in run("blobs", "list", *at)
     assert "paid" in run("topics", "tail", "orders", "--data", data)
+
+
+def saved(tmp_path: Path) -> tuple[Path, Path]:
+    """A data directory that nobody serves, and a backup of it."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with lithify.open(str(data)) as node:
+        node.topics.create("orders").append(value=b"paid")
+        node.blobs.create("photos", capacity_bytes=2 * MIB, segment_bytes=MIB)
+    run("backup", backup, "--data", data)
+    return data, backup
+
+
+def test_a_backup_is_not_used_as_a_data_directory(tmp_path: Path) -> None:
+    _, backup = saved(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in backup.rglob("*")}
+    for words in (
+        ("topics", "produce", "orders", "x", "--data", backup),
+        ("topics", "list", "--data", backup),
+        ("blobs", "list", "--data", backup),
+        ("restore", backup, "--data", backup),
+        ("backup", tmp_path / "other", "--data", backup),
+        ("serve", "--data", backup, "--pulsar-port", 0, "--http-port", 0),
+    ):
+        assert "is a backup" in run(*words, code=4), words
+    with pytest.raises(IsABackup):
+        lithify.open(str(backup))
+    assert {path: path.stat().st_mtime_ns for path in backup.rglob("*")} == before
+    assert not (tmp_path / "other").exists()
+    run("restore", backup, "--check")
+
+
+def test_a_data_directory_without_its_lock_file_is_one(tmp_path: Path) -> None:
+    data, _ = saved(tmp_path)
+    (data / "LOCK").unlink()
+    run("backup", tmp_path / "again", "--data", data)
+    assert "orders" in run("topics", "list", "--data", data)
+    assert "is not a data directory" in run("topics", "list", "--data", tmp_path, code=2)

@@ -15,6 +15,7 @@
     ├── ProtocolError
     │   └── ReplicaTalksNonsense another replica's answer cannot be, or was damaged on its way
     └── InvalidInput
+        ├── ShapeDiffers        a store has another shape than its definition says
         ├── BlobTooLarge        larger than a segment can hold
         ├── TargetTooSmall      a copy does not fit into the store that is to be made
         ├── RangeNotSatisfiable a range outside the content
@@ -47,6 +48,7 @@ __all__ = [
     "ReplicaNotCurrent",
     "ReplicaTalksNonsense",
     "ReplicaUnreachable",
+    "ShapeDiffers",
     "TargetTooSmall",
 ]
 
@@ -179,6 +181,23 @@ class RangeNotSatisfiable(InvalidInput):
 
 class NotABlobStore(InvalidInput):
     """Nothing was created here, or not a blob store."""
+
+
+class ShapeDiffers(InvalidInput):
+    """The definition of a store is of another store, from elsewhere or of another time."""
+
+    exit_code = CONFLICT
+
+    def __init__(
+        self, name: str, directory: str, defined: tuple[int, int], found: tuple[int, int]
+    ) -> None:
+        self.directory = directory
+        super().__init__(
+            f"blob store {name} is defined with {defined[0]} bytes in segments of {defined[1]}, "
+            f"but {directory} holds a store of {found[0]} bytes in segments of {found[1]}: put the "
+            "file definitions of this data directory back, or delete the store, which leaves this "
+            f"directory in place, and adopt it with 'lithify blobs adopt {name}'"
+        )
 
 
 class BlobStoreNotFound(InvalidInput):

@@ -32,7 +32,7 @@ from lithify.blobs.definition import (
     setting_names,
     with_settings,
 )
-from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound
+from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound, ShapeDiffers
 from lithify.blobs.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
@@ -220,7 +220,13 @@ class BlobStores:
     def delete(self, name: str) -> None:
         """Forget a store and delete its files; a blob that is being read is read to its end."""
         with self._claims.of([name]):
-            self.definition(name)
+            definition = self.definition(name)
+            try:
+                self._directories.check_shape(name, definition)
+            except ShapeDiffers as error:
+                self._definitions.remove_store(name)
+                log.warning("the directory of a deleted blob store stays", reason=str(error))
+                return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
                 self._definitions.remove_store(name)
@@ -288,6 +294,7 @@ class BlobStores:
             if store is None:
                 if self._directories.is_deleted(name):
                     raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
+                self._directories.check_shape(name, definition)
                 self._directories.created(name)
                 opened = BlobStore.open(
                     self._fs,

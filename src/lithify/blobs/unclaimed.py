@@ -8,7 +8,8 @@ At open a directory that has a store's name is one of these:
    and is finished, also if definitions from before the deletion know the store.
 2. marked `CREATING` and not defined: making a store, a copy or a restore was interrupted; nothing
    of it was acknowledged. Removed. If it is defined, only the mark is left over.
-3. defined: it is served.
+3. defined: it is served, if it has the shape that the definition says. Otherwise it is another
+   store: it is not opened, and a deletion removes only the definition.
 4. empty: the last step of a removal was interrupted. Removed.
 5. **unclaimed**: left as it is and reported. Nothing of it is served and no store is created in its
    place until somebody adopts it or moves it away.
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.definition import StoreDefinition, check_store_name
-from lithify.blobs.errors import NotABlobStore
+from lithify.blobs.errors import NotABlobStore, ShapeDiffers
 from lithify.blobs.settings import Shape
 from lithify.blobs.store import KIND
 from lithify.compaction.marks import (
@@ -132,6 +133,18 @@ class StoreDirectories:
         """A store is defined: what is in its directory counts from now on."""
         if is_creating(self._fs, self.path(name)):
             clear_mark(self._fs, self.path(name), CREATING)
+
+    def check_shape(self, name: str, definition: StoreDefinition) -> None:
+        """Raise `ShapeDiffers` if a directory holds another store than the one that is defined."""
+        try:
+            shape = self._shape(name)
+        except (LithifyError, OSError, ValueError, KeyError, TypeError):
+            # Missing or damaged: who opens the store is told.
+            return
+        found = shape.capacity_bytes, shape.segment_bytes
+        defined = definition.capacity_bytes, definition.segment_bytes
+        if found != defined:
+            raise ShapeDiffers(name, self.path(name), defined, found)
 
     def definition(
         self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int

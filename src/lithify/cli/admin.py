@@ -176,9 +176,11 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
     from lithify.fs import LocalFileSystem
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
+    from lithify.topics.data_directory import check_no_backup, is_data_directory
 
     fs = LocalFileSystem()
-    if not create and not fs.exists(f"{data}/LOCK"):
+    check_no_backup(fs, data)
+    if not create and not is_data_directory(fs, data):
         raise InvalidInput(f"{data} is not a data directory")
     with Node(NodeSettings(data=data), fs=fs, what="a lithify command") as node:
         yield node

@@ -38,11 +38,11 @@ def print_unclaimed(kind: str, data: str | None, url: str | None, *, as_json: bo
         print_json(rows)
         return
     for row in rows:
+        problem = f"  ({row['problem']})" if row["problem"] else ""
         if kind == "topics":
             parts = f" ({row['partitions']} partitions)" if row["partitions"] else ""
-            print_line(f"{row['topic']}{parts}  {row['directories'][0]}")
+            print_line(f"{row['topic']}{parts}  {row['directories'][0]}{problem}")
         else:
-            problem = f"  ({row['problem']})" if row["problem"] else ""
             print_line(f"{row['store']}  {row['directory']}{problem}")
 
 
@@ -67,7 +67,9 @@ def adopt_topics(
 
     _check_one(topic, every=every)
     with open_place(data, url) as place:
-        names = [row["topic"] for row in _unclaimed(place)["topics"]] if topic is None else [topic]
+        found = _unclaimed(place)["topics"] if topic is None else []
+        whole = [row["topic"] for row in found if not row["problem"]]
+        names = whole if topic is None else [topic]
         adopted = [str(TopicName.parse(name)) for name in names]
         for name in adopted:
             if isinstance(place, RemoteNode):

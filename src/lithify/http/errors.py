@@ -27,6 +27,7 @@ from lithify.blobs.errors import (
     BlobStoreNotFound,
     BlobTooLarge,
     RangeNotSatisfiable,
+    ShapeDiffers,
 )
 from lithify.compaction.queue import RequestUnknown
 from lithify.errors import (
@@ -85,6 +86,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (BlobExists, HTTPStatus.CONFLICT),
     (BlobNotDeleted, HTTPStatus.CONFLICT),
     (BlobStoreExists, HTTPStatus.CONFLICT),
+    (ShapeDiffers, HTTPStatus.CONFLICT),
     (BlobStoreFull, HTTPStatus.INSUFFICIENT_STORAGE),
     (BlobTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (RangeNotSatisfiable, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),

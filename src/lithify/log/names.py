@@ -38,6 +38,7 @@ __all__ = [
     "FileKind",
     "FileName",
     "dead_set_name",
+    "is_set_aside",
     "key_index_name",
     "parse_name",
     "pin_name",
@@ -97,6 +98,7 @@ _FIXED = {
 }
 _SUFFIXES = {"seg": FileKind.SEGMENT, "keys": FileKind.KEY_INDEX, "dead": FileKind.DEAD_SET}
 _NUMBERED = re.compile(r"(\d{12})(?:-([0-9a-z]+))?\.(seg|keys|dead)")
+_ASIDE = re.compile(r"\d{12}\.seg\.aside\d*")
 
 
 def segment_name(segment_id: int, attempt: str = "") -> str:
@@ -135,6 +137,11 @@ def parse_name(name: str) -> FileName:
     if kind is FileKind.SEGMENT and attempt:
         kind = FileKind.REWRITTEN
     return FileName(name, kind, segment_id, attempt)
+
+
+def is_set_aside(name: str) -> bool:
+    """Is it a segment that recovery has set aside? No log reads or removes it."""
+    return _ASIDE.fullmatch(name) is not None
 
 
 def _stem(segment_id: int, attempt: str) -> str:

@@ -27,7 +27,7 @@ import numpy as np
 
 from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed
 from lithify.log.frame import HEADER_BYTES
-from lithify.log.names import MANIFEST, FileKind, parse_name
+from lithify.log.names import MANIFEST, FileKind, is_set_aside, parse_name
 from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.readonly import find_manifest, read_active
 from lithify.log.recovery import count_frames, find_orphans
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from lithify.log.segment import SegmentFooter
 
 __all__ = ["Verification", "verify_log"]
+
+
+SET_ASIDE = "is a segment set aside: it has entries that the manifest does not name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class _Check:
         self.retired = tuple(name for name in names if name in away)
         self.orphans = tuple(find_orphans(manifest, names))
         self.warnings += [
-            f"{name} is no file of Lithify"
+            f"{name} {SET_ASIDE if is_set_aside(name) else 'is no file of Lithify'}"
             for name in names
             if parse_name(name).kind is FileKind.FOREIGN
         ]

@@ -70,6 +70,7 @@ from lithify.node.backup_files import (
     read_list,
     write_list,
 )
+from lithify.topics.data_directory import check_no_backup, is_data_directory
 from lithify.topics.definitions import Definitions, DefinitionsFile, TopicDefinition
 from lithify.topics.names import TopicName
 from lithify.topics.unclaimed import scan_topics
@@ -114,7 +115,8 @@ def run_backup(
     progress: Callable[[int], None] = lambda _: None,
 ) -> BackupReport:
     """Make a backup; `progress` is called with bytes as they are read."""
-    if not fs.exists(f"{data}/LOCK"):
+    check_no_backup(fs, data)
+    if not is_data_directory(fs, data):
         raise InvalidInput(f"{data} is not a data directory")
     if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
         raise InvalidInput(f"{target} is inside the data directory {data}")
@@ -194,6 +196,9 @@ class _Backup:
             if not self._again(partial(self._log, path, links=False), [path]):
                 definitions = definitions.without_store(store)
                 left_out.append(store)
+        # As it is in the backup: one without a log has no directory of topics.
+        has_logs = self.fs.exists(f"{self.target}/topics")
+        definitions = replace(definitions, logs=definitions.logs and has_logs)
         self._write("definitions", encode_line(definitions.to_json()))
         self.fs.sync_dir(self.target)
         found = BackupList(began_ms, self.clock.now_ms(), os.path.abspath(self.data), self.files)
@@ -262,7 +267,9 @@ class _Backup:
     # --- topics and stores ------------------------------------------------------------------
 
     def _topic(self, name: TopicName, topic: TopicDefinition) -> None:
-        for path in _paths(name, topic):
+        paths = _paths(name, topic)
+        # A log in the directory of a partitioned topic itself is not of this topic.
+        for path in paths[1:] if topic.partitions else paths:
             if self.fs.exists(f"{self.data}/{path}/log/{MANIFEST}"):
                 if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
                     self._log(f"{path}/cursors")

@@ -30,6 +30,7 @@ from lithify.errors import (
     UnsupportedVersion,
 )
 from lithify.fs import write_atomic
+from lithify.topics.data_directory import BACKUP, UNFINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,8 +51,6 @@ __all__ = [
     "write_list",
 ]
 
-BACKUP = "BACKUP"
-UNFINISHED = "UNFINISHED"
 _VERSION = 1
 _PIECE_BYTES = 2**20
 

@@ -32,6 +32,7 @@ from lithify.compiled import offer_cache
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.fs.private import warn_if_shared
+from lithify.topics.data_directory import check_no_backup
 from lithify.topics.store import Topics
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Node:
         self.clock = clock or SystemClock()
         # Absolute, because tasks on other machines get paths below it.
         directory = os.path.abspath(settings.data)
+        check_no_backup(self.fs, directory)
         if isinstance(self.fs, LocalFileSystem):
             self.fs.mkdir(directory)
             offer_cache(f"{directory}/kernels")

@@ -43,6 +43,7 @@ from lithify.fs import read_file
 from lithify.log.names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
 from lithify.node.backup_files import check_file, checksum_file, copy_file, read_list
+from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import Definitions, DefinitionsFile
 from lithify.topics.directories import TopicDirectories
 from lithify.topics.names import Namespace, TopicName
@@ -104,6 +105,7 @@ def run_restore(
     progress: Callable[[int], None] = lambda _: None,
 ) -> RestoreReport:
     """Restore everything, or one topic, or one store; `progress` is called with bytes."""
+    check_no_backup(fs, data)
     files = read_list(fs, backup)
     wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
     try:

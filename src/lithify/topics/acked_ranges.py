@@ -135,6 +135,21 @@ class AckedRanges:
         del self._blocks[number:last], self._tops[number:last]
         return stop, entries
 
+    @property
+    def end(self) -> int:
+        """The stop of the last range; 0 if there is none."""
+        return self._tops[-1] if self._tops else 0
+
+    def below(self, end: int) -> AckedRanges:
+        """The part of the ranges that is below a position."""
+        kept = AckedRanges()
+        for start, stop, entries in self:
+            if start >= end:
+                break
+            cut = min(stop, end)
+            kept.add(start, cut, min(entries, cut - start))
+        return kept
+
     def swallow(self, position: int) -> int:
         """Drop all that begins at or below `position`; where the first hole at or above it is."""
         position, entries = self._take_following(0, position)

@@ -209,6 +209,19 @@ class Cursor:
         self._batches.clear()
         self._order.clear()
 
+    def cut(self, end: int) -> bool:
+        """Forget what is acknowledged at or above `end`; whether there was anything."""
+        if self._mark_delete >= end:
+            self.reset(end)
+            return True
+        if self._ranges.end <= end and max(self._batches, default=NO_POSITION) < end:
+            return False
+        self._ranges = self._ranges.below(end)
+        self._batches = {each: bits for each, bits in self._batches.items() if each < end}
+        self._order = list(self._batches)
+        heapify(self._order)
+        return True
+
     # --- positions that do not exist --------------------------------------------------------
 
     def fill(self, start: int, stop: int) -> None:

@@ -215,6 +215,19 @@ class CursorStore:
             self._append(change.kind, subscription, change.to_bytes())
             change.apply(subscription.cursor)
 
+    def cut(self, end: int) -> list[str]:
+        """Forget, durably, what is acknowledged at or above `end`; the subscriptions that had any.
+
+        For a log that is older than the cursors: positions at its end are used again.
+        """
+        with self._lock:
+            found = [each for each in self._subscriptions.values() if each.cursor.cut(end)]
+            for each in found:
+                self._append_snapshot(each)
+        if found:
+            self._log.sync()
+        return sorted(each.name for each in found)
+
     def take_gaps(self, name: str, following: Callable[[int], int]) -> None:
         """Move a cursor over what does not exist; not recorded, see `Cursor.take_gaps`."""
         with self._lock:

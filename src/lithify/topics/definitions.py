@@ -7,6 +7,9 @@ A namespace belongs to a tenant, a topic and a blob store to a namespace: what o
 not removed before them. What else a store's definition says is for `blobs/definition.py`.
 `Definitions` is a value, its methods are pure and return the next one.
 
+`logs` says that topics have had logs: without their directory something is missing. It is in the
+file when it is true.
+
 Version 1 of the file has no stores; it is read, and replaced by version 2 with the next change.
 
 `DefinitionsFile.change` waits for the disk. Any thread may call it; changes happen one after the
@@ -93,6 +96,8 @@ class Definitions:
     namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logs: bool = False
+    """Has one of the topics, or one that was deleted before the last of them, had a log?"""
 
     @classmethod
     def initial(cls) -> Definitions:
@@ -164,7 +169,8 @@ class Definitions:
 
     def without_topic(self, name: TopicName) -> Definitions:
         """With a topic less."""
-        return replace(self, topics={k: v for k, v in self.topics.items() if k != str(name)})
+        rest = {k: v for k, v in self.topics.items() if k != str(name)}
+        return replace(self, topics=rest, logs=self.logs and bool(rest))
 
     # --- blob stores ------------------------------------------------------------------------
 
@@ -193,9 +199,10 @@ class Definitions:
 
     def to_json(self) -> str:
         """For the file."""
-        return json.dumps(
-            {"version": DEFINITIONS_VERSION, **asdict(self)}, separators=(",", ":"), sort_keys=True
-        )
+        row = {"version": DEFINITIONS_VERSION, **asdict(self)}
+        if not self.logs:
+            del row["logs"]
+        return json.dumps(row, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: bytes, path: str = "<memory>") -> Definitions:
@@ -208,6 +215,7 @@ class Definitions:
             {name: NamespaceDefinition(**row) for name, row in value["namespaces"].items()},
             {name: TopicDefinition(**row) for name, row in value["topics"].items()},
             value.get("stores", {}),
+            value.get("logs", False),
         )
 
 

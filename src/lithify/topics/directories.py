@@ -11,6 +11,7 @@ Whoever calls holds the claims of the topics (`store.py`); all wait for the disk
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,15 +25,16 @@ from lithify.compaction.marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.errors import UnclaimedDirectory, WriteFailed
+from lithify.errors import MissingLog, UnclaimedDirectory, WriteFailed
 from lithify.fs.trees import remove_tree
-from lithify.log.names import CREATING, DELETED
+from lithify.log.names import CREATING, DELETED, MANIFEST
 from lithify.logger import get_logger
 from lithify.topics.definitions import Definitions
 from lithify.topics.unclaimed import (
     UnclaimedTopic,
     defines,
     deletion_of,
+    explains,
     group_unclaimed,
     scan_topics,
 )
@@ -72,6 +74,38 @@ class TopicDirectories:
         """Is a topic marked as deleted?"""
         return deletion_of(self._fs, self._root, name) is not None
 
+    # --- logs -------------------------------------------------------------------------------
+
+    def check_log(self, name: TopicName) -> None:
+        """Raise `MissingLog` if a topic has no log although it had one."""
+        path = self.path(name)
+        manifest = f"{path}/log/{MANIFEST}"
+        if self._fs.exists(manifest):
+            return
+        # Both are made after the log.
+        for each in (f"cursors/{MANIFEST}", "producers"):
+            if self._fs.exists(f"{path}/{each}"):
+                raise MissingLog(manifest, str(name), f"{name} has {each}")
+        self.check_root(name)
+
+    def check_root(self, name: TopicName) -> None:
+        """Raise `MissingLog` if the directories of all topics are gone, as of an unmounted disk."""
+        definitions = self._definitions.current
+        if definitions.logs and definitions.topics and not self._has_directories():
+            raise MissingLog(self._root, str(name), "the definitions say that topics have logs")
+
+    def _has_directories(self) -> bool:
+        return self._fs.exists(self._root) and any(
+            self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
+        )
+
+    def note_log(self) -> None:
+        """A topic has a log: from now on its directory must be there."""
+        if not self._definitions.current.logs:
+            # If the disk refuses it, the next topic that is opened notes it.
+            with suppress(WriteFailed):
+                self._definitions.change(lambda d: replace(d, logs=True))
+
     # --- creating ---------------------------------------------------------------------------
 
     def check_free(self, name: TopicName) -> None:
@@ -97,12 +131,17 @@ class TopicDirectories:
     # --- deleting ---------------------------------------------------------------------------
 
     def mark_deleted(self, name: TopicName, parts: Collection[TopicName], now_ms: int) -> Deletion:
-        """Decide, durably, that a topic and its partitions are deleted."""
+        """Decide, durably, that a topic and its partitions are deleted.
+
+        A log that the definition does not explain is not named, and stays.
+        """
         places = {part: "" if part == name else _last(part) for part in {name, *parts}}
+        definitions = self._definitions.current
         logs = {
             place: log_id_in(self._fs, f"{self.path(part)}/log")
             for part, place in places.items()
             if self._fs.exists(self.path(part))
+            and explains(self._fs, self._root, definitions, part)
         }
         deletion = Deletion(str(name), now_ms, logs)
         if logs:
@@ -129,7 +168,13 @@ class TopicDirectories:
                 self._fs.sync_dir(above)
             except OSError as error:
                 raise WriteFailed(above, error) from error
-            remove_deleted(self._fs, own)
+            if "" in deletion.logs:
+                remove_deleted(self._fs, own)
+                return
+            # The directory was made for the mark, or holds a log that is not deleted.
+            clear_mark(self._fs, own, DELETED)
+            if is_empty(self._fs, own):
+                remove_tree(self._fs, own)
 
     # --- what no definition explains --------------------------------------------------------
 
@@ -154,7 +199,11 @@ class TopicDirectories:
         for name in found.empty:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
-        self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+        if found.deleted:
+            # A deletion may leave a log that it does not name.
+            self.look()
+        else:
+            self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
         if self.unclaimed:
             log.warning(
                 "directories of topics that no definition explains are set aside and not served: "

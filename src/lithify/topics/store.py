@@ -35,6 +35,7 @@ from lithify.errors import (
     InvalidInput,
     LithifyError,
     LogLocked,
+    MissingLog,
     OpenFailed,
     WriteFailed,
 )
@@ -46,6 +47,7 @@ from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
+from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
 from lithify.topics.directories import TopicDirectories
 from lithify.topics.names import Namespace, TopicName
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
 
 PARTITIONS_MAX = 10_000
+MISSING_MAX = 100
+"""Topics without their logs that health names; each is reported once."""
 log = get_logger("lithify.topics")
 
 
@@ -122,6 +126,8 @@ class Topics:
         self._claims = Claims[TopicName]()
         """Being opened or deleted by some thread."""
         self._schemas: dict[TopicName, Schemas] = {}
+        self._missing: dict[TopicName, str] = {}
+        """Topics whose log is gone, and why that is known."""
         self.open_max: int | None = None
         """How many may be open at once; None is without limit."""
         self.settings = settings
@@ -132,6 +138,7 @@ class Topics:
         self.reserve: NoReserve = NO_RESERVE
         self.compactions = Compactions(self.opened, clock, self.damage)
         self._new_service = service_factory(settings.compaction_service)
+        check_no_backup(fs, directory)
         fs.mkdir(directory)
         lock = fs.lock(f"{directory}/LOCK", owner)
         if lock is None:
@@ -167,6 +174,7 @@ class Topics:
             self._define(name, topic)
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
+        self._directories.check_root(name)
         for part in {name, *_parts(name, topic)}:
             self._check_free(part)
         self.definitions.change(lambda d: d.with_topic(name, topic))
@@ -319,6 +327,7 @@ class Topics:
         whole = name if str(name) in self.definitions.current.topics else name.whole
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
+        self._check_log(name)
         self._check_room()
         topic = Topic.open(
             self._fs,
@@ -335,6 +344,7 @@ class Topics:
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
         topic.terminated = is_terminated(self.definitions.current, name)
+        self._directories.note_log()
         # Last, because another thread may find it there.
         self._open[name] = topic
         return topic
@@ -344,14 +354,29 @@ class Topics:
         return policies_of(self.definitions.current, name, self.settings.compaction)
 
     def unopened(self) -> tuple[TopicName, ...]:
-        """Topics that have been used before and are not open."""
+        """Topics that have been used before and are not open; missing logs are reported."""
         defined = self.definitions.current.topics.items()
-        return tuple(
-            part
-            for name, definition in defined
-            for part in _parts(TopicName.parse(name), definition)
-            if part not in self._open and self._fs.exists(f"{self._path(part)}/log/{MANIFEST}")
-        )
+        found = []
+        for name, definition in defined:
+            for part in _parts(TopicName.parse(name), definition):
+                if part in self._open:
+                    continue
+                if self._fs.exists(f"{self._path(part)}/log/{MANIFEST}"):
+                    found.append(part)
+                    continue
+                with suppress(MissingLog):
+                    self._check_log(part)
+        return tuple(found)
+
+    def _check_log(self, name: TopicName) -> None:
+        try:
+            self._directories.check_log(name)
+        except MissingLog as error:
+            if name not in self._missing and len(self._missing) < MISSING_MAX:
+                self._missing[name] = str(error)
+                log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
+            raise
+        self._missing.pop(name, None)
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
         """Asked before every append, so what it says is made anew only for new definitions."""
@@ -377,6 +402,7 @@ class Topics:
             name = name.whole
         found = self._schemas.get(name)
         if found is None:
+            self._directories.check_root(name)
             found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
         return found
 
@@ -387,7 +413,13 @@ class Topics:
 
     def damage_found(self) -> tuple[str, ...]:
         """What is wrong with files that were read since the start. Waits for the disk."""
-        return tuple(self.damage.reasons(self._fs.exists))
+        for name in tuple(self._missing):
+            if not self.exists(name):
+                self._missing.pop(name, None)
+                continue
+            with suppress(MissingLog):
+                self._check_log(name)
+        return (*self.damage.reasons(self._fs.exists), *self._missing.copy().values())
 
     def now_ms(self) -> int:
         """The time by the node's clock."""
@@ -474,6 +506,8 @@ class Topics:
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
+        if found.problem:
+            raise AlreadyDefined(found.problem)
         if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
         with self._claims.of([name, *map(name.partition_name, found.partitions)]):

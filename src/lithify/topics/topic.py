@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from lithify.compaction.jobs import ignore_progress
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
+from lithify.logger import get_logger
 from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction import TopicCompaction
 from lithify.topics.compaction_service import LogCompactionService
@@ -58,8 +59,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
+logger = get_logger("lithify.topics")
+
 READ_BYTES_MAX = 2**20
 _WORDS = {True: "durable", False: "non-durable"}
+
+NAMED_MAX = 10
+"""Subscriptions that one line of the log names."""
 
 READ_AGAIN_S = 30.0
 """Nobody may join a subscription for so long after an entry of it could not be read."""
@@ -128,6 +134,11 @@ class Topic(TopicLog):
         )
         try:
             cursors = CursorStore.open(fs, f"{directory}/cursors", clock=clock, events=events)
+            try:
+                _cut_cursors(cursors, name, log.next_position)
+            except BaseException:
+                cursors.close()
+                raise
         except BaseException:
             log.close()
             raise
@@ -425,6 +436,19 @@ class Topic(TopicLog):
                 self.acknowledge(each, AckedUpTo(last))
         if self.deduplication is not None:
             self.deduplication.save()
+
+
+def _cut_cursors(cursors: CursorStore, name: TopicName, end: int) -> None:
+    """Nothing that is produced from now on may count as acknowledged."""
+    ahead = cursors.cut(end)
+    if ahead:
+        logger.warning(
+            "subscriptions of a topic were ahead of its log, which is older than they are: they "
+            "continue at its end",
+            topic=str(name),
+            subscriptions=len(ahead),
+            first=", ".join(ahead[:NAMED_MAX]),
+        )
 
 
 def _jobs_of(spark: SparkSession | None) -> Jobs | None:

@@ -3,7 +3,8 @@
 Definitions may be older than the directories, or missing; a directory may have been put back from a
 backup. None of that says that data may go. At open every directory of a topic is one of these:
 
-1. defined: it is served.
+1. defined: it is served. A partitioned topic has logs in the directories of its partitions only: a
+   log in its own directory is of another topic of that name, and unclaimed.
 2. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
    and is finished, also if definitions from before the deletion know the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, nothing of it was acknowledged.
@@ -44,6 +45,7 @@ __all__ = [
     "adopted",
     "defines",
     "deletion_of",
+    "explains",
     "group_unclaimed",
     "scan_topics",
 ]
@@ -60,6 +62,8 @@ class UnclaimedTopic:
     partitions: tuple[int, ...]
     """Those that have directories; none of a topic without partitions."""
     directories: tuple[str, ...]
+    problem: str = ""
+    """Why it cannot be adopted; empty if it can."""
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
@@ -67,6 +71,7 @@ class UnclaimedTopic:
             "topic": str(self.name),
             "partitions": len(self.partitions),
             "directories": list(self.directories),
+            "problem": self.problem,
         }
 
 
@@ -91,6 +96,14 @@ def defines(definitions: Definitions, name: TopicName) -> bool:
     return whole is not None and 0 <= name.partition < whole.partitions
 
 
+def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
+    """Is the directory of a topic or partition what its definition says?"""
+    found = definitions.topics.get(str(name))
+    if found is not None and found.partitions:
+        return not fs.exists(f"{root}/{name.path}/log")
+    return defines(definitions, name)
+
+
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> Found:
     """Look at every directory below `root`; changes nothing."""
     deleted: dict[TopicName, Deletion] = {}
@@ -102,7 +115,7 @@ def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> Found:
             deleted[name] = deletion
         elif is_creating(fs, path):
             unfinished.append(name)
-        elif defines(definitions, name):
+        elif explains(fs, root, definitions, name):
             continue
         elif is_empty(fs, path):
             empty.append(name)
@@ -159,16 +172,28 @@ def group_unclaimed(
         whole = name.whole
         known = definitions.topics.get(str(whole))
         # A log of its own makes the whole a topic without partitions, and so does its definition.
-        stands_alone = whole in with_logs or (known is not None and not known.partitions)
+        stands_alone = not known.partitions if known is not None else whole in with_logs
         groups.setdefault(name if stands_alone else whole, []).append(name)
     return {
         topic: UnclaimedTopic(
             topic,
             tuple(sorted(each.partition for each in found if each != topic)),
             tuple(f"{root}/{each.path}" for each in found),
+            _problem(root, topic, found, definitions),
         )
         for topic, found in sorted(groups.items())
     }
+
+
+def _problem(root: str, topic: TopicName, found: list[TopicName], definitions: Definitions) -> str:
+    known = definitions.topics.get(str(topic))
+    if known is None or topic not in found:
+        return ""
+    return (
+        f"topic {topic} is defined with {known.partitions} partitions, but {root}/{topic.path} "
+        "holds the log of a topic without partitions: move the directory away, or delete the "
+        "topic, which leaves this directory in place, and adopt it then"
+    )
 
 
 def adopted(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound, NotABlobStore
+from lithify.blobs.errors import (
+    BlobStoreExists,
+    BlobStoreNotFound,
+    NotABlobStore,
+    ShapeDiffers,
+)
 from lithify.errors import InvalidSetting, UnclaimedDirectory, WriteFailed
 from lithify.fs import (
     Fault,
@@ -125,3 +130,23 @@ def test_a_copy_does_not_remove_a_store_that_has_the_name_of_its_unfinished_dire
     with pytest.raises(BlobStoreExists, match=r"x\.copying"):
         node.stores.copy("photos", "x", capacity_bytes=8 * MIB, segment_bytes=MIB)
     assert node.stores.get("x.copying").get("x").read() == b"x.copying"
+
+
+def test_a_store_of_another_shape_than_its_definition_is_neither_opened_nor_deleted() -> None:
+    fs, other = MemoryFileSystem(), MemoryFileSystem()
+    filled(fs, "photos").close()
+    node = opened(other)
+    node.stores.create("photos", capacity_bytes=8 * MIB, segment_bytes=2 * MIB)
+    node.close()
+    write_atomic(fs, DEFINITIONS, read_file(other, DEFINITIONS))
+    node = opened(fs)
+    before = sorted(fs.list(f"{NODE}/blobs/photos"))
+    both = rf"{8 * MIB}.*{2 * MIB}.*{4 * MIB}.*{MIB}"
+    with pytest.raises(ShapeDiffers, match=both):
+        node.stores.get("photos")
+    assert sorted(fs.list(f"{NODE}/blobs/photos")) == before
+    # Only the definition goes, which is how the store can be adopted as it is.
+    node.stores.delete("photos")
+    assert [each.name for each in node.stores.unclaimed()] == ["photos"]
+    node.stores.adopt("photos")
+    assert node.stores.get("photos").get("x").read() == b"photos"

@@ -31,6 +31,7 @@ from lithify.log.frame import Entry
 from lithify.log.log import Log
 from lithify.log.manifest import read_manifest, write_manifest
 from lithify.log.segment import SegmentFooter
+from lithify.log.verify import verify_log
 from lithify.positions import PACKED, pack
 from lithify.settings import LogSettings
 from tests.unit.log.helpers import DIRECTORY, LAZY, contents, fill, open_log
@@ -270,6 +271,10 @@ def test_segments_that_an_older_manifest_does_not_name_are_set_aside() -> None:
         aside = f"{DIRECTORY}/{later[0]}.aside{turn}"
         assert fs.exists(aside)
     assert [read_file(fs, f"{DIRECTORY}/{name}.aside") for name in later] == before
+    warnings = verify_log(fs, DIRECTORY).warnings
+    assert f"{later[0]}.aside is a segment set aside" in " ".join(warnings)
+    assert f"{later[0]}.aside1 is a segment set aside" in " ".join(warnings)
+    assert "no file of Lithify" not in " ".join(warnings)
 
 
 def test_a_journal_keeps_what_a_run_has_written_so_far() -> None:

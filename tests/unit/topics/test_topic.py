@@ -9,8 +9,9 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.faulty import Fault, FaultyFileSystem
+from lithify.fs.trees import remove_tree
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
 from lithify.topics.compaction_settings import CompactionSettings
@@ -381,3 +382,50 @@ def test_a_readers_subscription_goes_with_it_unless_it_is_kept_for_a_seek() -> N
     assert bench.received(again) == [2]
     bench.topic.leave(again, consumer)
     assert not bench.topic.subscriptions
+
+
+def files_below(fs: FileSystem, directory: str) -> dict[str, bytes]:
+    return {name: read_file(fs, f"{directory}/{name}") for name in fs.list(directory)}
+
+
+def with_older_log(*acknowledged: int) -> Bench:
+    """A topic whose log of 3 messages was put back after 10 were there and some acknowledged."""
+    bench = Bench()
+    bench.append(3)
+    bench.topic.close()
+    older = files_below(bench.fs, "/t/log")
+    bench.open()
+    bench.append(7)
+    subscription, _ = bench.join(SHARED)
+    bench.received(subscription)
+    first = bench.topic.log.manifest.segments[0].first_position
+    for number in acknowledged:
+        bench.topic.acknowledge(subscription, Acked(first + number))
+    bench.topic.close()
+    remove_tree(bench.fs, "/t/log")
+    bench.fs.mkdir("/t/log")
+    for name, content in older.items():
+        write_atomic(bench.fs, f"/t/log/{name}", content)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "expected"),
+    [
+        (range(10), range(3, 10)),
+        # A range that begins below the end of the log, and one that is above it.
+        ([1, 2, 3, 4, 7], [0, *range(3, 10)]),
+    ],
+)
+def test_cursors_ahead_of_an_older_log_are_cut_back(
+    acknowledged: list[int], expected: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = with_older_log(*acknowledged)
+    bench.open()
+    (warning,) = [each for each in caplog.records if "ahead of its log" in each.getMessage()]
+    assert "orders" in warning.getMessage()
+    bench.append(7)
+    bench.reopen()
+    subscription, _ = bench.join(SHARED)
+    assert bench.received(subscription) == list(expected)
+    assert len(caplog.records) == 1

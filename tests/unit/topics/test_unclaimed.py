@@ -218,3 +218,49 @@ def test_what_is_not_a_directory_of_ours_is_left_alone() -> None:
     topics = open_topics(fs)
     assert unclaimed(topics) == {}
     assert fs.exists(f"{NODE}/topics/public/default/.snapshot")
+
+
+def with_other_definitions() -> MemoryFileSystem:
+    """A topic without partitions, and definitions that give its name two partitions."""
+    fs, other = filled("orders"), MemoryFileSystem()
+    topics = open_topics(other)
+    topics.create_partitioned("orders", 2)
+    topics.close()
+    write_atomic(fs, DEFINITIONS, read_file(other, DEFINITIONS))
+    return fs
+
+
+def test_a_log_under_the_name_of_a_partitioned_topic_is_unclaimed() -> None:
+    fs = with_other_definitions()
+    topics = open_topics(fs)
+    (found,) = topics.unclaimed()
+    assert found.name.local == "orders"
+    assert "defined with 2 partitions" in found.row()["problem"]
+    with pytest.raises(AlreadyDefined, match=r"2 partitions.*move the directory away"):
+        topics.adopt("orders")
+    topics.get("orders-partition-1").append(value=b"p")
+    assert topics.unclaimed_count == 1
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_deleting_a_topic_leaves_a_log_that_its_definition_does_not_explain(
+    *, interrupted: bool
+) -> None:
+    fs = with_other_definitions()
+    topics = open_topics(fs)
+    for number in range(2):
+        topics.get(f"orders-partition-{number}").append(value=b"p")
+    if interrupted:
+        name = TopicName.parse("orders")
+        parts = [name.partition_name(number) for number in range(2)]
+        topics._directories.mark_deleted(name, parts, 0)
+    else:
+        topics.delete("orders")
+    topics.close()
+    topics = open_topics(fs)
+    assert not topics.exists("orders")
+    assert unclaimed(topics) == {"orders": 0}
+    assert topics.unclaimed_count == 1
+    assert fs.list(f"{NODE}/topics/public/default") == ["orders"]
+    topics.adopt("orders")
+    assert values(topics, "orders") == [b"orders"]
