@@ -219,7 +219,7 @@ class BlobStores:
 
     def delete(self, name: str) -> None:
         """Forget a store and delete its files; a blob that is being read is read to its end."""
-        with self._claims.of([name]):
+        with self._claims.of([name]), self.reserve.if_full():
             self.definition(name)
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())

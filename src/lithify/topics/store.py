@@ -256,7 +256,7 @@ class Topics:
             claims = stack.pop_all()
 
         def finish() -> None:
-            with claims:
+            with claims, self.reserve.if_full():
                 try:
                     deletion = self._directories.mark_deleted(name, parts, self.now_ms())
                     self.definitions.change(lambda d: d.without_topic(name))
