@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
@@ -279,3 +280,65 @@ def test_a_reserve_keeps_back_what_was_not_used(tmp_path: Path) -> None:
             assert "is full: 0 bytes are free" in reserve.keep()
         assert not reserve.keep()
         assert (disk / "RESERVE").stat().st_size == 2**20
+
+
+def test_what_cannot_be_opened_is_damage_until_it_opens(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with lithify.open(str(data)) as library:
+        library.blobs.create("films", capacity_bytes=4 * 2**20, segment_bytes=2**20)
+        library.blobs.create("photos", capacity_bytes=4 * 2**20, segment_bytes=2**20)
+        library.topics.create_partitioned("parted", 2)
+        for name in ("cut", "fine", "headless", "parted-partition-1"):
+            topic = library.topics.get(name, create=True)
+            topic.append(value=b"one")
+            topic.log.roll()
+            topic.append(value=b"two")
+    topics = data / "topics/public/default"
+    whole = (topics / "cut/log/000000000002.seg").read_bytes()
+    (topics / "cut/log/000000000002.seg").write_bytes(whole[:20])
+    (topics / "headless/log/MANIFEST").unlink()
+    (topics / "parted-partition-1/log/000000000001.seg").unlink()
+    (data / "blobs/photos/MANIFEST").unlink()
+    with served(data) as node:
+        for name in ("topic persistent://public/default/cut", "headless", "parted-partition-1"):
+            said(node, "health", 503, name)
+        said(node, "health", 503, "blob store photos cannot be opened")
+        said(node, "ready", 200, "photos/MANIFEST")
+        rows = {row["store"]: row for row in ask(node, "GET", "/blobs")[1]}
+        assert "photos/MANIFEST" in rows["photos"]["error"]
+        assert "error" not in rows["films"]
+        listed = command("blobs", "list", "--url", node.http)
+        assert listed.returncode == 1
+        assert "films" in listed.stdout
+        assert "photos/MANIFEST" in listed.stdout + listed.stderr
+        for words in (("stats", "photos"), ("get", "photos", "1")):
+            assert command("blobs", *words, "--url", node.http).returncode == 1
+        (topics / "cut/log/000000000002.seg").write_bytes(whole)
+        assert ask(node, "GET", f"{ADMIN}/cut/stats")[0] == 200
+        for path in (f"{ADMIN}/headless", f"{ADMIN}/parted/partitions", "/blobs/photos"):
+            assert ask(node, "DELETE", path)[0] == 204
+        said(node, "health", 200, "ok")
+
+
+def test_a_broken_store_does_not_hide_the_others(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with lithify.open(data) as library:
+        for name in ("films", "photos", "plans"):
+            library.blobs.create(name, capacity_bytes=4 * 2**20, segment_bytes=2**20)
+    (tmp_path / "data/blobs/photos/MANIFEST").unlink()
+    done = command("blobs", "list", "--data", data)
+    assert done.returncode == 1, done
+    assert "films" in done.stdout
+    assert "plans" in done.stdout
+    assert "photos/MANIFEST" in done.stdout + done.stderr
+    done = command("blobs", "list", "--data", data, "--json")
+    assert done.returncode == 1
+    assert ["error" in row for row in json.loads(done.stdout)] == [False, True, False]
+    for words in (("stats", "photos"), ("get", "photos", "1")):
+        done = command("blobs", *words, "--data", data)
+        assert done.returncode == 1
+        assert "photos/MANIFEST" in done.stderr
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False)

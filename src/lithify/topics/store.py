@@ -40,7 +40,6 @@ from lithify.errors import (
 )
 from lithify.fs import lock_owner, why_not_writable
 from lithify.fs.trees import remove_tree
-from lithify.log.names import MANIFEST
 from lithify.logger import get_logger
 from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
@@ -273,6 +272,8 @@ class Topics:
                 for topic in opened.values():
                     topic.close()
                 self._schemas.pop(name, None)
+                for part in parts:
+                    self.damage.forget(f"topic {part}")
                 self._directories.remove(name, deletion)
 
         return finish
@@ -320,17 +321,18 @@ class Topics:
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         self._check_room()
-        topic = Topic.open(
-            self._fs,
-            self._path(name),
-            name,
-            settings=self.settings.log,
-            clock=self._clock,
-            events=self._events,
-            deduplicates=self._deduplicates(name),
-            compaction_settings=lambda: self.compaction_settings(name),
-            new_service=self._new_service,
-        )
+        with self.damage.opening(f"topic {name}"):
+            topic = Topic.open(
+                self._fs,
+                self._path(name),
+                name,
+                settings=self.settings.log,
+                clock=self._clock,
+                events=self._events,
+                deduplicates=self._deduplicates(name),
+                compaction_settings=lambda: self.compaction_settings(name),
+                new_service=self._new_service,
+            )
         topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
@@ -350,7 +352,7 @@ class Topics:
             part
             for name, definition in defined
             for part in _parts(TopicName.parse(name), definition)
-            if part not in self._open and self._fs.exists(f"{self._path(part)}/log/{MANIFEST}")
+            if part not in self._open and self._fs.exists(f"{self._path(part)}/log")
         )
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
