@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -38,7 +38,7 @@ from lithify.cli import (
 from lithify.errors import FAILED, NOT_FOUND, USAGE, LithifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["app"]
 
@@ -52,9 +52,17 @@ class _OneLineErrors(TyperGroup):
     With `--json` the line is an object: {"error": text, "type": class, "exit_code": number}.
     """
 
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Read the options before the noun."""
+        as_json = _wants_json(args)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except _UsageError as error:
+            _end_by_usage(error, as_json=as_json)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
-        as_json = "--json" in itertools.takewhile("--".__ne__, (*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
+        as_json = _wants_json((*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
         try:
             return super().invoke(ctx)
         except LithifyError as error:
@@ -66,15 +74,31 @@ class _OneLineErrors(TyperGroup):
             kind = type(error).__name__
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
         except _UsageError as error:
-            if not as_json:
-                raise
-            text, kind, code = error.format_message(), "UsageError", USAGE
-        if as_json:
-            line = json.dumps({"error": text, "type": kind, "exit_code": code})
-        else:
-            line = f"lithify: error: {text}"
-        typer.echo(line, err=True)
-        raise typer.Exit(code)
+            _end_by_usage(error, as_json=as_json)
+        _end(text, kind, code, as_json=as_json)
+
+
+def _wants_json(words: Iterable[str]) -> bool:
+    return "--json" in itertools.takewhile("--".__ne__, words)
+
+
+def _end_by_usage(error: Any, *, as_json: bool) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+        raise error  # typer prints the help.
+    # Some messages have a line for each choice.
+    text = " ".join(error.format_message().split())
+    if not as_json:
+        text += f" (see {'lithify' if error.ctx is None else error.ctx.command_path} --help)"
+    _end(text, "UsageError", USAGE, as_json=as_json)
+
+
+def _end(text: str, kind: str, code: int, *, as_json: bool) -> NoReturn:
+    if as_json:
+        line = json.dumps({"error": text, "type": kind, "exit_code": code})
+    else:
+        line = f"lithify: error: {text}"
+    typer.echo(line, err=True)
+    raise typer.Exit(code)
 
 
 app = typer.Typer(
