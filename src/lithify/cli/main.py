@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -58,7 +58,7 @@ class _OneLineErrors(TyperGroup):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except _UsageError as error:
-            _end_by_usage(error, as_json=as_json)
+            raise _wrong_usage(error, as_json=as_json) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
@@ -74,31 +74,34 @@ class _OneLineErrors(TyperGroup):
             kind = type(error).__name__
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
         except _UsageError as error:
-            _end_by_usage(error, as_json=as_json)
-        _end(text, kind, code, as_json=as_json)
+            raise _wrong_usage(error, as_json=as_json) from None
+        raise _ended(text, kind, code, as_json=as_json)
 
 
 def _wants_json(words: Iterable[str]) -> bool:
     return "--json" in itertools.takewhile("--".__ne__, words)
 
 
-def _end_by_usage(error: Any, *, as_json: bool) -> NoReturn:
+def _wrong_usage(error: Any, *, as_json: bool) -> Exception:
+    """Print what is wrong; what is to be raised."""
     if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
-        raise error  # typer prints the help.
+        assert isinstance(error, Exception)
+        return error  # typer prints the help.
     # Some messages have a line for each choice.
     text = " ".join(error.format_message().split())
     if not as_json:
         text += f" (see {'lithify' if error.ctx is None else error.ctx.command_path} --help)"
-    _end(text, "UsageError", USAGE, as_json=as_json)
+    return _ended(text, "UsageError", USAGE, as_json=as_json)
 
 
-def _end(text: str, kind: str, code: int, *, as_json: bool) -> NoReturn:
+def _ended(text: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
+    """Print an error; what is to be raised."""
     if as_json:
         line = json.dumps({"error": text, "type": kind, "exit_code": code})
     else:
         line = f"lithify: error: {text}"
     typer.echo(line, err=True)
-    raise typer.Exit(code)
+    return typer.Exit(code)
 
 
 app = typer.Typer(

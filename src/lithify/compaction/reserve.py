@@ -1,8 +1,8 @@
 """A file that keeps a little space of the disk back, for the work that frees more of it.
 
 On a disk without a free byte nothing can be published, not even a manifest that names fewer files.
-So the data directory has a file `RESERVE` of `RESERVE_BYTES`, which is removed on a full disk before
-a run of compaction, before old segments, a topic, a store or a blob are deleted, and before a node
+So the data directory has a file `RESERVE` of `RESERVE_BYTES`. On a full disk it is removed before a
+run of compaction, before old segments, a topic, a store or a blob are deleted, and before a node
 closes its files. It is made again when there is space:
 
 1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no

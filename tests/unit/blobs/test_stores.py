@@ -24,7 +24,14 @@ from lithify.blobs.errors import (
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
-from lithify.errors import InvalidInput, InvalidSetting, LogClosed, MissingFile, RunRefused, WriteFailed
+from lithify.errors import (
+    InvalidInput,
+    InvalidSetting,
+    LogClosed,
+    MissingFile,
+    RunRefused,
+    WriteFailed,
+)
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.settings import Durability

@@ -373,6 +373,6 @@ def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, n
     files = read_list(FS, str(target))
     files.files[name] = checksum_file(FS, str(path))
     write_list(FS, str(target), files)
-    with pytest.raises(Corrupt, match="000000000001.seg"):
+    with pytest.raises(Corrupt, match=r"000000000001\.seg"):
         check_backup(FS, str(target))
     assert CliRunner().invoke(app, ["restore", str(target), "--check"]).exit_code == 1
