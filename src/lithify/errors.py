@@ -7,6 +7,7 @@ command that fails with it ends with its `exit_code`.
     LithifyError
     ├── InvalidInput            the caller asked for something that cannot be
     │   ├── InvalidSetting      a setting is negative, absurd or contradicts another
+    │   ├── NoSuchLog           the directory of a log does not exist
     │   ├── PositionOutOfRange  a position that the log does not and cannot have
     │   ├── EntryTooLarge       a body above the limit
     │   └── UnclaimedDirectory  data that no definition explains is in the way
@@ -58,6 +59,7 @@ __all__ = [
     "LogLocked",
     "MissingFile",
     "MissingLog",
+    "NoSuchLog",
     "NotASegment",
     "OpenFailed",
     "PlanStale",
@@ -127,6 +129,12 @@ class InvalidSetting(InvalidInput):
         self.value = value
         self.limit = limit
         super().__init__(f"setting {name} is {value!r}, must be {limit}")
+
+
+class NoSuchLog(InvalidInput):
+    """The directory that should hold a log does not exist."""
+
+    exit_code = NOT_FOUND
 
 
 class PositionOutOfRange(InvalidInput):

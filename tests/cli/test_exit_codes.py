@@ -46,6 +46,8 @@ CODES = (
     (3, ("topics", "get", "orders", "absent")),
     (3, ("blobs", "stats", "absent")),
     (4, ("topics", "create", "orders")),
+    (4, ("topics", "cancel-compaction", "orders")),
+    (2, ("topics", "create", "parted", "--partitions", "99999999")),
     (2, ("blobs", "create", "bad", "--capacity", "10", "--segment", "3")),
 )
 
@@ -59,6 +61,40 @@ def test_an_error_has_the_same_exit_code_in_the_process_and_at_a_node(
         return
     with served_here(Path(data)) as url:
         assert run(*arguments, "--url", url)[0] == code
+
+
+@pytest.mark.parametrize("verb", ["verify", "stat", "dump"])
+def test_a_log_that_does_not_exist_is_not_found(verb: str, tmp_path: Path) -> None:
+    code, _, text = run("log", verb, str(tmp_path / "absent"))
+    assert (code, "absent does not exist" in text) == (3, True), text
+
+
+def test_definitions_that_are_a_directory_are_named(data: str) -> None:
+    place = Path(data, "definitions")
+    place.unlink()
+    place.mkdir()
+    code, _, text = run("topics", "list", "--data", data)
+    assert (code, str(place) in text) == (1, True), text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("topics", "nonsense"),
+        ("topics", "list", "--nonsense"),
+        ("topics", "stats"),
+        ("topics", "create", "orders", "--partitions", "many"),
+        ("--nonsense",),
+    ],
+    ids=str,
+)
+def test_a_usage_error_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lithify: error: ")
+    assert done.stderr.count("\n") == 1
+    assert "--help" in done.stderr
 
 
 def test_a_node_that_is_not_there_is_unreachable(tmp_path: Path) -> None:

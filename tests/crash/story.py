@@ -22,6 +22,7 @@ from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.errors import LithifyError
+from lithify.events import WriteRefused
 from lithify.liveset import LiveSet
 from lithify.log.log import Log
 from lithify.log.names import FileKind, parse_name
@@ -29,6 +30,7 @@ from lithify.log.verify import verify_log
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
+    from lithify.events import Event
     from lithify.fs import FileSystem
 
 DIRECTORY = "/data/log"
@@ -60,6 +62,8 @@ class Story:
         self.settings = LogSettings(segment_bytes_max=1024, durability=durability)
         self.errors: list[LithifyError | OSError] = []
         """What failed and was outlived, in order; only opening may raise an `OSError`."""
+        self.refused: list[WriteRefused] = []
+        """Writes that failed, as events tell them."""
 
     # --- living -----------------------------------------------------------------------------
 
@@ -105,6 +109,10 @@ class Story:
             except (LithifyError, OSError) as error:
                 self.errors.append(error)
 
+    def _event(self, event: Event) -> None:
+        if isinstance(event, WriteRefused):
+            self.refused.append(event)
+
     def _open(self, fs: FileSystem, rng: random.Random) -> Log:
         return Log.open(
             fs,
@@ -112,6 +120,7 @@ class Story:
             kind="test",
             settings=self.settings,
             clock=ManualClock(),
+            events=self._event,
             random_bytes=rng.randbytes,
         )
 

@@ -68,7 +68,9 @@ def test_every_operation_fails(kind: str, operation: str, count: int) -> None:
         try:
             fs = FaultyFileSystem(disk, [fault], record=True)
             story.play(fs, tolerate=True)
-            assert story.errors or is_dispensable(fs, fault), "the error surfaced nowhere"
+            # A close that cannot write the manifest loses nothing: it tells an event only.
+            surfaced = story.errors or story.refused or is_dispensable(fs, fault)
+            assert surfaced, "the error surfaced nowhere"
             # A failed fsync is told to each append that waited for it.
             assert len(story.errors) <= count + 1, "the log did not go on"
             story.check(disk.crash_clone(random.Random(nth)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import time
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ import pytest
 
 import lithify
 from lithify.clock import ManualClock
+from lithify.compaction.reserve import Reserve
+from lithify.fs import LocalFileSystem
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served
@@ -152,6 +156,56 @@ def test_a_store_of_dead_blobs_is_compacted_on_a_disk_without_a_free_byte(tmp_pa
             assert (disk / "data" / "RESERVE").stat().st_size == 2**20, "made again"
 
 
+def test_a_full_disk_lets_blobs_stores_and_topics_be_deleted_and_the_node_stop(
+    tmp_path: Path,
+) -> None:
+    store = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+    with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
+        for name in ("photos", "films"):
+            assert ask(node, "PUT", f"/blobs/{name}", store)[0] == 201
+        ids = [post(node, "photos") for _ in range(100)]
+        for name in ("orders", "kept"):
+            producer = client.create_producer(f"persistent://public/default/{name}")
+            producer.send(b"one")
+            producer.close()
+        with filled(disk):
+            for blob_id in ids:
+                assert ask(node, "DELETE", f"/blobs/photos/{blob_id}")[0] == 202
+            assert ask(node, "DELETE", f"{ADMIN}/orders")[0] == 204
+            assert ask(node, "DELETE", "/blobs/films")[0] == 204
+            assert not (disk / "data/topics/public/default/orders").exists()
+            assert not (disk / "data/blobs/films").exists()
+            fill(disk / "BALLAST")
+            code, _, logged = node.end(signal.SIGTERM)
+            assert code == 0, logged
+        with lithify.open(str(disk / "data")) as library:
+            assert library.topics.get("kept").log.last_position >= 0
+            assert not list(library.blobs.get("photos").list())
+
+
+def test_a_node_without_a_reserve_stops_on_a_full_disk_and_loses_nothing(tmp_path: Path) -> None:
+    with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
+        producer = client.create_producer(TOPIC)
+        for number in range(10):
+            producer.send(b"message %d" % number)
+        (disk / "data" / "RESERVE").unlink()
+        with filled(disk):
+            code, _, logged = node.end(signal.SIGTERM)
+            assert code == 0, logged
+        with lithify.open(str(disk / "data")) as library:
+            topic = library.topics.get(TOPIC)
+            with topic.log.snapshot("test") as snapshot:
+                assert len(list(snapshot.read())) == 10
+
+
+def post(node: Served, store: str) -> str:
+    """The id of a new blob."""
+    request = Request(f"{node.http}/blobs/{store}", bytes(2**10), method="POST")
+    request.add_header("x-lithify-service-id", "test")
+    with urlopen(request) as answer:
+        return str(answer.headers["Location"].rpartition("/")[2])
+
+
 def used_bytes(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
@@ -212,3 +266,79 @@ def damage(file: Path, at: int) -> None:
     with file.open("r+b") as opened:
         opened.seek(at)
         opened.write(b"\xff")
+
+
+def test_a_reserve_keeps_back_what_was_not_used(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        reserve = Reserve(LocalFileSystem(), str(disk))
+        assert not reserve.keep()
+        with filled(disk):
+            for number in range(3):
+                with reserve.if_full():
+                    (disk / f"{number}").write_bytes(bytes(4096))
+            assert (disk / "RESERVE").stat().st_size == 2**20 - 3 * 4096
+            assert "is full: 0 bytes are free" in reserve.keep()
+        assert not reserve.keep()
+        assert (disk / "RESERVE").stat().st_size == 2**20
+
+
+def test_what_cannot_be_opened_is_damage_until_it_opens(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with lithify.open(str(data)) as library:
+        library.blobs.create("films", capacity_bytes=4 * 2**20, segment_bytes=2**20)
+        library.blobs.create("photos", capacity_bytes=4 * 2**20, segment_bytes=2**20)
+        library.topics.create_partitioned("parted", 2)
+        for name in ("cut", "fine", "headless", "parted-partition-1"):
+            topic = library.topics.get(name, create=True)
+            topic.append(value=b"one")
+            topic.log.roll()
+            topic.append(value=b"two")
+    topics = data / "topics/public/default"
+    whole = (topics / "cut/log/000000000002.seg").read_bytes()
+    (topics / "cut/log/000000000002.seg").write_bytes(whole[:20])
+    (topics / "headless/log/MANIFEST").unlink()
+    (topics / "parted-partition-1/log/000000000001.seg").unlink()
+    (data / "blobs/photos/MANIFEST").unlink()
+    with served(data) as node:
+        for name in ("topic persistent://public/default/cut", "headless", "parted-partition-1"):
+            said(node, "health", 503, name)
+        said(node, "health", 503, "blob store photos cannot be opened")
+        said(node, "ready", 200, "photos/MANIFEST")
+        rows = {row["store"]: row for row in ask(node, "GET", "/blobs")[1]}
+        assert "photos/MANIFEST" in rows["photos"]["error"]
+        assert "error" not in rows["films"]
+        listed = command("blobs", "list", "--url", node.http)
+        assert listed.returncode == 1
+        assert "films" in listed.stdout
+        assert "photos/MANIFEST" in listed.stdout + listed.stderr
+        for words in (("stats", "photos"), ("get", "photos", "1")):
+            assert command("blobs", *words, "--url", node.http).returncode == 1
+        (topics / "cut/log/000000000002.seg").write_bytes(whole)
+        assert ask(node, "GET", f"{ADMIN}/cut/stats")[0] == 200
+        for path in (f"{ADMIN}/headless", f"{ADMIN}/parted/partitions", "/blobs/photos"):
+            assert ask(node, "DELETE", path)[0] == 204
+        said(node, "health", 200, "ok")
+
+
+def test_a_broken_store_does_not_hide_the_others(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with lithify.open(data) as library:
+        for name in ("films", "photos", "plans"):
+            library.blobs.create(name, capacity_bytes=4 * 2**20, segment_bytes=2**20)
+    (tmp_path / "data/blobs/photos/MANIFEST").unlink()
+    done = command("blobs", "list", "--data", data)
+    assert done.returncode == 1, done
+    assert "films" in done.stdout
+    assert "plans" in done.stdout
+    assert "photos/MANIFEST" in done.stdout + done.stderr
+    done = command("blobs", "list", "--data", data, "--json")
+    assert done.returncode == 1
+    assert ["error" in row for row in json.loads(done.stdout)] == [False, True, False]
+    for words in (("stats", "photos"), ("get", "photos", "1")):
+        done = command("blobs", *words, "--data", data)
+        assert done.returncode == 1
+        assert "photos/MANIFEST" in done.stderr
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False)

@@ -175,7 +175,7 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     assert found["status"] == "ERROR"
     assert "cancel" in found["lastError"]
     assert [row["result"] for row in node.get(f"{AT}/compaction/history")] == ["cancelled"]
-    assert "no run" in node.refused(412, "DELETE", f"{AT}/compaction")
+    assert "no run" in node.refused(409, "DELETE", f"{AT}/compaction")
     assert node.get(f"{AT}/stats")["compaction"]["lastCompactionFailedTimestamp"] > 0
     node.topics.compactions.jobs = LocalJobs()
     node.do("PUT", f"{AT}/compaction")

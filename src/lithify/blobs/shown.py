@@ -14,9 +14,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.definition import setting_names
+from lithify.blobs.errors import BlobStoreNotFound
 from lithify.blobs.records import NEVER_MS
 from lithify.blobs.stores import ONE_SEGMENT
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
     from lithify.blobs.reading import BlobInfo
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "etag_of",
     "info_row",
+    "listed_row",
     "plan_row",
     "settings_row",
     "statistics_row",
@@ -94,6 +96,17 @@ def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
     if definition.capacity_bytes == definition.segment_bytes:
         row["warning"] = ONE_SEGMENT
     return row
+
+
+def listed_row(stores: BlobStores, name: str) -> dict[str, Any]:
+    """The same in a list: a store that cannot be opened has `error`, and `used_bytes` null."""
+    try:
+        return store_row(stores, name)
+    except BlobStoreNotFound:
+        raise
+    except LithifyError as error:
+        row = stores.definition(name).row()
+        return {"store": name, **row, "used_bytes": None, "error": str(error)}
 
 
 def settings_row(stores: BlobStores, name: str) -> dict[str, Any]:

@@ -243,8 +243,9 @@ class BlobStore:
         )
 
     def delete(self, blob_id: str) -> None:
-        """Delete a blob; within the retention it can be undeleted."""
-        self._operations.delete(blob_id)
+        """Delete a blob, also on a full disk; within the retention it can be undeleted."""
+        with self.compaction.reserve.if_full():
+            self._operations.delete(blob_id)
 
     def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
         """Let a blob expire at another time, or never."""

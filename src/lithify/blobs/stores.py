@@ -41,7 +41,8 @@ from lithify.claims import Claims
 from lithify.compaction.marks import begin_creation, remove_created
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
-from lithify.errors import InvalidSetting, LithifyError, OpenFailed
+from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
+from lithify.log.names import MANIFEST
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class BlobStores:
 
     def delete(self, name: str) -> None:
         """Forget a store and delete its files; a blob that is being read is read to its end."""
-        with self._claims.of([name]):
+        with self._claims.of([name]), self.reserve.if_full():
             definition = self.definition(name)
             try:
                 self._directories.check_shape(name, definition)
@@ -240,6 +241,7 @@ class BlobStores:
                     raise
                 raise
             self._take_out(name)
+            self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
 
     def _take_out(self, name: str) -> None:
@@ -296,15 +298,23 @@ class BlobStores:
                     raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
                 self._directories.check_shape(name, definition)
                 self._directories.created(name)
-                opened = BlobStore.open(
-                    self._fs,
-                    self._path(name),
-                    settings=with_settings(self.settings, definition.settings),
-                    clock=self.clock,
-                    events=self._events,
-                )
-                store = self._open[name] = self._ready(opened)
+                with self.damage.opening(f"blob store {name}"):
+                    store = self._open_store(name, definition)
+                self._open[name] = self._ready(store)
             return store
+
+    def _open_store(self, name: str, definition: StoreDefinition) -> BlobStore:
+        manifest = f"{self._path(name)}/{MANIFEST}"
+        if not self._fs.exists(manifest):
+            # It is defined, so it was created.
+            raise MissingFile(manifest, f"the definition of blob store {name}")
+        return BlobStore.open(
+            self._fs,
+            self._path(name),
+            settings=with_settings(self.settings, definition.settings),
+            clock=self.clock,
+            events=self._events,
+        )
 
     def _ready(self, store: BlobStore) -> BlobStore:
         store.compaction.reserve = self.reserve

@@ -24,7 +24,7 @@ from lithify.cli.admin import remote_node
 from lithify.cli.output import human_count, print_json, print_line, progress_bar
 from lithify.cli.topics import AsJson, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.clock import SystemClock
-from lithify.errors import InvalidInput
+from lithify.errors import FAILED, InvalidInput
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
@@ -60,18 +60,21 @@ def backup(
         report = run_backup(fs, place, directory, clock=clock, previous=previous, progress=progress)
     if as_json:
         print_json(asdict(report))
-        return
-    print_line(
-        f"{directory}: {report.topics} topics, {report.stores} blob stores, "
-        f"{human_count(report.files)} files, {human_bytes(report.bytes)}, "
-        f"of which {human_bytes(report.copied_bytes)} copied"
-    )
-    for what, names in (
-        ("deleted meanwhile", report.left_out),
-        ("not saved, because no definition explains it", report.unclaimed),
-    ):
-        for name in names:
-            print_line(f"  {what}: {name}")
+    else:
+        print_line(
+            f"{directory}: {report.topics} topics, {report.stores} blob stores, "
+            f"{human_count(report.files)} files, {human_bytes(report.bytes)}, "
+            f"of which {human_bytes(report.copied_bytes)} copied"
+        )
+        for what, names in (
+            ("deleted meanwhile", report.left_out),
+            ("not saved, because no definition explains it", report.unclaimed),
+            ("not saved, because it is damaged", report.damaged),
+        ):
+            for name in names:
+                print_line(f"  {what}: {name}")
+    if report.damaged:
+        raise typer.Exit(FAILED)
 
 
 def _data_of_node(fs: FileSystem, url: str | None) -> str:

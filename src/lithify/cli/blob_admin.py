@@ -68,7 +68,7 @@ class BlobsAdmin(Protocol):
         """Delete a store."""
 
     def stores(self, namespace: str) -> list[Row]:
-        """The stores of a namespace."""
+        """The stores of a namespace; one that cannot be opened has `error`."""
 
     def put(self, name: str, content: Readable, new: NewBlob) -> Row:
         """Put a blob."""
@@ -294,7 +294,9 @@ class _Local:
         self._stores.delete(name)
 
     def stores(self, namespace: str) -> list[Row]:
-        return [self.store(name) for name in self._stores.names(namespace)]
+        from lithify.blobs.shown import listed_row
+
+        return [listed_row(self._stores, name) for name in self._stores.names(namespace)]
 
     def put(self, name: str, content: Readable, new: NewBlob) -> Row:
         from lithify.blobs.shown import info_row, ttl_ms_of

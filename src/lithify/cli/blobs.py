@@ -34,7 +34,7 @@ from lithify.cli.topics import (  # typer reads them at run time
     confirm_delete,
     pair,
 )
-from lithify.errors import InvalidInput, ReadFailed
+from lithify.errors import FAILED, InvalidInput, ReadFailed
 from lithify.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -164,13 +164,21 @@ def list_blobs(
 def _print_stores(namespace: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:
     from lithify.compaction.plan import human_bytes
 
+    broken = [row for row in rows if "error" in row]
     if as_json:
         print_json(rows)
-        return
-    shown = [
-        [row["store"], *(human_bytes(row[f"{what}_bytes"]) for what in _SIZES)] for row in rows
-    ]
-    print_table(f"Blob stores of {namespace}", ("name", *(f"{what}>" for what in _SIZES)), shown)
+    else:
+        sizes = [[row[f"{what}_bytes"] for what in _SIZES] for row in rows]
+        shown = [
+            [row["store"], *("damaged" if each is None else human_bytes(each) for each in of_row)]
+            for row, of_row in zip(rows, sizes, strict=True)
+        ]
+        columns = ("name", *(f"{what}>" for what in _SIZES))
+        print_table(f"Blob stores of {namespace}", columns, shown)
+        for row in broken:
+            print_line(f"  {row['store']}: {row['error']}")
+    if broken:
+        raise typer.Exit(FAILED)
 
 
 _SIZES = ("used", "capacity", "segment")

@@ -38,7 +38,7 @@ from lithify.cli import (
 from lithify.errors import FAILED, NOT_FOUND, USAGE, LithifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["app"]
 
@@ -53,9 +53,17 @@ class _OneLineErrors(TyperGroup):
     what else the error has to say to programs (its attribute `details`).
     """
 
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Read the options before the noun."""
+        as_json = _wants_json(args)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except _UsageError as error:
+            raise _wrong_usage(error, as_json=as_json) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer does not publish the context's type."""
-        as_json = "--json" in itertools.takewhile("--".__ne__, (*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
+        as_json = _wants_json((*ctx._protected_args, *ctx.args))  # noqa: SLF001  (they are removed from the context when the command is invoked)
         details: dict[str, object] = {}
         try:
             return super().invoke(ctx)
@@ -69,15 +77,34 @@ class _OneLineErrors(TyperGroup):
             kind = type(error).__name__
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
         except _UsageError as error:
-            if not as_json:
-                raise
-            text, kind, code = error.format_message(), "UsageError", USAGE
-        if as_json:
-            line = json.dumps({"error": text, "type": kind, "exit_code": code, **details})
-        else:
-            line = f"lithify: error: {text}"
-        typer.echo(line, err=True)
-        raise typer.Exit(code)
+            raise _wrong_usage(error, as_json=as_json) from None
+        raise _ended(text, kind, code, as_json=as_json, **details)
+
+
+def _wants_json(words: Iterable[str]) -> bool:
+    return "--json" in itertools.takewhile("--".__ne__, words)
+
+
+def _wrong_usage(error: Any, *, as_json: bool) -> Exception:
+    """Print what is wrong; what is to be raised."""
+    if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+        assert isinstance(error, Exception)
+        return error  # typer prints the help.
+    # Some messages have a line for each choice.
+    text = " ".join(error.format_message().split())
+    if not as_json:
+        text += f" (see {'lithify' if error.ctx is None else error.ctx.command_path} --help)"
+    return _ended(text, "UsageError", USAGE, as_json=as_json)
+
+
+def _ended(text: str, kind: str, code: int, *, as_json: bool, **details: object) -> typer.Exit:
+    """Print an error; what is to be raised."""
+    if as_json:
+        line = json.dumps({"error": text, "type": kind, "exit_code": code, **details})
+    else:
+        line = f"lithify: error: {text}"
+    typer.echo(line, err=True)
+    return typer.Exit(code)
 
 
 app = typer.Typer(

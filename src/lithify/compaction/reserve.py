@@ -1,14 +1,16 @@
 """A file that keeps a little space of the disk back, for the work that frees more of it.
 
 On a disk without a free byte nothing can be published, not even a manifest that names fewer files.
-So the data directory has a file `RESERVE` of `RESERVE_BYTES`, which is removed before a run of
-compaction or a deletion of old segments on a full disk, and made again when there is space:
+So the data directory has a file `RESERVE` of `RESERVE_BYTES`. On a full disk it is removed before a
+run of compaction, before old segments, a topic, a store or a blob are deleted, and before a node
+closes its files. It is made again when there is space:
 
 1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no
    file system stores fewer of them.
-2. `if_full` removes it while its block runs, if less than its size is free, and calls `keep` after.
-3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made, the
-   disk counts as full, and waiting producers do not use up what a run needs.
+2. `if_full` removes it while its block runs, if less than its size is free. After that it takes
+   what is free, up to its size: a delete uses a few bytes and frees none before the next run.
+3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made in
+   its whole size, the disk counts as full, and waiting producers do not use up what a run needs.
 
 The file holds no data. Whether it is missing, short or damaged makes no difference: one of another
 size is made again. Any thread may call.
@@ -72,20 +74,38 @@ class Reserve(NoReserve):
                 return f"{self._directory} cannot be written: {error.strerror or error}"
 
     def _keep(self) -> str:
-        if self._fs.exists(self._path) and self._fs.stat(self._path).size == RESERVE_BYTES:
+        own_bytes = self._own_bytes()
+        if own_bytes == RESERVE_BYTES:
             return ""
         free_bytes = self._fs.free_bytes(self._directory)
-        needed_bytes = RESERVE_BYTES + LEFT_BYTES
+        needed_bytes = RESERVE_BYTES + LEFT_BYTES - own_bytes
         if self._released or free_bytes < needed_bytes:
             return (
                 f"the disk of {self._directory} is full: {free_bytes} bytes are free, "
                 f"{needed_bytes} are needed"
             )
+        self._make(RESERVE_BYTES)
+        return ""
+
+    def _own_bytes(self) -> int:
+        return self._fs.stat(self._path).size if self._fs.exists(self._path) else 0
+
+    def _make(self, size: int) -> None:
         with self._fs.open_append(self._path) as file:
             file.truncate(0)
-            file.write(secrets.token_bytes(RESERVE_BYTES))
+            file.write(secrets.token_bytes(size))
             file.fsync()
-        return ""
+
+    def _take_back(self) -> None:
+        """Make it again after a block of `if_full`, smaller if there is no more space."""
+        if self._released:
+            return
+        # What cannot be written leaves a file that is short, or none.
+        with suppress(OSError):
+            free_bytes = self._fs.free_bytes(self._directory)
+            fits = free_bytes >= RESERVE_BYTES + LEFT_BYTES
+            # Below its size, so that `keep` does not take it for whole.
+            self._make(RESERVE_BYTES if fits else min(RESERVE_BYTES - 1, free_bytes))
 
     @contextmanager
     def if_full(self) -> Iterator[None]:
@@ -102,7 +122,7 @@ class Reserve(NoReserve):
         finally:
             with self._lock:
                 self._released -= 1
-            self.keep()
+                self._take_back()
 
 
 NO_RESERVE = NoReserve()

@@ -33,7 +33,7 @@ from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
 from lithify.blobs.reading import BlobInfo
 from lithify.blobs.replication_http import HttpPeer
-from lithify.blobs.shown import etag_of, info_row, store_row, ttl_ms_of
+from lithify.blobs.shown import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.errors import InvalidInput, LithifyError
@@ -129,12 +129,12 @@ class NewTtl(BaseModel):
 
 @router.get("")
 async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
-    """The stores of a namespace, with what they hold."""
+    """The stores of a namespace, with what they hold, or with the error that keeps one closed."""
     rows = []
     for name in service.stores.names(str(Namespace.parse(namespace))):
         # One that is deleted meanwhile does not stand in the list.
         with suppress(BlobStoreNotFound):
-            rows.append(await service.threads.step(store_row, service.stores, name))
+            rows.append(await service.threads.step(listed_row, service.stores, name))
     return rows
 
 

@@ -75,7 +75,7 @@ async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
     """Stop what is going on or waits for its turn; everything stays as it was."""
     cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
     if not any(cancelled):
-        raise Refused(HTTPStatus.PRECONDITION_FAILED, f"no run on {name} is going on")
+        raise Refused(HTTPStatus.CONFLICT, f"no run on {name} is going on")
     return _done()
 
 

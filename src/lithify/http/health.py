@@ -5,9 +5,10 @@
 
 A disk that is full or read-only, or a directory that the node may not write, is found by writing a
 small file. Damage is what reads and runs have come across since the start, in files that still
-exist. It does not make a node unready, because everything else is served: then the answer names it
-behind the "ok". Where tokens are asked for, only a superuser gets paths and names. Answers are
-`KEPT_S` old at most, so that nobody can keep the disk busy by asking.
+exist, and topics and blob stores that cannot be opened. It does not make a node unready, because
+everything else is served: then the answer names it behind the "ok". Where tokens are asked for,
+only a superuser gets paths and names. Answers are `KEPT_S` old at most, so that nobody can keep the
+disk busy by asking.
 """
 
 import asyncio

@@ -298,7 +298,11 @@ class Log(Appending):
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and let go of the directory; a second call does nothing.
+
+        Raises if entries may be lost. A manifest that cannot be written is no loss: the next open
+        finds what is behind it, as after a crash.
+        """
         if self._closed:
             return
         try:
@@ -306,6 +310,9 @@ class Log(Appending):
                 self.sync()
             if self._state.active.durable.end != self.manifest.synced_bytes:
                 self.publish(lambda m: m, "close")
+        except WriteFailed as error:
+            if error.path != f"{self.directory}/{MANIFEST}" or self._has_unsynced():
+                raise
         finally:
             self.abandon()
 

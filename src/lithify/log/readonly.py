@@ -24,7 +24,7 @@ import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput, MissingFile
+from lithify.errors import InvalidInput, MissingFile, NoSuchLog
 from lithify.log.manifest import Manifest, read_manifest
 from lithify.log.names import MANIFEST
 from lithify.log.pins import FilePin, PinInfo, read_pin_files
@@ -53,7 +53,7 @@ _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def find_manifest(fs: FileSystem, directory: str) -> Manifest:
-    """The generation that rules now; `InvalidInput` if the directory holds no log.
+    """The generation that rules now; `InvalidInput` if the directory holds no log or is missing.
 
     Segments without a manifest are a log that lost it: `MissingFile`.
     """
@@ -61,7 +61,7 @@ def find_manifest(fs: FileSystem, directory: str) -> Manifest:
         return read_manifest(fs, directory)
     except (FileNotFoundError, NotADirectoryError):
         if not fs.exists(directory):
-            raise InvalidInput(f"{directory} does not exist") from None
+            raise NoSuchLog(f"{directory} does not exist") from None
         if not fs.stat(directory).is_dir:
             raise InvalidInput(f"{directory} is a file, a log is a directory") from None
         check_new_directory(fs, directory)

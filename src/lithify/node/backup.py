@@ -19,7 +19,8 @@ not deleted since.
 5. Each blob store likewise, but its segments are always copied: erasing writes over sealed ones.
    What `ERASE` says is being written over is finished in the copy, then the copy is checked; one
    that caught a frame half written is made again.
-6. A topic or store that was deleted meanwhile is left out, and out of the definitions.
+6. Every byte of each copied or linked log is verified. A topic or store that is damaged, or was
+   deleted meanwhile, is left out, and out of the definitions; the report names it.
 7. Write the definitions, sync all, write `BACKUP`, remove `UNFINISHED`.
 
 Incremental: a file that the backup `previous` has with the same bytes is a link to that one where
@@ -49,6 +50,7 @@ from lithify.errors import (
     LithifyError,
     LogLocked,
     MissingFile,
+    ReadFailed,
     WriteFailed,
 )
 from lithify.fs import write_atomic
@@ -57,7 +59,7 @@ from lithify.log.erasing import erase
 from lithify.log.manifest import Manifest, read_manifest, write_manifest
 from lithify.log.names import HISTORY, MANIFEST, REPLICATION, key_index_name
 from lithify.log.readonly import pinned_manifest
-from lithify.log.recovery import read_tail
+from lithify.log.recovery import check_new_directory, read_tail
 from lithify.log.verify import verify_log
 from lithify.node.backup_files import (
     BACKUP,
@@ -103,6 +105,8 @@ class BackupReport:
     """Topics and stores that were deleted meanwhile."""
     unclaimed: tuple[str, ...]
     """Topics and stores that have directories and no definition: not in the backup."""
+    damaged: tuple[str, ...] = ()
+    """Topics and stores that cannot be read whole, each with the reason: not in the backup."""
 
 
 def run_backup(
@@ -177,25 +181,25 @@ class _Backup:
     progress: Callable[[int], None]
     files: dict[str, CopiedFile] = field(default_factory=dict)
     copied_bytes: int = 0
+    left_out: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     def run(self) -> BackupReport:
         began_ms = self.clock.now_ms()
         read = DefinitionsFile(self.fs, f"{self.data}/definitions")
-        definitions, left_out = read.current, []
+        definitions = read.current
         if not read.found and self._unclaimed(definitions):
             raise InvalidInput(
                 f"{self.data} has data, but its file definitions is missing: adopt the data first"
             )
         for text, topic in sorted(definitions.topics.items()):
             name = TopicName.parse(text)
-            if not self._again(partial(self._topic, name, topic), _paths(name, topic)):
+            if not self._save(text, partial(self._topic, name, topic), _paths(name, topic)):
                 definitions = definitions.without_topic(name)
-                left_out.append(text)
         for store in sorted(definitions.stores):
             path = f"blobs/{store}"
-            if not self._again(partial(self._log, path, links=False), [path]):
+            if not self._save(store, partial(self._log, path, links=False), [path]):
                 definitions = definitions.without_store(store)
-                left_out.append(store)
         # As it is in the backup: one without a log has no directory of topics.
         has_logs = self.fs.exists(f"{self.target}/topics")
         definitions = replace(definitions, logs=definitions.logs and has_logs)
@@ -210,8 +214,9 @@ class _Backup:
             len(self.files),
             found.bytes,
             self.copied_bytes,
-            tuple(left_out),
-            self._unclaimed(definitions),
+            tuple(self.left_out),
+            self._unclaimed(read.current),
+            tuple(self.damaged),
         )
 
     def _unclaimed(self, definitions: Definitions) -> tuple[str, ...]:
@@ -219,6 +224,18 @@ class _Backup:
         found = [str(name) for name in scan_topics(self.fs, topics, definitions).unclaimed]
         stores = self.fs.list(blobs) if self.fs.exists(blobs) else []
         return (*found, *(name for name in stores if name not in definitions.stores))
+
+    def _save(self, name: str, work: Callable[[], None], paths: list[str]) -> bool:
+        """Save a topic or store; False if it was deleted meanwhile or is damaged."""
+        try:
+            if self._again(work, paths):
+                return True
+            self.left_out.append(name)
+        except (Corrupt, ReadFailed, FileNotFoundError, NotADirectoryError, InvalidInput) as error:
+            # The copy is gone: the file to look at is the one that was copied.
+            reason = str(error).replace(f"{self.target}/", f"{self.data}/")
+            self.damaged.append(f"{name}: {reason}")
+        return False
 
     def _again(self, work: Callable[[], None], paths: list[str]) -> bool:
         """Do it until nothing was replaced meanwhile; False if what is copied was deleted."""
@@ -230,7 +247,13 @@ class _Backup:
                 if ids == [self._log_id(path) for path in paths]:
                     return True
                 problem = _Changed(f"{self.data}/{paths[0]} changes all the time")
-            except (FileNotFoundError, NotADirectoryError, Corrupt, InvalidInput) as error:
+            except (
+                FileNotFoundError,
+                NotADirectoryError,
+                Corrupt,
+                InvalidInput,
+                ReadFailed,
+            ) as error:
                 problem = error
             for path in paths:
                 # What was copied is of no use, whatever comes next.
@@ -248,7 +271,7 @@ class _Backup:
             if self.fs.exists(f"{place}/{MANIFEST}"):
                 try:
                     return read_manifest(self.fs, place).log_id.hex()
-                except FileNotFoundError:
+                except (FileNotFoundError, Corrupt):
                     return ""
         return ""
 
@@ -270,12 +293,15 @@ class _Backup:
         paths = _paths(name, topic)
         # A log in the directory of a partitioned topic itself is not of this topic.
         for path in paths[1:] if topic.partitions else paths:
-            if self.fs.exists(f"{self.data}/{path}/log/{MANIFEST}"):
+            log = f"{self.data}/{path}/log"
+            if self.fs.exists(f"{log}/{MANIFEST}"):
                 if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
                     self._log(f"{path}/cursors")
                 self._small(f"{path}/producers")
                 self._log(f"{path}/log")
                 self._sync(path)
+            elif self.fs.exists(log):
+                check_new_directory(self.fs, log)
         own = f"topics/{name.path}"
         self._small(f"{own}/schemas")
         self._sync(own)
@@ -307,6 +333,8 @@ class _Backup:
             self.files[f"{path}/{MANIFEST}"] = self._checksum(f"{path}/{MANIFEST}")
             if not links:
                 self._finish_erase(path, manifest)
+            elif (damage := verify_log(self.fs, f"{self.target}/{path}").damage) is not None:
+                raise damage
             self.fs.sync_dir(f"{self.target}/{path}")
 
     def _active(self, path: str, manifest: Manifest) -> int:

@@ -96,9 +96,9 @@ class Node:
             self.topics.close()
             raise
         warn_if_shared(self.fs, directory)
-        reserve = Reserve(self.fs, directory)
-        reserve.keep()
-        self.topics.reserve = self.blobs.reserve = reserve
+        self._reserve = Reserve(self.fs, directory)
+        self._reserve.keep()
+        self.topics.reserve = self.blobs.reserve = self._reserve
         self._closed = False
 
     async def serve(
@@ -118,10 +118,11 @@ class Node:
         """Make everything durable and let go of the directory; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            try:
-                self.blobs.close()
-            finally:
-                self.topics.close()
+            with self._reserve.if_full():
+                try:
+                    self.blobs.close()
+                finally:
+                    self.topics.close()
 
     def __enter__(self) -> Self:
         return self

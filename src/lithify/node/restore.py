@@ -85,11 +85,17 @@ class RestoreReport:
 def check_backup(
     fs: FileSystem, backup: str, progress: Callable[[int], None] = lambda _: None
 ) -> RestoreReport:
-    """Check every byte of a backup against its list; raises `DamagedFile` with the file."""
+    """Check every byte of a backup against its list, and every log; raises what names the file."""
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
     for path, expected in sorted(files.files.items()):
         check_file(checksum_file(fs, f"{backup}/{path}", progress), expected, f"{backup}/{path}")
+    for path in sorted(files.files):
+        directory, _, name = path.rpartition("/")
+        if name == MANIFEST:
+            damage = verify_log(fs, f"{backup}/{directory}", progress).damage
+            if damage is not None:
+                raise damage
     topics, stores = len(definitions.topics), len(definitions.stores)
     return RestoreReport(backup, topics, stores, len(files.files), files.bytes)
 

@@ -29,6 +29,7 @@ from lithify.errors import (
     NOT_FOUND,
     DamagedFile,
     InvalidInput,
+    ReadFailed,
     UnsupportedVersion,
     WriteFailed,
 )
@@ -233,7 +234,10 @@ class DefinitionsFile:
         if not self.found:
             self.current = Definitions.initial()
             return
-        lines, _ = read_lines(fs, path)
+        try:
+            lines, _ = read_lines(fs, path)
+        except OSError as error:
+            raise ReadFailed(path, 0, error) from error
         if len(lines) != 1:
             raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
         self.current = Definitions.from_json(lines[0][1], path)

@@ -41,7 +41,6 @@ from lithify.errors import (
 )
 from lithify.fs import lock_owner, why_not_writable
 from lithify.fs.trees import remove_tree
-from lithify.log.names import MANIFEST
 from lithify.logger import get_logger
 from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
@@ -264,7 +263,7 @@ class Topics:
             claims = stack.pop_all()
 
         def finish() -> None:
-            with claims:
+            with claims, self.reserve.if_full():
                 try:
                     deletion = self._directories.mark_deleted(name, parts, self.now_ms())
                     self.definitions.change(lambda d: d.without_topic(name))
@@ -281,6 +280,8 @@ class Topics:
                 for topic in opened.values():
                     topic.close()
                 self._schemas.pop(name, None)
+                for part in parts:
+                    self.damage.forget(f"topic {part}")
                 self._directories.remove(name, deletion)
 
         return finish
@@ -329,17 +330,18 @@ class Topics:
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         self._check_log(name)
         self._check_room()
-        topic = Topic.open(
-            self._fs,
-            self._path(name),
-            name,
-            settings=self.settings.log,
-            clock=self._clock,
-            events=self._events,
-            deduplicates=self._deduplicates(name),
-            compaction_settings=lambda: self.compaction_settings(name),
-            new_service=self._new_service,
-        )
+        with self.damage.opening(f"topic {name}"):
+            topic = Topic.open(
+                self._fs,
+                self._path(name),
+                name,
+                settings=self.settings.log,
+                clock=self._clock,
+                events=self._events,
+                deduplicates=self._deduplicates(name),
+                compaction_settings=lambda: self.compaction_settings(name),
+                new_service=self._new_service,
+            )
         topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
@@ -361,7 +363,7 @@ class Topics:
             for part in _parts(TopicName.parse(name), definition):
                 if part in self._open:
                     continue
-                if self._fs.exists(f"{self._path(part)}/log/{MANIFEST}"):
+                if self._fs.exists(f"{self._path(part)}/log"):
                     found.append(part)
                     continue
                 with suppress(MissingLog):

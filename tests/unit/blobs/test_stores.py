@@ -20,12 +20,18 @@ from lithify.blobs.errors import (
     BlobDeletedForever,
     BlobStoreExists,
     BlobStoreNotFound,
-    NotABlobStore,
 )
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
-from lithify.errors import InvalidInput, InvalidSetting, LogClosed, RunRefused, WriteFailed
+from lithify.errors import (
+    InvalidInput,
+    InvalidSetting,
+    LogClosed,
+    MissingFile,
+    RunRefused,
+    WriteFailed,
+)
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.settings import Durability
@@ -226,8 +232,13 @@ def test_a_defined_store_without_its_files_is_told_and_not_made_anew() -> None:
     stores.create("photos", **SHAPE)
     stores.close()
     fs.rename("data/blobs/photos", "data/elsewhere")
-    with pytest.raises(NotABlobStore, match="photos"):
-        open_stores(fs).get("photos")
+    opened = open_stores(fs)
+    with pytest.raises(MissingFile, match="photos/MANIFEST"):
+        opened.get("photos")
+    assert "blob store photos cannot be opened" in opened.damage_found()[0]
+    fs.rename("data/elsewhere", "data/blobs/photos")
+    opened.get("photos")
+    assert opened.damage_found() == ()
 
 
 def test_a_store_is_copied_into_one_of_another_shape() -> None:

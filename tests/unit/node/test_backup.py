@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 import lithify
 from lithify.blobs.answer import Include
 from lithify.blobs.errors import BlobDeleted
 from lithify.checksum import crc32c
+from lithify.cli.main import app
 from lithify.clock import ManualClock, SystemClock
 from lithify.errors import Corrupt, DamagedFile, InvalidInput, LogLocked, UnclaimedDirectory
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, PowerCut, read_file
 from lithify.node.backup import BackupReport, run_backup
-from lithify.node.backup_files import BackupExists, NotABackup, read_list
+from lithify.node.backup_files import (
+    BackupExists,
+    NotABackup,
+    checksum_file,
+    read_list,
+    write_list,
+)
 from lithify.node.node import Node
 from lithify.node.restore import AlreadyThere, NotInBackup, check_backup, run_restore
 from lithify.node.settings import NodeSettings
@@ -308,3 +316,63 @@ def test_the_list_has_the_crc_of_each_file(tmp_path: Path, node: Node) -> None:
     for name, file in read_list(FS, str(tmp_path / "one")).files.items():
         data = read_file(FS, str(tmp_path / "one" / name))
         assert (file.bytes, file.crc) == (len(data), crc32c(data))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, node: Node) -> None:
+    for name in ("fine", "headless", "cut"):
+        topic = node.topics.create(name)
+        topic.append(value=b"one")
+        topic.log.roll()
+        topic.append(value=b"two")
+    node.blobs.create("films", capacity_bytes=16 * MIB, segment_bytes=MIB)
+    node.close()
+    data = tmp_path / "data"
+    topics = data / "topics/public/default"
+    damaged = {
+        "orders": topics / "orders/log/000000000002.seg",
+        "headless": topics / "headless/log/MANIFEST",
+        "cut": topics / "cut/log/000000000001.seg",
+        "photos": data / "blobs/photos/000000000001.seg",
+        "films": data / "blobs/films/MANIFEST",
+    }
+    flip(damaged["orders"])
+    flip(damaged["photos"])
+    flip(damaged["films"])
+    for name in ("headless", "cut"):
+        damaged[name].unlink()
+    report = save(tmp_path)
+    assert (report.topics, report.stores) == (2, 0)
+    assert len(report.damaged) == len(damaged)
+    for name, path in damaged.items():
+        assert any(f"{name}: " in each and str(path) in each for each in report.damaged), name
+    assert report.unclaimed == report.left_out == ()
+    check_backup(FS, str(tmp_path / "one"))
+    restore(tmp_path)
+    with lithify.open(str(tmp_path / "again")) as again:
+        assert messages(again, "fine") == [b"one", b"two"]
+    done = CliRunner().invoke(app, ["backup", str(tmp_path / "two"), "--data", str(data)])
+    assert done.exit_code == 1
+    assert f"not saved, because it is damaged: photos: {damaged['photos']}" in done.stdout
+
+
+def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, node: Node) -> None:
+    save(tmp_path)
+    target = tmp_path / "one"
+    name = "topics/public/default/orders/log/000000000001.seg"
+    path = target / name
+    good = path.read_bytes()
+    path.unlink()
+    path.write_bytes(good)
+    flip(path)
+    files = read_list(FS, str(target))
+    files.files[name] = checksum_file(FS, str(path))
+    write_list(FS, str(target), files)
+    with pytest.raises(Corrupt, match=r"000000000001\.seg"):
+        check_backup(FS, str(target))
+    assert CliRunner().invoke(app, ["restore", str(target), "--check"]).exit_code == 1
