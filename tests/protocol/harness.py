@@ -18,10 +18,12 @@ import importlib.util
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,8 @@ RECEIVE_MS = 10_000
 PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "schemas")}
 
 
+CLIENT_CRASHES_MAX = 2
+"""How often a case is repeated because the client crashed."""
 SAID = "case: "
 """With this begins what a case says to its test, unlike what its client logs."""
 STEPS = 300
@@ -160,6 +164,8 @@ class Server:
         return subprocess.Popen(
             [
                 sys.executable,
+                "-X",
+                "faulthandler",
                 __file__,
                 str(self.port),
                 str(self._http_port),
@@ -199,17 +205,34 @@ class Server:
         self.heard(process, "more")
 
     def run_case(self, function: Callable[..., None], **values: Any) -> str:
-        """Run a case to its end; what it printed."""
+        """Run a case to its end; what it printed.
+
+        The C++ code of the client crashes now and then while table views and readers are closed. A
+        case is Python and that code, so a segmentation fault is the client's, and the stacks that
+        are printed say where. The case is repeated on a topic of its own, and counted as a warning.
+        """
+        for _ in range(CLIENT_CRASHES_MAX):
+            process = self.start_case(function, **values)
+            output = self._output(process)
+            if process.returncode != -signal.SIGSEGV:
+                return self._checked(process, output)
+            text = f"the pulsar client crashed in {function.__name__}, which is repeated:\n{output}"
+            warnings.warn(text, stacklevel=2)
         return self.finish(self.start_case(function, **values))
 
     def finish(self, process: subprocess.Popen[str], seconds: float = PROCESS_S_MAX) -> str:
         """Wait for a case; fails with its output if it failed."""
+        return self._checked(process, self._output(process, seconds))
+
+    def _output(self, process: subprocess.Popen[str], seconds: float = PROCESS_S_MAX) -> str:
         try:
-            output, _ = process.communicate(timeout=seconds)
+            return process.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
             pytest.fail(f"still running after {seconds} s:\n{output}", pytrace=False)
+
+    def _checked(self, process: subprocess.Popen[str], output: str) -> str:
         if process.returncode != 0:
             pytest.fail(
                 f"client ended with {process.returncode}:\n{output}\nbroker:\n{self.log[-4000:]}",
