@@ -9,11 +9,14 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING
 
+import pytest
+import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
+
     from xdist.remote import Producer
 
 
@@ -42,3 +45,10 @@ class OneProcessForSpark(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:
     return OneProcessForSpark(config, log)
+
+
+@pytest.fixture(autouse=True)
+def records_go_where_the_process_has_them() -> Iterator[None]:
+    """What a test has configured about log lines ends with it."""
+    yield
+    structlog.reset_defaults()

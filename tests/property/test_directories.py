@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lithify.blobs.errors import NotABlobStore
 from lithify.compaction.marks import log_id_in
-from lithify.errors import InvalidInput, UnclaimedDirectory
+from lithify.errors import InvalidInput, MissingFile, UnclaimedDirectory
 from lithify.fs import FileSystem, MemoryFileSystem, read_file, write_atomic
 from lithify.fs.trees import remove_tree
 from tests.crash.test_directories import DEFINITIONS, MIB, NODE, Stage, found_in, opened
@@ -79,7 +78,7 @@ class World:
         except UnclaimedDirectory:
             assert what in self.there
             return
-        except NotABlobStore:
+        except MissingFile:
             # Older definitions have it, and it was deleted.
             assert what not in self.there
             return

@@ -125,8 +125,17 @@ def test_a_body_in_tiny_chunks(node: WatchedNode) -> None:
 
 def test_many_headers(node: WatchedNode) -> None:
     node.longest_hold()
-    for header in (b"a:\r\n" * 7_000, b"a: b\r\n c\r\n" * 3_000, b"A" * 30_000 + b": b\r\n"):
+    """Hundreds of lines are not parsed: the connection ends. One long line is refused."""
+    for header, answer in (
+        (b"a:\r\n" * 7_000, b""),
+        (b"a: b\r\n c\r\n" * 3_000, b""),
+        (b"A" * 30_000 + b": b\r\n", b"HTTP/1.1 4"),
+    ):
         with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as each:
             each.sendall(b"GET / HTTP/1.1\r\nHost: n\r\n" + header + b"\r\n")
-            assert each.recv(100).startswith(b"HTTP/1.1 4")
+            try:
+                found = each.recv(10)
+            except ConnectionResetError:
+                found = b""
+            assert found == answer
     is_quick(node)

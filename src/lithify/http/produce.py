@@ -57,6 +57,7 @@ MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
 TURN_MESSAGES = 50
+TURN_RESULTS = 1000
 """Messages that are made before others have their turn, about 1 ms."""
 
 
@@ -170,7 +171,10 @@ class Publisher:
                 entries = [bodies[number] for number in numbers]
                 appended.append((topic, numbers, await self._append(topic, entries, now_ms)))
             for topic, numbers, pending in appended:
-                for number, result in zip(numbers, await self._end(topic, pending), strict=False):
+                ended = await self._end(topic, pending)
+                for count, (number, result) in enumerate(zip(numbers, ended, strict=False)):
+                    if count % TURN_RESULTS == TURN_RESULTS - 1:
+                        await asyncio.sleep(0)
                     results[number] = result
         return {"messagePublishResults": results}
 

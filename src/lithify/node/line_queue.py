@@ -96,7 +96,7 @@ class LineQueue:
                 self._is_writing = True
             try:
                 self._write_all(data)
-            except OSError:
+            except (OSError, ValueError):  # The latter: somebody closed the stream.
                 with self._changed:
                     self._dropped += lines
                 time.sleep(AGAIN_S)
