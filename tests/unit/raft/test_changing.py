@@ -376,7 +376,7 @@ def test_a_member_of_another_cluster_is_not_added(tmp_path: Path, names: tuple[s
     async def story() -> None:
         async with three(tmp_path / "a") as world, three(tmp_path / "b", names) as other:
             there, leader = await other.leader(), await world.leader()
-            name = next(each for each in await other.others() if each not in world.ports)
+            name = next(each for each in names if each not in world.ports)
             async with client_of(there) as client:
                 await KvClient(client, "default").put(b"k", b"there")
             async with client_of(leader) as client:
