@@ -73,12 +73,6 @@ class Served:
             self.process.kill()
 
 
-def free_port() -> int:
-    """That nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
 @contextmanager
 def served(data: Path, *options: str, **environ: str) -> Iterator[Served]:
     """A node that is gone when the block ends."""

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -17,17 +16,13 @@ from typing import TYPE_CHECKING
 from lithify.raft.client import RaftClient
 from lithify.raft.operations import Address, Operation
 from tests.patience import PROCESS_S_MAX, at_most
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class RaftProcess:

@@ -16,7 +16,8 @@ from lithify.cli.main import app
 from lithify.raft.client import RaftClient
 from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import Operation
-from tests.cli.raft_nodes import Cluster, RaftProcess, free_port, leader_of, raft_cluster
+from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,9 @@ from lithify.cli.main import app
 from lithify.fs import MemoryFileSystem
 from lithify.node.settings import read_settings
 from tests.cli.nodes import COMMAND
-from tests.cli.raft_nodes import Cluster, free_port, leader_of, raft_cluster
+from tests.cli.raft_nodes import Cluster, leader_of, raft_cluster
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

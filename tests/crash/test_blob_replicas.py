@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.nodes import Served, free_port
+from tests.cli.nodes import Served
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from lithify.raft.node import NodeSettings, RaftNode
 from lithify.raft.operations import Address, Operation
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import StorageSettings
-from tests.cli.raft_nodes import free_port
+from tests.ports import free_port
 from tests.unit.raft.test_node import running
 from tests.unit.raft.test_transport import until
 

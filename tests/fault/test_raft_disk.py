@@ -16,7 +16,7 @@ from lithify.raft.operations import Address, Operation
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.wal import Rolled
-from tests.cli.raft_nodes import free_port
+from tests.ports import free_port
 from tests.raft_members import Member, Members
 from tests.unit.raft.stored import GROUP, entry, rebuild
 from tests.unit.raft.test_node import client_of, running, settings

@@ -32,6 +32,7 @@ import pulsar
 import pytest
 
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,13 +99,13 @@ class Server:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
         self.settings = settings
-        self.port = 0
-        self._http_port = 0
+        self.port = free_port()
+        self._http_port = free_port()
         self._process: subprocess.Popen[str] | None = None
         self._log = directory.with_suffix(".log")
 
     def start(self) -> None:
-        """Start it, on the ports that it had before if it had any; it listens when this returns."""
+        """Start it, always on the same ports; it listens when this returns."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [
@@ -122,8 +123,7 @@ class Server:
         assert self._process.stdout is not None
         with at_most(PROCESS_S_MAX, self._process.kill):
             line = self._process.stdout.readline()
-        assert line.strip(), f"the broker did not start:\n{self.log}"
-        self.port, self._http_port = map(int, line.split())
+        assert line == "listening\n", f"the broker did not start:\n{self.log}"
 
     def kill(self) -> None:
         """As `kill -9` does."""

@@ -24,7 +24,7 @@ from lithify.raft.kv_format import Outcome
 from lithify.raft.membership import MemberGone
 from lithify.raft.operations import Operation, Refused, parse_address
 from lithify.raft.recognition import Standing
-from tests.cli.raft_nodes import free_port
+from tests.ports import free_port
 from tests.unit.raft.test_node import client_of, members_of, running, settings
 from tests.unit.raft.test_transport import Listener, until
 
