@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-RECEIVE_MS = 10_000
+RECEIVE_MS = 600 * PROCESS_S_MAX
+"""More than half of what a case may take; one that passes waits for no more than it has to."""
+
+OPERATION_S = 60
+"""How long a client tries what it is asked for; what is refused is refused long before."""
 
 PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "schemas")}
 
@@ -271,7 +275,7 @@ class Case:
     def connect(self, **options: Any) -> Any:
         """Another client."""
         given = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn), **options}
-        return pulsar.Client(self.url, operation_timeout_seconds=10, **given)
+        return pulsar.Client(self.url, operation_timeout_seconds=OPERATION_S, **given)
 
     def fill(self, count: int, topic: str | None = None, **options: Any) -> list[Any]:
         """Send b"0", b"1", … and return their ids."""
@@ -286,7 +290,7 @@ class Case:
             topic or self.topic, name, initial_position=pulsar.InitialPosition.Earliest, **options
         )
 
-    def wait_for_backlog(self, subscription: str, messages: int, *, seconds: float = 10) -> None:
+    def wait_for_backlog(self, subscription: str, messages: int) -> None:
         """Until so many are not acknowledged: the client sends acknowledgements when it likes."""
 
         def is_so() -> bool:
@@ -294,7 +298,7 @@ class Case:
             stats = httpx.get(f"{self.admin}/admin/v2/{path}").json()
             return bool(stats["subscriptions"][subscription]["msgBacklog"] == messages)
 
-        wait_until(is_so, seconds=seconds)
+        wait_until(is_so)
 
 
 def numbers(*limits: int) -> list[bytes]:
