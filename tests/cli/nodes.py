@@ -59,7 +59,7 @@ class Served:
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
         """Send a signal; (exit code, what else was on stdout, all of stderr)."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=PROCESS_S_MAX)
         return self.process.returncode, out, self.logged()
 
     def logged(self) -> str:

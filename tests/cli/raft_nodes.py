@@ -77,7 +77,7 @@ class RaftProcess:
         """End it well; its exit code."""
         assert self.process is not None
         self.process.terminate()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=PROCESS_S_MAX)
         code = self.process.returncode
         self.process = None
         return code
@@ -141,7 +141,7 @@ def raft_cluster(directory: Path, count: int = 3) -> Iterator[Cluster]:
 async def leader_of(cluster: Cluster) -> RaftProcess:
     """The node that leads, as far as those say that run."""
     async with RaftClient(cluster.addresses) as client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while True:
                 found = await client.ask_json("default", Operation.MEMBERS)
                 if found["leader"]:

@@ -17,7 +17,7 @@ import pytest
 from lithify.errors import SparkUnreachable
 from lithify.pipeline.java import find_java
 from lithify.pipeline.target import reach_master
-from tests.patience import PROCESS_S_MAX, wait_until
+from tests.patience import wait_until
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Cluster:
         self._stack = stack
         self._workers = 0
         stack.enter_context(started(directory / "master.log", "master.Master", "--port", port))
-        wait_until(self._answers, seconds=PROCESS_S_MAX)
+        wait_until(self._answers)
 
     def _answers(self) -> bool:
         try:
