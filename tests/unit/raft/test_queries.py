@@ -20,7 +20,6 @@ from lithify.raft.requests import Answer
 from tests.patience import PROCESS_S_MAX
 from tests.raft_members import Members
 from tests.unit.raft.test_node import client_of, refusal, running, settings
-from tests.unit.raft.test_transport import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +92,9 @@ def test_a_query_that_fails_ends_the_node_wherever_it_runs(tmp_path: Path) -> No
 
     async def story() -> None:
         async with running(settings(tmp_path, "n1"), Failing) as node:
+            async with client_of(node) as client:
+                await KvClient(client, "default").put(b"it", b"leads")
             await refusal(node, NoAnswer, lambda client: client.ask("default", Operation.READ, b""))
-            await until(node._failed.done)
 
     with pytest.raises(KeyError, match="a bug"):
         asyncio.run(story())
