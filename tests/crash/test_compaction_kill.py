@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
 import lithify
+from lithify.topics.names import TopicName
 from tests.cli.nodes import Served, served
 from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lithify.topics.definitions import Definitions
 
 ORDERS = "persistent://public/default/orders"
 AT = "/admin/v2/persistent/public/default/orders"
@@ -101,6 +105,11 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def at_full_speed(definitions: Definitions) -> Definitions:
+    name = TopicName.parse(ORDERS)
+    return definitions.with_topic(name, replace(definitions.topics[str(name)], settings={}))
+
+
 def test_a_killed_worker_and_a_killed_node_leave_the_old_view_and_the_next_run_works(
     tmp_path: Path,
 ) -> None:
@@ -131,6 +140,7 @@ def test_a_killed_worker_and_a_killed_node_leave_the_old_view_and_the_next_run_w
     with lithify.open(str(tmp_path)) as library:
         topic = library.topics.get(ORDERS)
         assert "interrupted" in topic.compaction.status().error
+        library.topics.definitions.change(at_full_speed)
         topic.compact()
         newest = topic.compaction.history.newest(10)
         assert [each.result for each in newest] == ["done", "failed", "done"]

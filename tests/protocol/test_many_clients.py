@@ -77,6 +77,10 @@ async def run_crowd(broker: Server, seconds: float) -> tuple[Crowd, int]:
         await first_failure([*producing, *consuming], seconds / 3)
         warm = own_memory_bytes(broker)
         await first_failure([*producing, *consuming], seconds * 2 / 3)
+        async with asyncio.timeout(CATCH_UP_SECONDS):
+            # On a busy machine a crowd takes longer to do so much.
+            while sent_by(crowd) <= 100 * seconds or crowd.lives <= 2 * TOPICS * EACH:
+                await first_failure([*producing, *consuming], 0.1)
         crowd.stopping = True
         await asyncio.wait_for(asyncio.gather(*producing), CATCH_UP_SECONDS)
         for _ in range(CATCH_UP_SECONDS * 10):
@@ -88,6 +92,10 @@ async def run_crowd(broker: Server, seconds: float) -> tuple[Crowd, int]:
             task.cancel()
         await asyncio.gather(*producing, *consuming, return_exceptions=True)
     return crowd, warm
+
+
+def sent_by(crowd: Crowd) -> int:
+    return sum(map(len, crowd.receipts.values()))
 
 
 async def first_failure(tasks: list[asyncio.Task[None]], seconds: float) -> None:
@@ -105,10 +113,7 @@ def test_nothing_is_lost(own_broker: Callable[..., Server], seconds: int) -> Non
             client.producer(f"crowd-{number}")
     files = broker.open_files
     crowd, warm = asyncio.run(run_crowd(broker, seconds))
-    sent = sum(map(len, crowd.receipts.values()))
     assert crowd.missing == 0
-    assert sent > 100 * seconds
-    assert crowd.lives > 2 * TOPICS * EACH
     for number in range(TOPICS):
         if number % 4 in SINGLE:
             in_order(crowd, f"crowd-{number}")
@@ -197,6 +202,11 @@ class RealCrowd:
         return sum(map(len, receipts.values()))
 
     @property
+    def count(self) -> int:
+        """How many messages have come, the same one to each subscription."""
+        return sum(len(values) for share in self.came for values in share.values())
+
+    @property
     def missing(self) -> int:
         """How much has a receipt and has not come to every subscription; after `stop`."""
         return sum(map(len, self._missing.values()))
@@ -217,7 +227,9 @@ def test_nothing_is_lost_to_real_clients(own_broker: Callable[..., Server], seco
         crowd.wait_for_all()
         begin = time.monotonic()
         warm = 0
-        while (passed := time.monotonic() - begin) < seconds:
+        # On a busy machine a crowd takes longer to do so much.
+        while (passed := time.monotonic() - begin) < seconds or crowd.count <= 100 * seconds:
+            assert passed < seconds + CATCH_UP_SECONDS, f"{crowd.count} messages came"
             crowd.more()
             if not warm and passed > seconds / 3:
                 warm = own_memory_bytes(broker)
@@ -229,7 +241,6 @@ def test_nothing_is_lost_to_real_clients(own_broker: Callable[..., Server], seco
         grown = own_memory_bytes(broker) - warm
         crowd.end()
     print("sent", sent, "drops", drops, "grown by", grown, "bytes")
-    assert sent > 100 * seconds
     for share in crowd.came:
         for where, values in share.items():
             if int(where.split()[0].removeprefix("crowd-")) % 4 == wire.CommandSubscribe.Exclusive:

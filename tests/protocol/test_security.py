@@ -275,6 +275,8 @@ def test_who_is_refused_from_now_on_hears_nothing_more(
         assert boss.does("produce-again", ORDERS) == "ok"
         assert reader.does("hear-nothing", ORDERS) in REFUSED_LATER
         assert reader.does("consume", ORDERS) == "AuthorizationError"
+        # It tries to come back all the time, and would be the one whose consumer it is.
+        reader.end()
         site.grants("reader", "consume")
         again = site.client(site.token("reader"))
         assert again.does("listen", ORDERS) == "ok"
