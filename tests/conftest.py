@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 
-# Compiled code is loaded by whichever example comes first, and the machine may be busy.
-settings.register_profile("lithify", deadline=None, print_blob=True)
+# Compiled code is loaded by whichever example comes first, and the machine may be busy: neither how
+# long an example takes is checked, nor how long it takes to make one.
+settings.register_profile(
+    "lithify", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("lithify")
 
 # One run at a time may be on a disk, among processes that share a temporary directory. The
