@@ -48,8 +48,9 @@ proto: setup  ## generate the protobuf modules
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 	  lithify/topics/message.proto lithify/pulsar/wire.proto
 
-bench: setup  ## measure against the raw operations; prints the table of docs/benchmarks.md
+bench: setup  ## measure all rows and write docs/benchmarks.md; python -m bench --help for one row
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.page
 
 lock: setup  ## renew requirements.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --upgrade \

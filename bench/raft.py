@@ -42,7 +42,7 @@ class Sizes:
 
 
 FULL = Sizes(rounds=5, commands=20_000)
-QUICK = Sizes(rounds=2, commands=300)
+QUICK = Sizes(rounds=1, commands=300)
 
 
 def single(directory: str, sizes: Sizes) -> Iterator[Case]:
