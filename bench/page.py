@@ -41,7 +41,7 @@ _MEASURED = ("row", "measured (UTC)", "commit", "load", "command", "remark")
 
 def is_miss(line: Mapping[str, Any]) -> bool:
     """Whether its ratio, or the figure in its note, is beyond its limit."""
-    return line["verdict"] == "miss" or line["note"].endswith(": miss")
+    return bool(line["verdict"] == "miss" or line["note"].endswith(": miss"))
 
 
 def render(page: str, results: Mapping[str, Measured]) -> str:

@@ -107,7 +107,8 @@ def describe_machine(directory: str) -> str:
 
 def _processor() -> str:
     with open("/proc/cpuinfo", encoding="utf-8") as file:
-        facts = dict((part.strip() for part in line.split(":", 1)) for line in file if ":" in line)
+        pairs = (line.partition(":") for line in file)
+        facts = {name.strip(): value.strip() for name, _, value in pairs}
     name = facts.get("model name", platform.machine())
     virtual = " under a hypervisor" if "hypervisor" in facts.get("flags", "").split() else ""
     model = f" (family {facts['cpu family']}, model {facts['model']})" if "model" in facts else ""
