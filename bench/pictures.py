@@ -179,7 +179,7 @@ def draw_threads() -> str:
     parts = (
         ("event loop", "sockets of Pulsar and HTTP, timers,\nall state of sessions; no file I/O"),
         ("lithify-sync", "fsync: one covers all\nappends before it"),
-        ("asyncio pool", "reads, opens, cursors,\nmaintenance of files"),
+        ("lithify-topics", "reads, seeks, cursors: at most\ntwo threads per topic"),
         ("lithify-blobs, -uploads", "get, put, delete of blobs"),
         ("one run thread per disk", "the queue of compaction runs:\ntopics and blob stores"),
         ("lithify-replication", "pulls blobs from peers"),
@@ -231,8 +231,8 @@ def draw_run() -> str:
         ("plan", "drop, rewrite\nor keep each\nsegment", "nothing"),
         (
             "rewrite",
-            "live bytes into\nnew files; Spark\ntasks",
-            "new files, not yet\npart of the log",
+            "live bytes into\nnew files, by\nSpark tasks",
+            "files that no\nreader sees",
         ),
         ("publish", "one atomic\nswitch to the\nnew generation", "the new generation\ncounts"),
         ("reclaim", "delete retired\nfiles when no\npin needs them", "only space is\nreleased"),
