@@ -38,7 +38,7 @@ check: setup  ## lint, format, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -n 0 tests/test_tidy.py
+	$(BIN)/python -m pytest -q -n 0 tests/test_tidy.py tests/test_docs.py
 
 format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -49,7 +49,7 @@ class Segment:
 
 def _write(log: Log) -> None:
     rng = np.random.default_rng(2026)
-    # Each quarter of the time writes to keys of its own more often than to others.
+    # Most entries are about keys that were written shortly before, the others about any key.
     for first in range(0, ENTRIES, 10_000):
         often = first * KEYS // ENTRIES + rng.integers(0, KEYS // 6, 10_000)
         keys = np.where(rng.random(10_000) < 0.85, often % KEYS, rng.integers(0, KEYS, 10_000))
@@ -137,7 +137,7 @@ def draw_node() -> str:
     picture.named(
         (280, 20, 260, 130),
         "lithify serve",
-        "one process, one event loop\nfile I/O in threads\nplans, publishes and reclaims\n"
+        "one process, one event loop\nwaits for disks in threads\nplans, publishes and reclaims\n"
         "needs no other service",
     )
     picture.named(
@@ -177,9 +177,9 @@ def draw_threads() -> str:
     picture.text(28, 38, "lithify serve", bold=True)
     picture.text(136, 38, "one Python process", "soft", size=12)
     parts = (
-        ("event loop", "sockets of Pulsar and HTTP, timers,\nall state of sessions; no file I/O"),
+        ("event loop", "sockets of Pulsar and HTTP, state\nof sessions; never waits for a disk"),
         ("lithify-sync", "fsync: one covers all\nappends before it"),
-        ("lithify-topics", "reads, seeks, cursors: at most\ntwo threads per topic"),
+        ("lithify-topics", "reads, seeks, rolls: at most two\nthreads per topic"),
         ("lithify-blobs, -uploads", "get, put, delete of blobs"),
         ("one run thread per disk", "the queue of compaction runs:\ntopics and blob stores"),
         ("lithify-replication", "pulls blobs from peers"),
@@ -190,9 +190,7 @@ def draw_threads() -> str:
     picture.box(566, 16, 238, 330, "jvm", radius=8)
     picture.text(578, 38, "Spark worker", bold=True)
     picture.text(690, 38, "child process", "soft", size=12)
-    picture.named(
-        (580, 52, 210, 66), "driver", "one Spark session, idle exit\nafter a while", "part"
-    )
+    picture.named((580, 52, 210, 66), "driver", "one Spark session; stops\nwhen idle", "part")
     picture.named(
         (580, 150, 210, 66), "JVM", "schedules, retries, reports;\nsees no payload", "part"
     )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["draw", "format_ratio"]
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 270, 100, 46
-DECADES = 2
-"""The scale goes from a hundredth of the target to a hundred times it."""
+DECADES = 1
+"""The scale goes from a tenth of the target to ten times it; bars beyond are cut there."""
 
 STYLE = """<style>
 .page { fill: #ffffff } .ink { fill: #24292f } .line { stroke: #24292f } .grid { stroke: #d0d7de }
@@ -52,10 +52,10 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _grid(height: float) -> list[str]:
     lines = []
-    for power in range(-DECADES, DECADES + 1):
-        x = _x(10.0**power)
-        lines.append(_line(x, TOP - 8, x, height - 8, "line" if power == 0 else "grid"))
-        label = "target" if power == 0 else f"{10.0**power:g}×"
+    for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10):
+        x = _x(factor)
+        lines.append(_line(x, TOP - 8, x, height - 8, "line" if factor == 1 else "grid"))
+        label = "target" if factor == 1 else f"{factor:g}×"
         lines.append(_text(x, TOP - 14, label, "middle"))
     return lines
 

@@ -25,7 +25,7 @@ def test_topics_as_a_data_frame(
         topic.append(key="4711", value=b"shipped")
         topic.compact()
     _, example = blocks("Topics", "python")
-    exec(example.replace("data/", f"{tmp_path}/data/"), {})  # noqa: S102  (our own page)
+    exec(example.replace("data/", f"{tmp_path}/data/"), {})
     shown = capsys.readouterr().out
     assert "|4711|shipped|" in shown
     assert shown.count("4711") == 1
