@@ -35,7 +35,7 @@ PHRASES = re.compile(
       | what\sstands
       | (for|after)\sso\slong
       | (goes|go|going|gone|went)\son\b
-      | (take|takes|taken|took)\sup
+      | (take|takes|taken|took)\sup(?!\sto)
       | under\sway
       | look(s|ed)?\safter
       | (one|a)\s(task|thread|row|bit|file|run|page|table|fsync|group)\san?\s\w+
