@@ -38,7 +38,7 @@ check: setup  ## lint, format, types, layers, rules of the repository
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -n 0 tests/test_tidy.py
+	$(BIN)/python -m pytest -q -n 0 tests/test_tidy.py tests/test_docs.py
 
 format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
@@ -48,8 +48,9 @@ proto: setup  ## generate the protobuf modules
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 	  lithify/topics/message.proto lithify/pulsar/wire.proto
 
-bench: setup  ## measure against the raw operations; prints the table of docs/benchmarks.md
+bench: setup  ## measure all rows and write docs/benchmarks.md; python -m bench --help for one row
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.page
 
 lock: setup  ## renew requirements.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --upgrade \

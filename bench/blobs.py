@@ -78,7 +78,7 @@ class Sizes:
 
 FULL = Sizes(rounds=7, puts=8192, stored=65_536, gets=4000, indexed=5_000_000, compacted=65_536)
 QUICK = Sizes(
-    rounds=2, puts=64, stored=64, gets=20, indexed=2000, compacted=64, segment_bytes=2**20
+    rounds=1, puts=64, stored=64, gets=20, indexed=2000, compacted=64, segment_bytes=2**20
 )
 
 

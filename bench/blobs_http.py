@@ -56,7 +56,7 @@ class Sizes:
 
 
 FULL = Sizes(rounds=7, gets=1000)
-QUICK = Sizes(rounds=2, gets=8)
+QUICK = Sizes(rounds=1, gets=8)
 
 
 def http_get(directory: str, sizes: Sizes) -> Iterator[Case]:

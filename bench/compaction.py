@@ -27,6 +27,7 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+from bench import queries
 from bench.copying import Workers
 from bench.harness import Case
 from bench.keyed import KEY_BYTES, Load, fill, parquet_batches
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from lithify.compaction.report import Report
     from lithify.log.manifest import SegmentRef
 
-__all__ = ["CASES", "FULL", "QUICK", "Sizes", "session"]
+__all__ = ["CASES", "FULL", "GIB", "QUICK", "Sizes", "session"]
 
 BODY_BYTES = 1024
 BATCH = 100
@@ -72,6 +73,9 @@ class Sizes:
     keys: int
     """Distinct ones of messages of 100 bytes."""
     segment_bytes: int = 256 * 2**20
+    queries_apart: bool = True
+    """Whether a query has a process of its own, and a Spark session of its own where it needs one:
+    so must it be where figures count."""
 
     def of(self, gib: float) -> Sizes:
         """The same with another amount of data, and as many keys as go with 8 GiB of it."""
@@ -79,7 +83,18 @@ class Sizes:
 
 
 FULL = Sizes(rounds=3, messages=2**20, keys=6_000_000)
-QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18)
+GIB = {
+    "compact": 8,
+    "compact-next": 8,
+    "compact-growth": 8,
+    "compact-packed": 4,
+    "compact-small": 1,
+    "compact-keys": 8,
+    "compact-sql": 3,
+    "compact-duckdb": 3,
+}
+"""How much data each row has, unless `--gib` says otherwise."""
+QUICK = Sizes(rounds=1, messages=2000, keys=2000, segment_bytes=2**18, queries_apart=False)
 
 
 # --- a topic's log, its runs, and the session they use ------------------------------------------
@@ -228,19 +243,36 @@ def _against_query(
     source, target = f"{directory}/parquet", f"{directory}/result"
     load = _keyed(sizes.messages)
     parquet_batches(load, source)
-    command = [query, source, target]
     with (
         _topic(directory, load, sizes) as topic,
-        Workers([command], module="bench.queries") as workers,
+        _query(query, source, target, apart=sizes.queries_apart) as run,
     ):
 
         def raw() -> float:
             os.sync()
-            return workers.run()
+            return run()
 
         what = f"first run over {topic.gigabytes:.1f} GB of messages of 1 KiB"
         ours = topic.compact_anew
         yield Case(name, what, against, at_least, topic.gigabytes, "GB", ours, raw)
+
+
+@contextmanager
+def _query(query: str, source: str, target: str, *, apart: bool) -> Iterator[Callable[[], float]]:
+    """What runs the query once and returns its seconds."""
+    if apart:
+        with Workers([[query, source, target]], module="bench.queries") as workers:
+            yield workers.run
+        return
+    work = queries.prepare(query, source, target, session)
+
+    def run() -> float:
+        began_s = time.perf_counter()
+        work()
+        return time.perf_counter() - began_s
+
+    queries.clean(target)
+    yield run
 
 
 def compact_next(directory: str, sizes: Sizes) -> Iterator[Case]:

@@ -66,7 +66,7 @@ class Sizes:
 
 
 FULL = Sizes(rounds=9, batches=254, ticks=300, segment_bytes=256 * 2**20, segments=1000)
-QUICK = Sizes(rounds=2, batches=4, ticks=4, segment_bytes=4 * 2**20, segments=8)
+QUICK = Sizes(rounds=1, batches=4, ticks=4, segment_bytes=4 * 2**20, segments=8)
 
 
 def _bodies() -> list[bytes]:

@@ -118,10 +118,11 @@ _COLUMNS = (
 )
 
 
-def compare(case: Case, rounds: int) -> Result:
+def compare(case: Case, rounds: int, *, warm_up: bool = True) -> Result:
     """Run both sides by turns."""
-    case.ours()
-    case.raw()
+    if warm_up:
+        case.ours()
+        case.raw()
     pairs = [(case.ours(), case.raw()) for _ in range(rounds)]
     ours, raw = zip(*pairs, strict=True)
     return Result(case, ours, raw, case.note())

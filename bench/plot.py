@@ -1,27 +1,39 @@
-"""`python -m bench.plot RESULTS.json … > PLOT.svg`: draw what `python -m bench --json` has printed.
+"""Draw the lines of one area as an SVG picture: `draw`.
 
-A bar for each row that has a target: its ratio over the target, on a logarithmic scale. Bars that
-reach the line pass. The figure that a row would have to reach stands beside its name.
+One bar for each line that has a target: its ratio over the target, on a logarithmic scale. Bars
+that reach the line pass. A thin line shows the spread of the rounds. The picture has its own
+background and colours for light and dark pages.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["draw"]
+__all__ = ["draw", "format_ratio"]
 
-WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 250, 100, 46
-DECADES = 2
-"""The scale goes from a hundredth of the target to a hundred times it."""
+WIDTH, ROW, LEFT, RIGHT, TOP = 860, 26, 270, 100, 46
+DECADES = 1
+"""The scale goes from a tenth of the target to ten times it; bars beyond are cut there."""
 
-PASS, MISS, INK, GRID = "#2f7d5b", "#b5493a", "#333333", "#dddddd"
+STYLE = """<style>
+.page { fill: #ffffff } .ink { fill: #24292f } .line { stroke: #24292f } .grid { stroke: #d0d7de }
+.pass { fill: #2f7d5b } .miss { fill: #b5493a }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117 } .ink { fill: #e6edf3 } .line { stroke: #e6edf3 } .grid { stroke: #30363d }
+.pass { fill: #3fa37a } .miss { fill: #d9705f }
+}
+</style>"""
+
+
+def format_ratio(line: Mapping[str, Any]) -> str:
+    """With two digits, or three where two would look like the target that was missed."""
+    close = line["verdict"] == "miss" and round(line["ratio"], 2) >= line["at_least"]
+    return f"{line['ratio']:.3f}" if close else f"{line['ratio']:.2f}"
 
 
 def _x(factor: float) -> float:
@@ -31,67 +43,54 @@ def _x(factor: float) -> float:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="ink" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
 def _grid(height: float) -> list[str]:
     lines = []
-    for power in range(-DECADES, DECADES + 1):
-        x = _x(10.0**power)
-        colour = INK if power == 0 else GRID
-        lines.append(
-            f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{height - 8:.1f}" '
-            f'stroke="{colour}"/>'
-        )
-        label = "target" if power == 0 else f"{10.0**power:g}×"
+    for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10):
+        x = _x(factor)
+        lines.append(_line(x, TOP - 8, x, height - 8, "line" if factor == 1 else "grid"))
+        label = "target" if factor == 1 else f"{factor:g}×"
         lines.append(_text(x, TOP - 14, label, "middle"))
     return lines
 
 
 def _bar(row: dict[str, Any], y: float) -> list[str]:
     target = row["at_least"]
-    low, high = _x(row["ratio_min"] / target), _x(row["ratio_max"] / target)
     start, stop = sorted((_x(1), _x(row["ratio"] / target)))
-    colour = PASS if row["verdict"] == "pass" else MISS
     middle = y + ROW / 2
-    return [
+    drawn = [
         _text(LEFT - 10, middle + 4, f"{row['name']} (at least {target:g})", "end"),
         (
             f'<rect x="{start:.1f}" y="{y + 5:.1f}" width="{max(stop - start, 1):.1f}" '
-            f'height="{ROW - 10}" fill="{colour}"/>'
+            f'height="{ROW - 10}" class="{row["verdict"]}"/>'
         ),
-        (
-            f'<line x1="{low:.1f}" y1="{middle:.1f}" x2="{high:.1f}" y2="{middle:.1f}" '
-            f'stroke="{INK}"/>'
-        ),
-        _text(WIDTH - RIGHT + 12, middle + 4, f"{row['ratio']:.2f} {row['verdict']}"),
     ]
+    if row["ratio_min"] is not None:
+        low, high = _x(row["ratio_min"] / target), _x(row["ratio_max"] / target)
+        drawn.append(_line(low, middle, high, middle, "line"))
+    drawn.append(_text(WIDTH - RIGHT + 12, middle + 4, f"{format_ratio(row)} {row['verdict']}"))
+    return drawn
 
 
-def draw(rows: Sequence[dict[str, Any]]) -> str:
-    """The results as an SVG picture."""
-    shown = [row for row in rows if row["at_least"] is not None]
+def draw(lines: Sequence[dict[str, Any]]) -> str:
+    """The lines that have a target, as an SVG picture."""
+    shown = [line for line in lines if line["at_least"] is not None]
     height = TOP + ROW * len(shown) + 12
-    lines = [
+    parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-            f'font-family="sans-serif" font-size="12" fill="{INK}">'
+            f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">'
         ),
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        STYLE,
+        f'<rect width="{WIDTH}" height="{height}" class="page"/>',
         *_grid(height),
     ]
-    for number, row in enumerate(shown):
-        lines += _bar(row, TOP + number * ROW)
-    return "\n".join([*lines, "</svg>", ""])
-
-
-def main() -> None:
-    rows = []
-    for path in sys.argv[1:]:
-        with open(path) as file:
-            rows.extend(json.load(file))
-    print(draw(rows), end="")
-
-
-if __name__ == "__main__":
-    main()
+    for number, line in enumerate(shown):
+        parts += _bar(line, TOP + number * ROW)
+    return "\n".join([*parts, "</svg>", ""])

@@ -14,10 +14,17 @@ import os
 import shutil
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.copying import serve
 from lithify.pipeline.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["clean", "prepare"]
 
 
 def window(spark: Any, source: str, target: str) -> None:
@@ -40,15 +47,26 @@ def clean(target: str) -> None:
     os.mkdir(target)
 
 
+def own_session() -> SparkSession:
+    """For queries alone: its JVM compiles for long runs."""
+    return open_session("local[2,4]", queries=True)
+
+
+def prepare(
+    query: str, source: str, target: str, session: Callable[[], SparkSession]
+) -> Callable[[], None]:
+    """What runs the query once."""
+    if query == "window":
+        spark = session()
+        spark.conf.set("spark.sql.shuffle.partitions", "8")
+        return partial(window, spark, source, target)
+    if query == "semi-join":
+        return partial(semi_join, importlib.import_module("duckdb"), source, target)
+    raise ValueError(f"unknown query: {query}")
+
+
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["window", source, target]:
-            spark = open_session("local[2,4]", queries=True)
-            spark.conf.set("spark.sql.shuffle.partitions", "8")
-            work = partial(window, spark, source, target)
-        case ["semi-join", source, target]:
-            work = partial(semi_join, importlib.import_module("duckdb"), source, target)
-        case other:
-            sys.exit(f"unknown: {other}")
+    query, source, target = sys.argv[1:]
+    work = prepare(query, source, target, own_session)
     clean(target)
     serve(work, partial(clean, target))

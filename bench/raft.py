@@ -1,9 +1,9 @@
 """Raft nodes under load: alone against the disk, three of them against three members of etcd.
 
-Commands of 1 KiB, 256 under way, fsync on, all processes on this machine. Both clients have one
+Commands of 1 KiB, 256 in progress, fsync on, all processes on this machine. Both clients have one
 connection to the leader and are written by hand (`raft_client.py`, `etcd.py`).
 
-The raw side of the first row writes the same bytes in batches of what is under way, each followed
+The raw side of the first row writes the same bytes in batches of what is in progress, each followed
 by an fdatasync: what a write-ahead log costs at least if it is given 256 commands at a time.
 
 Without etcd on the machine (PATH, or the directory in ETCD) there is no second row.
@@ -42,14 +42,14 @@ class Sizes:
 
 
 FULL = Sizes(rounds=5, commands=20_000)
-QUICK = Sizes(rounds=2, commands=300)
+QUICK = Sizes(rounds=1, commands=300)
 
 
 def single(directory: str, sizes: Sizes) -> Iterator[Case]:
     with raft_members(directory, 1) as address:
         yield Case(
             "raft-single",
-            f"one node, commands of 1 KiB, {IN_FLIGHT} under way",
+            f"one node, commands of 1 KiB, {IN_FLIGHT} in progress",
             f"write and fdatasync of {IN_FLIGHT} KiB at a time",
             0.3,
             sizes.commands,
@@ -86,7 +86,7 @@ def three(directory: str, sizes: Sizes) -> Iterator[Case]:
     ):
         yield Case(
             "raft-three",
-            f"three nodes, commands of 1 KiB, {IN_FLIGHT} under way",
+            f"three nodes, commands of 1 KiB, {IN_FLIGHT} in progress",
             "three members of etcd, the same puts",
             0.5,
             sizes.commands,

@@ -71,7 +71,7 @@ class Sizes:
 
 
 FULL = Sizes(rounds=3, entries=2**20, live=1_000_000)
-QUICK = Sizes(rounds=2, entries=10_000, live=10_000)
+QUICK = Sizes(rounds=1, entries=10_000, live=10_000)
 
 
 def merge(directory: str, sizes: Sizes) -> Iterator[Case]:

@@ -63,7 +63,7 @@ class Sizes:
 
 
 FULL = Sizes(rounds=7, batches=256, runs=200, client_messages=100_000, topics=1000, segments=20)
-QUICK = Sizes(rounds=2, batches=2, runs=2, client_messages=200, topics=3, segments=2)
+QUICK = Sizes(rounds=1, batches=2, runs=2, client_messages=200, topics=3, segments=2)
 
 
 # --- raw servers, and what a client sends -------------------------------------------------------
