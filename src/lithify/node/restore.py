@@ -27,25 +27,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.blobs.unclaimed import StoreDirectories
-from lithify.blobs.verify import verify_store
+from lithify.clock import SystemClock
 from lithify.compaction.lines import parse_lines
 from lithify.compaction.marks import begin_creation, clear_mark, remove_created
 from lithify.errors import (
     CONFLICT,
     NOT_FOUND,
-    DamagedFile,
     InvalidInput,
     LithifyError,
-    LogLocked,
     WriteFailed,
 )
-from lithify.fs import read_file
+from lithify.events import ignore_events
+from lithify.fs import hold_directory, read_file
 from lithify.log.names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
-from lithify.node.backup_files import check_file, checksum_file, copy_file, read_list
+from lithify.node.backup_files import (
+    check_file,
+    check_store,
+    checksum_file,
+    copy_file,
+    read_list,
+)
 from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import Definitions, DefinitionsFile
 from lithify.topics.directories import TopicDirectories
+from lithify.topics.inventory import INVENTORY, Inventory
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.unclaimed import defines
 
@@ -83,16 +89,25 @@ class RestoreReport:
 
 
 def check_backup(
-    fs: FileSystem, backup: str, progress: Callable[[int], None] = lambda _: None
+    fs: FileSystem,
+    backup: str,
+    progress: Callable[[int], None] = lambda _: None,
+    *,
+    clock: Clock | None = None,
 ) -> RestoreReport:
-    """Check every byte of a backup against its list, and every log; raises what names the file."""
+    """Check every byte of a backup against its list, and every log and store by itself.
+
+    Raises what names the file.
+    """
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
     for path, expected in sorted(files.files.items()):
         check_file(checksum_file(fs, f"{backup}/{path}", progress), expected, f"{backup}/{path}")
     for path in sorted(files.files):
         directory, _, name = path.rpartition("/")
-        if name == MANIFEST:
+        if name == MANIFEST and directory.startswith("blobs/"):
+            check_store(fs, f"{backup}/{directory}", clock or SystemClock(), progress)
+        elif name == MANIFEST:
             damage = verify_log(fs, f"{backup}/{directory}", progress).damage
             if damage is not None:
                 raise damage
@@ -116,9 +131,7 @@ def run_restore(
     wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
     try:
         fs.mkdir(data)
-        lock = fs.lock(f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
-        if lock is None:
-            raise LogLocked(data, read_file(fs, f"{data}/{LOCK}").decode() or "unknown")
+        lock = hold_directory(fs, f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
         try:
             restore = _Restore(fs, backup, data, clock, files, wanted, progress)
             return restore.run(whole=topic is None and store is None)
@@ -187,7 +200,8 @@ class _Restore:
 
     def _check_free(self, definitions: DefinitionsFile) -> list[str]:
         """Step 2; the directories that are to be made."""
-        topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions)
+        inventory = Inventory(self.fs, f"{self.data}/{INVENTORY}", ignore_events)
+        topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions, inventory)
         stores = StoreDirectories(self.fs, f"{self.data}/blobs", definitions)
         paths = []
         for text, topic in self.wanted.topics.items():
@@ -227,10 +241,7 @@ class _Restore:
         for path in self.made:
             directory = f"{self.data}/{path}"
             if path.startswith("blobs/"):
-                report = verify_store(self.fs, directory, self.clock, progress=self.progress)
-                if not report.ok:
-                    problem = report.problems[0]
-                    raise DamagedFile(directory, 0, f"{problem.where}: {problem.what}")
+                check_store(self.fs, directory, self.clock, self.progress)
                 continue
             for log in ("log", "cursors"):
                 if self.fs.exists(f"{directory}/{log}/{MANIFEST}"):
