@@ -6,12 +6,12 @@ acknowledged can go without notice.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import MissingLog
+from lithify.errors import MissingLog, WriteFailed
+from lithify.fs import Fault, FaultyFileSystem
 from lithify.fs.trees import remove_tree
 from tests.crash.test_directories import (
     DEFINITIONS,
@@ -42,14 +42,9 @@ def use_partition(fs: FileSystem) -> None:
 
 def create_and_fail(fs: FileSystem) -> None:
     """The disk refuses the last step, which is undone."""
-    topics = opened(fs).topics
-    topics._directories.note_log = refuse  # type: ignore[method-assign]
-    with suppress(OSError):
+    topics = opened(FaultyFileSystem(fs, [Fault("fdatasync", path=INVENTORY)])).topics
+    with pytest.raises(WriteFailed):
         topics.create("new")
-
-
-def refuse(*_: object, is_new: bool) -> None:
-    raise OSError(28, f"no space, new: {is_new}")
 
 
 def without_definitions(fs: MemoryFileSystem) -> None:

@@ -5,7 +5,8 @@
 
 1. Read the list `BACKUP` and the definitions in the backup.
 2. Lock the data directory. Nothing that is to be restored may be there, defined or not: a restore
-   never replaces data.
+   never replaces data. Of a topic or store that is defined, what is missing
+   (`topics/inventory.py`) is restored, and its definition stays.
 3. Make each directory with the mark `CREATING` (`compaction/marks.py`), copy its files into it and
    check the size and CRC of each against the list. All are copies: the backup never changes.
 4. Verify every byte of each log and store as it now stands in the data directory.
@@ -14,7 +15,8 @@
 6. Remove the marks.
 
 A kill before step 5 leaves directories that are marked and not defined: the next open, or the next
-restore, removes them. One after it leaves marks, which the next open removes.
+restore, removes them. One after it leaves marks, which the next open removes. A directory that was
+defined before has a mark that says so: it is removed as long as it has the mark.
 
 Called by the command `lithify restore`.
 """
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from lithify.node.backup_files import BackupList
 
 __all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
+
+_SHAPE = ("capacity", "segment")
 
 
 class NotInBackup(InvalidInput):
@@ -176,6 +180,8 @@ class _Restore:
     progress: Callable[[int], None]
     made: list[str] = field(default_factory=list)
     """Directories with the mark, below the data directory."""
+    defined: set[str] = field(default_factory=set)
+    """Directories that were missing, of topics and stores that are defined."""
     count: int = 0
     bytes: int = 0
 
@@ -203,25 +209,49 @@ class _Restore:
         inventory = Inventory(self.fs, f"{self.data}/{INVENTORY}", ignore_events)
         topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions, inventory)
         stores = StoreDirectories(self.fs, f"{self.data}/blobs", definitions)
+        missing = {each.name for each in topics.missing()}
         paths = []
         for text, topic in self.wanted.topics.items():
             name = TopicName.parse(text)
-            for part in (name, *map(name.partition_name, range(topic.partitions))):
-                if defines(definitions.current, part):
-                    raise AlreadyThere(f"topic {part} exists in {self.data}: delete it first")
+            parts = [name, *map(name.partition_name, range(topic.partitions))]
+            if any(defines(definitions.current, part) for part in parts):
+                parts = self._lost(name, parts, definitions.current, missing)
+            for part in parts:
                 topics.check_free(part)
                 paths.append(f"topics/{part.path}")
-        for store in self.wanted.stores:
-            if store in definitions.stores():
-                raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+        for store, row in self.wanted.stores.items():
+            known = definitions.stores().get(store)
+            if known is not None:
+                shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
+                if shapes[0] != shapes[1] or self.fs.exists(stores.path(store)):
+                    raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+                self.defined.add(f"blobs/{store}")
             stores.check_free(store)
             paths.append(f"blobs/{store}")
         return [path for path in paths if path in self.files.by_directory]
 
+    def _lost(
+        self,
+        name: TopicName,
+        parts: list[TopicName],
+        definitions: Definitions,
+        missing: set[TopicName],
+    ) -> list[TopicName]:
+        """The parts of a topic that is defined whose directories are gone."""
+        known, wanted = definitions.topics.get(str(name)), self.wanted.topics[str(name)]
+        absent = [part for part in parts if not self.fs.exists(f"{self.data}/topics/{part.path}")]
+        is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
+        if not is_same or missing.isdisjoint(absent):
+            raise AlreadyThere(f"topic {name} exists in {self.data}: delete it first")
+        # The schemas of a partitioned topic are in a directory without a log.
+        found = [part for part in absent if part in missing or part == name]
+        self.defined.update(f"topics/{part.path}" for part in found)
+        return found
+
     def _copy(self, path: str) -> None:
         """Step 3."""
         self.made.append(path)
-        begin_creation(self.fs, f"{self.data}/{path}")
+        begin_creation(self.fs, f"{self.data}/{path}", restores=path in self.defined)
         directories = {path}
         for each, expected in sorted(self.files.by_directory[path].items()):
             directory = each.rpartition("/")[0]
@@ -264,7 +294,9 @@ class _Restore:
             if space not in known.namespaces:
                 known = known.with_namespace(Namespace.parse(space), wanted.namespaces[space])
         for name, topic in wanted.topics.items():
-            known = known.with_topic(TopicName.parse(name), topic)
+            if name not in known.topics:
+                known = known.with_topic(TopicName.parse(name), topic)
         for store, row in wanted.stores.items():
-            known = known.with_store(store, row)
+            if store not in known.stores:
+                known = known.with_store(store, row)
         return known

@@ -23,6 +23,7 @@ from lithify.compaction.marks import (
     clear_mark,
     is_creating,
     is_empty,
+    is_restoring,
     log_id_in,
     remove_created,
     remove_deleted,
@@ -281,7 +282,7 @@ class TopicDirectories:
             self.remove(name, deletion)
         definitions = self._definitions.current
         for name in found.unfinished:
-            if defines(definitions, name):
+            if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))

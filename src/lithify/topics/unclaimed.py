@@ -8,7 +8,8 @@ backup. None of that says that data may go. At open every directory of a topic i
 2. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
    and is finished, also if definitions from before the deletion know the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, nothing of it was acknowledged.
-   Removed. If it is defined, only the mark is left over.
+   Removed. If it is defined, only the mark is left over, unless the mark says that the definition
+   was there before the restore: then it is removed too.
 4. empty: the last step of a removal was interrupted. Removed.
 5. **unclaimed**: left as it is and reported. Nothing of it is served and no topic is created in its
    place until somebody adopts it or moves it away.
