@@ -10,19 +10,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.errors import MissingLog, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem
 from lithify.fs.trees import remove_tree
+from lithify.node.backup import run_backup
+from lithify.node.restore import run_restore
 from tests.crash.test_directories import (
+    BEFORE,
     DEFINITIONS,
     NODE,
+    Stage,
     create_topic,
     cuts,
     delete_partitions,
     delete_topic,
     few_and_many,
+    found_in,
     opened,
     prepared,
+    some_and_many,
 )
 
 if TYPE_CHECKING:
@@ -144,4 +151,36 @@ def test_the_loss_of_a_topic_is_accepted_or_not(name: str, cut: tuple[int, int])
             node.topics.delete(name)
         assert not node.topics.exists(name)
         node.topics.create(name)
+        node.close()
+
+
+@some_and_many
+def test_what_is_missing_is_restored_whole_or_is_still_missing(cut: tuple[int, int]) -> None:
+    first, _ = prepared()
+    run_backup(first, NODE, "/backup", clock=ManualClock())
+    for path in (f"{ROOT}/kept", f"{ROOT}/parts-partition-2", f"{NODE}/blobs/kept"):
+        remove_tree(first, path)
+        first.sync_dir(path.rpartition("/")[0])
+
+    def restore(fs: FileSystem) -> None:
+        for what in ({"topic": "kept"}, {"topic": "parts"}, {"store": "kept"}):
+            run_restore(fs, "/backup", NODE, clock=ManualClock(), **what)
+
+    def missing(node: Stage) -> set[str]:
+        topics = (each.name.local for each in node.topics.missing())
+        return {*topics, *(f"store {each['store']}" for each in node.stores.missing())}
+
+    for left, returned in cuts(restore, first, cut):
+        node = opened(left)
+        found = missing(node)
+        assert found <= {"kept", "parts-partition-2", "store kept"}
+        assert not (returned and found)
+        node.close()
+        for topic in {"kept", "parts-partition-2"} & found:
+            run_restore(left, "/backup", NODE, clock=ManualClock(), topic=topic.partition("-")[0])
+        if "store kept" in found:
+            run_restore(left, "/backup", NODE, clock=ManualClock(), store="kept")
+        node = opened(left)
+        assert not missing(node)
+        assert found_in(node) == BEFORE
         node.close()

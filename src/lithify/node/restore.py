@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from lithify.blobs.unclaimed import StoreDirectories
 from lithify.clock import SystemClock
 from lithify.compaction.lines import parse_lines
-from lithify.compaction.marks import begin_creation, clear_mark, remove_created
+from lithify.compaction.marks import begin_creation, clear_mark, is_empty, remove_created
 from lithify.errors import (
     CONFLICT,
     NOT_FOUND,
@@ -223,12 +223,17 @@ class _Restore:
             known = definitions.stores().get(store)
             if known is not None:
                 shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
-                if shapes[0] != shapes[1] or self.fs.exists(stores.path(store)):
+                if shapes[0] != shapes[1] or not self._is_absent(f"blobs/{store}"):
                     raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
                 self.defined.add(f"blobs/{store}")
             stores.check_free(store)
             paths.append(f"blobs/{store}")
         return [path for path in paths if path in self.files.by_directory]
+
+    def _is_absent(self, path: str) -> bool:
+        """Is there no directory, or one without data, as a kill in step 3 leaves it?"""
+        directory = f"{self.data}/{path}"
+        return not self.fs.exists(directory) or is_empty(self.fs, directory)
 
     def _lost(
         self,
@@ -239,7 +244,7 @@ class _Restore:
     ) -> list[TopicName]:
         """The parts of a topic that is defined whose directories are gone."""
         known, wanted = definitions.topics.get(str(name)), self.wanted.topics[str(name)]
-        absent = [part for part in parts if not self.fs.exists(f"{self.data}/topics/{part.path}")]
+        absent = [part for part in parts if self._is_absent(f"topics/{part.path}")]
         is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
         if not is_same or missing.isdisjoint(absent):
             raise AlreadyThere(f"topic {name} exists in {self.data}: delete it first")
