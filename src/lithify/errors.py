@@ -340,10 +340,12 @@ class ExecutorUnfit(LithifyError):
 
 
 class SparkNotStarted(LithifyError):
-    """Spark did not start."""
+    """Spark did not start; `options` names the settings that may be why, `detail` is Java's."""
 
-    def __init__(self, master: str, reason: str) -> None:
-        super().__init__(f"Spark did not start with master {master}: {reason}")
+    def __init__(self, master: str, reason: str, options: str = "", detail: str = "") -> None:
+        self.detail = detail
+        given = f" and {options}" if options else ""
+        super().__init__(f"Spark did not start with master {master}{given}: {reason}")
 
 
 class SparkUnreachable(LithifyError):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
-from lithify.errors import UNREACHABLE, USAGE
+from lithify.errors import FAILED, UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served
 
 if TYPE_CHECKING:
@@ -129,6 +129,27 @@ def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
         ("--master", "nonsense", USAGE, "setting --master is 'nonsense', must be local, "),
         ("--conf", "spark.x", USAGE, "setting --conf is 'spark.x', must be KEY=VALUE"),
         ("--master", "spark://127.0.0.1:1", UNREACHABLE, "no Spark master answers at spark://"),
+        (
+            "--conf",
+            "spark.driver.memory=banana",
+            FAILED,
+            "Spark did not start with master local[*,4] and --conf spark.driver.memory: "
+            "Invalid maximum heap size: -Xmxbanana\n",
+        ),
+        (
+            "--conf",
+            "spark.executor.cores=x",
+            FAILED,
+            "Spark did not start with master local[*,4] and --conf spark.executor.cores: "
+            "org.apache.spark.SparkException: Executor cores must be a positive number\n",
+        ),
+        (
+            "--conf",
+            "spark.driver.extraJavaOptions=-Xmx1g",
+            FAILED,
+            "Spark did not start with master local[*,4] and --conf "
+            "spark.driver.extraJavaOptions: Not allowed to specify max heap(Xmx) memory",
+        ),
     ],
 )
 def test_a_spark_that_cannot_be_is_one_line_and_an_exit_code(

@@ -183,6 +183,52 @@ def test_a_full_disk_lets_blobs_stores_and_topics_be_deleted_and_the_node_stop(
             assert not list(library.blobs.get("photos").list())
 
 
+def test_ttls_undeletes_and_replicated_deletes_use_the_reserve_of_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    shape = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
+    ids = [f"{number}" for number in range(100)]
+    with (
+        small_disk(tmp_path / "disk", DISK_BYTES) as disk,
+        lithify.open(str(tmp_path / "there")) as there,
+        lithify.open(str(disk / "data")) as here,
+    ):
+        for node in (there, here):
+            made = node.blobs.create("photos", **shape)
+            for blob_id in ids:
+                made.put(bytes(1000), service="test", blob_id=blob_id)
+        photos = here.blobs.get("photos")
+        for blob_id in ids:
+            for _ in range(2):
+                there.blobs.get("photos").delete(blob_id)
+                there.blobs.get("photos").undelete(blob_id)
+            there.blobs.get("photos").delete(blob_id)
+        changes = there.blobs.get("photos").changes_since().changes
+        assert all(change.deleted for change in changes)
+        # Each of them takes more than what is left of the last page of a file.
+        with filled(disk):
+            for blob_id in ids:
+                photos.delete(blob_id)
+        with filled(disk):
+            for blob_id in ids:
+                photos.undelete(blob_id)
+        with filled(disk):
+            for blob_id in ids:
+                photos.ttl(blob_id, here.clock.now_ms() + 10**9)
+        with filled(disk):
+            for blob_id in ids:
+                photos.live_for(blob_id, None)
+        assert len(list(photos.list())) == len(ids)
+        replication = photos.replication
+        with filled(disk):
+            for start in range(0, len(ids), 10):
+                taken = changes[start : start + 10]
+                assert replication.applier.take(taken, replication.forgotten()) == []
+                replication.applier.settle()
+            replication.serve("0" * len(replication.replica), None, 1, settled=False)
+        assert not list(photos.list())
+
+
 def test_a_node_without_a_reserve_stops_on_a_full_disk_and_loses_nothing(tmp_path: Path) -> None:
     with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
         producer = client.create_producer(TOPIC)

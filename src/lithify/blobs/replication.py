@@ -42,7 +42,6 @@ from lithify.blobs.replication_values import Claim, Token
 from lithify.blobs.replicator import PeerStatus
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
-from lithify.events import ignore_events
 from lithify.fs import write_atomic
 from lithify.log.names import REPLICATION
 from lithify.log.side_files import set_aside
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication_apply import Applier
     from lithify.blobs.replication_feed import Feed
     from lithify.blobs.replication_values import Changes
+    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -85,10 +85,12 @@ class Replication:
         log: Log,
         feed: Feed,
         applier: Applier,
-        events: EventSink = ignore_events,
+        events: EventSink,
+        reserve: Callable[[], NoReserve],
     ) -> None:
         self._fs = fs
         self._log = log
+        self._reserve = reserve
         self._path = f"{log.directory}/{REPLICATION}"
         self._lock = threading.Lock()
         self._reached = _load(fs, self._path, events)
@@ -289,7 +291,8 @@ class Replication:
             # The directory may be that of another store by now.
             raise LogClosed(f"{self._log.directory} is closed")
         try:
-            write_atomic(self._fs, self._path, _encoded(self._reached))
+            with self._reserve().if_full():
+                write_atomic(self._fs, self._path, _encoded(self._reached))
         except OSError as error:
             raise WriteFailed(self._path, error) from error
 

@@ -10,6 +10,9 @@
 3. What a compaction drops between a question and its answer could come back by the answer: whoever
    asks says what was forgotten before, and if that has changed, nothing is taken.
 
+What a page says of blobs without a content is appended also on a full disk: the reserve of the data
+directory is released for it, because a delete lets the next run free space.
+
 Everything may be done twice. Nothing is durable before `settle`, which makes all of a page durable
 at once. Called by the replicator, one thread a store.
 """
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication_stream import Record
     from lithify.blobs.replication_values import Change
     from lithify.blobs.spool import Readable
+    from lithify.compaction.reserve import NoReserve
     from lithify.log.commit import Pending
 
 __all__ = ["Applier"]
@@ -43,7 +47,14 @@ __all__ = ["Applier"]
 class Applier:
     """See the module."""
 
-    def __init__(self, core: Core, looks: Looks, forgotten: Callable[[], Forgotten]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        looks: Looks,
+        forgotten: Callable[[], Forgotten],
+        reserve: Callable[[], NoReserve],
+    ) -> None:
+        self._reserve = reserve
         self._core = core
         self._log = core.log
         self._log_id = core.log.manifest.log_id
@@ -57,7 +68,7 @@ class Applier:
     def take(self, changes: Iterable[Change], before: Forgotten) -> list[Change]:
         """Append what is newer; those whose content is needed."""
         wanted = []
-        with self._writer.lock:
+        with self._reserve().if_full(), self._writer.lock:
             self._ready(before)
             for change in changes:
                 advice, found = self._advise(change)
@@ -99,7 +110,7 @@ class Applier:
         A blob that was deleted there meanwhile will be told of again. One that has expired will
         not: that it was to expire must be known here before the page counts as read.
         """
-        with self._writer.lock:
+        with self._reserve().if_full(), self._writer.lock:
             self._ready(before)
             for change in changes:
                 advice, found = self._advise(change)
@@ -108,7 +119,11 @@ class Applier:
 
     def drop(self, change: Change) -> bool:
         """Delete a blob that nobody else knows any more, if it is still in this state."""
-        with self._writer.lock, self._log.pin("blob replication"):
+        with (
+            self._reserve().if_full(),
+            self._writer.lock,
+            self._log.pin("blob replication"),
+        ):
             self._writer.ready()
             found = self._looks.state(hash_id(change.blob_id, self._log_id))
             if found is None or rank_of(found, self._identity(found)) != change.rank:
@@ -120,8 +135,9 @@ class Applier:
     def settle(self) -> None:
         """Wait until everything that was taken is durable."""
         pending, self._pending = self._pending, []
-        for each in pending:
-            each.result()
+        with self._reserve().if_full():
+            for each in pending:
+                each.result()
 
     def forget(self) -> None:
         """What was taken so far need not become durable: it will be taken again."""

@@ -109,8 +109,9 @@ class BlobStore:
             fs,
             log,
             Feed(log, self._index, self._segments, self._looks),
-            Applier(core, self._looks, self.forgotten),
+            Applier(core, self._looks, self.forgotten, lambda: self.compaction.reserve),
             events,
+            lambda: self.compaction.reserve,
         )
         self.replicas_passed: Callable[[], int | None] = self.replication.passed
         """Up to which position every replica has seen the records; None: there are no replicas."""
@@ -248,18 +249,21 @@ class BlobStore:
             self._operations.delete(blob_id)
 
     def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
-        """Let a blob expire at another time, or never."""
-        self._operations.ttl(blob_id, lambda _: expiry_ms)
+        """Let a blob expire at another time, or never; also on a full disk."""
+        with self.compaction.reserve.if_full():
+            self._operations.ttl(blob_id, lambda _: expiry_ms)
 
     def live_for(self, blob_id: str, ttl_ms: int | None) -> int | None:
-        """Let a blob expire so long from now, or never; when that is."""
-        return self._operations.ttl(
-            blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
-        )
+        """Let a blob expire so long from now, or never; when that is. Also on a full disk."""
+        with self.compaction.reserve.if_full():
+            return self._operations.ttl(
+                blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
+            )
 
     def undelete(self, blob_id: str) -> None:
-        """Take a delete back, if its retention is not over."""
-        self._operations.undelete(blob_id)
+        """Take a delete back, also on a full disk, if its retention is not over."""
+        with self.compaction.reserve.if_full():
+            self._operations.undelete(blob_id)
 
     # --- reading ----------------------------------------------------------------------------
 

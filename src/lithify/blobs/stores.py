@@ -253,6 +253,14 @@ class BlobStores:
 
     # --- directories ------------------------------------------------------------------------
 
+    def missing(self) -> list[dict[str, Any]]:
+        """Stores that are defined, so they were created, and have no log."""
+        return [
+            {"store": name, "directory": self._path(name), "defined": True}
+            for name in self.names()
+            if not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
+        ]
+
     def unclaimed(self) -> list[UnclaimedStore]:
         """Directories of stores that no definition explains, as they are on disk now."""
         return list(self._directories.look().values())

@@ -7,7 +7,8 @@ At open a directory that has a store's name is one of these:
 1. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
    and is finished, also if definitions from before the deletion know the store.
 2. marked `CREATING` and not defined: making a store, a copy or a restore was interrupted; nothing
-   of it was acknowledged. Removed. If it is defined, only the mark is left over.
+   of it was acknowledged. Removed. If it is defined, only the mark is left over, unless the mark
+   says that the definition was there before the restore: then it is removed too.
 3. defined: it is served, if it has the shape that the definition says. Otherwise it is another
    store: it is not opened, and a deletion removes only the definition.
 4. empty: the last step of a removal was interrupted. Removed.
@@ -35,6 +36,7 @@ from lithify.compaction.marks import (
     clear_mark,
     is_creating,
     is_empty,
+    is_restoring,
     log_id_in,
     read_deletion,
     remove_created,
@@ -201,7 +203,7 @@ class StoreDirectories:
                     self._definitions.remove_store(name)
                 remove_deleted(self._fs, path)
             elif is_creating(self._fs, path):
-                if known:
+                if known and not is_restoring(self._fs, path):
                     clear_mark(self._fs, path, CREATING)
                 else:
                     remove_created(self._fs, path)

@@ -87,6 +87,7 @@ class Refused(LithifyError):
 
     def __init__(self, reason: str, status: int = HTTPStatus.CONFLICT) -> None:
         super().__init__(reason)
+        self.status = status
         self.exit_code = _EXIT_CODES.get(status, FAILED if status >= _SERVER_ERRORS else CONFLICT)
 
 
@@ -263,7 +264,14 @@ class RemoteNode:
 
     def delete(self, name: TopicName) -> None:
         """See `TopicsAdmin`."""
-        self.call("DELETE", topic_path(name) + ("/partitions" if self._partitions(name) else ""))
+        try:
+            partitioned = bool(self._partitions(name))
+        except Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            # It may be missing: then its node knows it, although it is not defined.
+            partitioned = False
+        self.call("DELETE", topic_path(name) + ("/partitions" if partitioned else ""))
 
     def stats(self, name: TopicName) -> dict[str, Any]:
         """See `TopicsAdmin`."""

@@ -3,7 +3,7 @@
     lithify blobs create STORE --capacity SIZE --segment SIZE [--namespace T/N] [--set NAME=VALUE]…
     lithify blobs drop STORE
     lithify blobs list [STORE] [--include WHAT]
-    lithify blobs list --unclaimed
+    lithify blobs list --unclaimed | --missing
     lithify blobs put STORE [FILE] [--service S] [--owner O] [--content-type T] [--ttl S] [--meta …]
     lithify blobs get STORE ID [--out FILE] [--include WHAT]
     lithify blobs head|delete|undelete STORE ID
@@ -28,6 +28,7 @@ from lithify.cli.output import human_count, human_time, print_json, print_line, 
 from lithify.cli.topics import (  # typer reads them at run time
     AsJson,
     Data,
+    Missing,
     Unclaimed,
     Url,
     Yes,
@@ -139,15 +140,17 @@ def list_blobs(
     namespace: Namespace = NAMESPACE,
     include: Include = "none",
     unclaimed: Unclaimed = False,  # noqa: FBT002  an option
+    missing: Missing = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """List the stores of a namespace, or the blobs of a store, one a line."""
-    if unclaimed:
-        from lithify.cli.unclaimed import print_unclaimed
+    if unclaimed or missing:
+        from lithify.cli.unclaimed import print_missing, print_unclaimed
 
-        print_unclaimed("stores", data, url, as_json=as_json)
+        show = print_unclaimed if unclaimed else print_missing
+        show("stores", data, url, as_json=as_json)
         return
     with open_blobs(data, url) as admin:
         if store is None:

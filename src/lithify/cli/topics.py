@@ -1,6 +1,6 @@
 """`lithify topics`: the topics of a node, or of a data directory that nobody serves.
 
-    lithify topics list [--namespace TENANT/NAMESPACE | --unclaimed]
+    lithify topics list [--namespace TENANT/NAMESPACE | --unclaimed | --missing]
     lithify topics create TOPIC [--partitions N]
     lithify topics delete TOPIC [--yes]
     lithify topics stats TOPIC
@@ -79,6 +79,10 @@ Unclaimed = Annotated[
     bool,
     typer.Option("--unclaimed", help="Instead: directories that no definition explains, of all."),
 ]
+Missing = Annotated[
+    bool,
+    typer.Option("--missing", help="Instead: those whose files were there and are gone, of all."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")]
 
 
@@ -94,15 +98,17 @@ def list_topics(
         str, typer.Option(metavar="TENANT/NAMESPACE", help="The namespace to look into.")
     ] = "public/default",
     unclaimed: Unclaimed = False,  # noqa: FBT002  an option
+    missing: Missing = False,  # noqa: FBT002  an option
     data: Data = None,
     url: Url = None,
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
     """Print the names of all topics of a namespace, each partition by itself."""
-    if unclaimed:
-        from lithify.cli.unclaimed import print_unclaimed
+    if unclaimed or missing:
+        from lithify.cli.unclaimed import print_missing, print_unclaimed
 
-        print_unclaimed("topics", data, url, as_json=as_json)
+        show = print_unclaimed if unclaimed else print_missing
+        show("topics", data, url, as_json=as_json)
         return
     from lithify.topics.names import Namespace
 

@@ -1,11 +1,13 @@
-"""Data that no definition explains: `list --unclaimed` and `adopt` of topics and blob stores.
+"""Data without a definition, and the reverse: `list --unclaimed`, `adopt`, `list --missing`.
 
     lithify topics list --unclaimed
+    lithify topics list --missing
     lithify topics adopt TOPIC | --all
     lithify blobs list --unclaimed
+    lithify blobs list --missing
     lithify blobs adopt STORE [--namespace T/N] [--set NAME=VALUE]… | --all
 
-Both work at a node (`http/unclaimed.py`) or, with `--data`, on a data directory nobody serves.
+All work at a node (`http/unclaimed.py`) or, with `--data`, on a data directory nobody serves.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -25,7 +27,7 @@ from lithify.errors import InvalidInput
 if TYPE_CHECKING:
     from lithify.node.node import Node
 
-__all__ = ["adopt_stores", "adopt_topics", "print_unclaimed"]
+__all__ = ["adopt_stores", "adopt_topics", "print_missing", "print_unclaimed"]
 
 All = Annotated[bool, typer.Option("--all", help="Adopt everything that is unclaimed.")]
 
@@ -44,6 +46,23 @@ def print_unclaimed(kind: str, data: str | None, url: str | None, *, as_json: bo
             print_line(f"{row['topic']}{parts}  {row['directories'][0]}{problem}")
         else:
             print_line(f"{row['store']}  {row['directory']}{problem}")
+
+
+def print_missing(kind: str, data: str | None, url: str | None, *, as_json: bool) -> None:
+    """List the topics or stores that had files, which are gone."""
+    with open_place(data, url) as place:
+        if isinstance(place, RemoteNode):
+            rows = place.call("GET", "missing")[kind]
+        elif kind == "topics":
+            rows = [each.row() for each in place.topics.missing()]
+        else:
+            rows = place.blobs.missing()
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        no_definition = "" if row["defined"] else "  (not defined either)"
+        print_line(f"{row.get('topic') or row['store']}  {row['directory']}{no_definition}")
 
 
 def _unclaimed(place: RemoteNode | Node) -> dict[str, list[dict[str, Any]]]:

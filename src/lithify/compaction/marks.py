@@ -1,7 +1,9 @@
 """Marks: durable decisions about one directory, in a file inside it.
 
     CREATING    The directory is being made: nothing in it has been acknowledged. It is written
-                before anything else and removed when the directory's definition is durable.
+                before anything else and removed when the directory's definition is durable. With
+                `"restores":true` the definition was there before, and the directory counts only
+                when the mark is gone.
     DELETED     The directory is deleted: it names the thing and the random id of each log that is
                 deleted with it. It is written before the definition goes, and removed last.
 
@@ -43,6 +45,7 @@ __all__ = [
     "clear_mark",
     "is_creating",
     "is_empty",
+    "is_restoring",
     "log_id_in",
     "read_deletion",
     "remove_created",
@@ -100,18 +103,31 @@ def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
         return None
 
 
-def begin_creation(fs: FileSystem, directory: str) -> None:
-    """Make a directory and mark it as unfinished; durable when it returns."""
+def begin_creation(fs: FileSystem, directory: str, *, restores: bool = False) -> None:
+    """Make a directory and mark it as unfinished; durable when it returns.
+
+    `restores`: its definition is there already, and says nothing about whether it is finished.
+    """
     try:
         fs.mkdir(directory)
     except OSError as error:
         raise WriteFailed(directory, error) from error
-    _write(fs, directory, CREATING, json.dumps({"version": _VERSION}))
+    row = {"version": _VERSION, **({"restores": True} if restores else {})}
+    _write(fs, directory, CREATING, json.dumps(row))
 
 
 def is_creating(fs: FileSystem, directory: str) -> bool:
     """Is a directory marked as unfinished?"""
     return fs.exists(f"{directory}/{CREATING}")
+
+
+def is_restoring(fs: FileSystem, directory: str) -> bool:
+    """Is a directory marked as unfinished whose definition is older than the mark?"""
+    try:
+        lines, _ = read_lines(fs, f"{directory}/{CREATING}")
+        return bool(json.loads(lines[0][1]).get("restores"))
+    except (LithifyError, OSError, ValueError, IndexError):
+        return False
 
 
 def is_empty(fs: FileSystem, directory: str) -> bool:

@@ -1,6 +1,6 @@
 """The only package that touches a file system. Start reading in `base.py`."""
 
-from lithify.fs.atomic import lock_owner, read_file, write_atomic
+from lithify.fs.atomic import hold_directory, lock_owner, read_file, write_atomic
 from lithify.fs.base import File, FileLock, FileStat, FileSystem
 from lithify.fs.faulty import Fault, FaultyFileSystem, PowerCut
 from lithify.fs.local import LocalFileSystem
@@ -17,6 +17,7 @@ __all__ = [
     "LocalFileSystem",
     "MemoryFileSystem",
     "PowerCut",
+    "hold_directory",
     "lock_owner",
     "read_file",
     "why_not_writable",

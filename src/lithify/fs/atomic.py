@@ -1,14 +1,19 @@
-"""Replace a small file so that a crash leaves the old bytes or the new, never a mixture."""
+"""Small things done whole: a file replaced, read, a directory held by one process.
+
+`write_atomic` replaces a file so that a crash leaves the old bytes or the new, never a mixture.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.errors import LogLocked
+
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
-    from lithify.fs.base import FileSystem
+    from lithify.fs.base import FileLock, FileSystem
 
-__all__ = ["TEMPORARY_SUFFIX", "lock_owner", "read_file", "write_atomic"]
+__all__ = ["TEMPORARY_SUFFIX", "hold_directory", "lock_owner", "read_file", "write_atomic"]
 
 TEMPORARY_SUFFIX = ".tmp"
 """A file with this suffix belongs to an unfinished `write_atomic` and may be removed at open."""
@@ -22,7 +27,19 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 def lock_owner(fs: FileSystem, path: str) -> str:
     """Who holds a lock, for people: nothing depends on this text, and it may be damaged."""
-    return read_file(fs, path).decode(errors="replace") or "unknown"
+    text = read_file(fs, path).decode(errors="replace") if fs.exists(path) else ""
+    return text or fs.lock_holder(path.rpartition("/")[0] or ".") or "unknown"
+
+
+def hold_directory(fs: FileSystem, path: str, owner: str) -> FileLock:
+    """Let this process alone have a directory, by the lock file `path` in it.
+
+    Raises `LogLocked`, which names the process that has it.
+    """
+    lock = fs.lock_directory(path, owner)
+    if lock is None:
+        raise LogLocked(path.rpartition("/")[0], lock_owner(fs, path))
+    return lock
 
 
 def write_atomic(fs: FileSystem, path: str, data: Buffer) -> None:

@@ -168,3 +168,13 @@ class FileSystem(Protocol):
         `None` when another holder has it; `pread` the file for that holder's `owner` text. A
         symbolic link under that name is refused with ELOOP.
         """
+
+    def lock_directory(self, path: str, owner: str) -> FileLock | None:
+        """Lock the file `path` as `lock` does, and with it the directory that it is in.
+
+        A file that is removed, or replaced by another one, takes its lock with it; the directory
+        keeps the second one. A file system that has no locks of directories locks the file only.
+        """
+
+    def lock_holder(self, path: str) -> str:
+        """The process that has locked a directory, as far as the system tells; else empty."""

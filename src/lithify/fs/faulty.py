@@ -394,6 +394,14 @@ class FaultyFileSystem:
         """Lock the file `path` and write `owner` into it; `None` if it is taken."""
         return self._run("lock", (path,), lambda: self.inner.lock(path, owner))
 
+    def lock_directory(self, path: str, owner: str) -> FileLock | None:
+        """Lock the file `path` and its directory; counts as `lock`."""
+        return self._run("lock", (path,), lambda: self.inner.lock_directory(path, owner))
+
+    def lock_holder(self, path: str) -> str:
+        """The process that has locked a directory; never fails."""
+        return self.inner.lock_holder(path)
+
 
 def _unwrap(file: File) -> File:
     return file.inner if isinstance(file, _FaultyFile) else file

@@ -68,6 +68,9 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
+_NO_LOCK_OF_DIRECTORIES = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
+"""NFS makes locks of byte ranges of them, which only a file that is open for writing has."""
+
 _COPY_UNSUPPORTED = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
@@ -244,16 +247,16 @@ class _UncachedFile(_LocalFile):
 
 
 class _LocalLock:
-    """An open descriptor that holds the `flock`; closing it, or dying, drops the lock."""
+    """Open descriptors that hold the `flock`s; closing them, or dying, drops the lock."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fds",)
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, *fds: int) -> None:
+        self._fds = fds
 
     def release(self) -> None:
-        fd, self._fd = self._fd, CLOSED_FD
-        if fd != CLOSED_FD:
+        fds, self._fds = self._fds, ()
+        for fd in fds:
             os.close(fd)
 
 
@@ -369,6 +372,10 @@ class LocalFileSystem:
 
     def lock(self, path: str, owner: str) -> FileLock | None:
         """Lock the file `path` with `flock` and write `owner` into it; `None` if it is taken."""
+        fd = self._lock(path, owner)
+        return None if fd is None else _LocalLock(fd)
+
+    def _lock(self, path: str, owner: str) -> int | None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, FILE_MODE)
         try:
@@ -383,7 +390,40 @@ class LocalFileSystem:
         except OSError:
             os.close(fd)
             raise
-        return _LocalLock(fd)
+        return fd
+
+    def lock_directory(self, path: str, owner: str) -> FileLock | None:
+        """Lock the directory, then the file in it; `None` if one of them is taken."""
+        held = os.open(_parent(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(held)
+                return None
+            except OSError as error:
+                if error.errno not in _NO_LOCK_OF_DIRECTORIES:
+                    raise
+            fd = self._lock(path, owner)
+        except OSError:
+            os.close(held)
+            raise
+        if fd is None:
+            os.close(held)
+            return None
+        return _LocalLock(fd, held)
+
+    def lock_holder(self, path: str) -> str:
+        """From `/proc/locks`, by device and inode."""
+        found = os.stat(path)
+        device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+        with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as lines:
+            for line in lines:
+                # 1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF
+                words = line.split()
+                if words[1] == "FLOCK" and words[5] == f"{device}:{found.st_ino}":
+                    return f"pid {words[4]}"
+        return ""
 
 
 def _parent(path: str) -> str:

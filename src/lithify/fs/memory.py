@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import threading
 from typing import TYPE_CHECKING, Self
 
@@ -172,17 +173,16 @@ class _MemoryFile:
 
 
 class _MemoryLock:
-    """A lock on an inode, as `flock` gives."""
+    """A lock on inodes, as `flock` gives."""
 
-    def __init__(self, disk: _Disk, number: int) -> None:
+    def __init__(self, disk: _Disk, *numbers: int) -> None:
         self._disk = disk
-        self._number: int | None = number
+        self._numbers = numbers
 
     def release(self) -> None:
         with self._disk.guard:
-            if self._number is not None:
-                self._disk.locked.discard(self._number)
-                self._number = None
+            self._disk.locked.difference_update(self._numbers)
+            self._numbers = ()
 
 
 class MemoryFileSystem:
@@ -361,6 +361,19 @@ class MemoryFileSystem:
             file.write(owner.encode())
             self._disk.locked.add(number)
             return _MemoryLock(self._disk, number)
+
+    def lock_directory(self, path: str, owner: str) -> FileLock | None:
+        """Lock the file `path` and its directory; `None` if one of them is taken."""
+        with self._disk.guard:
+            directory = self._directory(path.rpartition("/")[0]).number
+            if directory in self._disk.locked or self.lock(path, owner) is None:
+                return None
+            self._disk.locked.add(directory)
+            return _MemoryLock(self._disk, directory, self._file(path).number)
+
+    def lock_holder(self, path: str) -> str:
+        """There is one process."""
+        return f"pid {os.getpid()}" if self._directory(path).number in self._disk.locked else ""
 
     def _identity(self) -> tuple[int, int]:
         """The number and the time of a new inode."""

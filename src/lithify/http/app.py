@@ -110,6 +110,7 @@ def create_app(
     ):
         app.include_router(module.router)
     app.include_router(topics.non_persistent)
+    app.include_router(unclaimed.missing_router)
     app.include_router(description.router)
     return app
 

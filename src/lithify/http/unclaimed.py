@@ -1,10 +1,11 @@
-"""Directories of topics and blob stores that no definition explains: listed, adopted.
+"""Where directories and definitions differ: unclaimed data listed and adopted, missing data listed.
 
 | path                         |                                                                   |
 |------------------------------|-------------------------------------------------------------------|
 | /admin/v2/unclaimed          | GET: {"topics": […], "stores": […]}, as they are on disk now      |
 | /admin/v2/unclaimed/topics   | POST {"topic": NAME}: define it                                   |
 | /admin/v2/unclaimed/stores   | POST {"store": NAME, "namespace": …, "settings": {…}}: define it  |
+| /admin/v2/missing            | GET: {"topics": […], "stores": […]} whose files are gone          |
 
 For superusers: a directory without a definition belongs to nobody yet.
 """
@@ -21,9 +22,10 @@ from lithify.blobs.stores import BlobStores
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere
 
-__all__ = ["router"]
+__all__ = ["missing_router", "router"]
 
 router = APIRouter(prefix="/admin/v2/unclaimed", tags=["unclaimed"])
+missing_router = APIRouter(prefix="/admin/v2/missing", tags=["unclaimed"])
 
 
 class AdoptTopic(BaseModel):
@@ -52,6 +54,15 @@ async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict
     stores = _stores(request)
     found = [] if stores is None else await asyncio.to_thread(stores.unclaimed)
     return {"topics": [each.row() for each in topics], "stores": [each.row() for each in found]}
+
+
+@missing_router.get("")
+async def missing(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
+    """Topics, partitions and stores that had files, which are gone."""
+    topics = await asyncio.to_thread(broker.topics.missing)
+    stores = _stores(request)
+    found = [] if stores is None else await asyncio.to_thread(stores.missing)
+    return {"topics": [each.row() for each in topics], "stores": found}
 
 
 @router.post("/topics", status_code=204)

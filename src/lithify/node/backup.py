@@ -19,8 +19,10 @@ not deleted since.
 5. Each blob store likewise, but its segments are always copied: erasing writes over sealed ones.
    What `ERASE` says is being written over is finished in the copy, then the copy is checked; one
    that caught a frame half written is made again.
-6. Every byte of each copied or linked log is verified. A topic or store that is damaged, or was
-   deleted meanwhile, is left out, and out of the definitions; the report names it.
+6. Every byte of each copied or linked log is verified, and of a store its index and every blob's
+   state against its records. A topic or store that is damaged, whose files are missing or cannot
+   be read, or which was deleted meanwhile, is left out, and out of the definitions; the report
+   names it. Only the target's own errors end a backup.
 7. Write the definitions, sync all, write `BACKUP`, remove `UNFINISHED`.
 
 Incremental: a file that the backup `previous` has with the same bytes is a link to that one where
@@ -50,6 +52,7 @@ from lithify.errors import (
     LithifyError,
     LogLocked,
     MissingFile,
+    MissingLog,
     ReadFailed,
     WriteFailed,
 )
@@ -67,6 +70,7 @@ from lithify.node.backup_files import (
     BackupExists,
     BackupList,
     CopiedFile,
+    check_store,
     checksum_file,
     copy_file,
     read_list,
@@ -74,6 +78,7 @@ from lithify.node.backup_files import (
 )
 from lithify.topics.data_directory import check_no_backup, is_data_directory
 from lithify.topics.definitions import Definitions, DefinitionsFile, TopicDefinition
+from lithify.topics.inventory import INVENTORY, read_inventory
 from lithify.topics.names import TopicName
 from lithify.topics.unclaimed import scan_topics
 
@@ -88,6 +93,11 @@ __all__ = ["BackupReport", "run_backup"]
 TRIES = 20
 """For a log that is deleted and made again, or written over, while it is copied."""
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
+
+_UNREADABLE = (Corrupt, InvalidInput, ReadFailed, OSError)
+_NO_RESOURCES = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +180,10 @@ class _Changed(LithifyError):
     """What is copied was replaced meanwhile."""
 
 
+_PERHAPS_REPLACED = (_Changed, FileNotFoundError, NotADirectoryError, InvalidInput, MissingFile)
+"""Errors that another attempt may not have."""
+
+
 @dataclass(slots=True)
 class _Backup:
     fs: FileSystem
@@ -183,11 +197,14 @@ class _Backup:
     copied_bytes: int = 0
     left_out: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    listed: set[str] = field(default_factory=set)
+    """Topics that had logs when the backup began."""
 
     def run(self) -> BackupReport:
         began_ms = self.clock.now_ms()
         read = DefinitionsFile(self.fs, f"{self.data}/definitions")
         definitions = read.current
+        self.listed = self._listed()
         if not read.found and self._unclaimed(definitions):
             raise InvalidInput(
                 f"{self.data} has data, but its file definitions is missing: adopt the data first"
@@ -231,7 +248,9 @@ class _Backup:
             if self._again(work, paths):
                 return True
             self.left_out.append(name)
-        except (Corrupt, ReadFailed, FileNotFoundError, NotADirectoryError, InvalidInput) as error:
+        except _UNREADABLE as error:
+            if isinstance(error, OSError) and not self._is_of_source(error):
+                raise
             # The copy is gone: the file to look at is the one that was copied.
             reason = str(error).replace(f"{self.target}/", f"{self.data}/")
             self.damaged.append(f"{name}: {reason}")
@@ -247,20 +266,14 @@ class _Backup:
                 if ids == [self._log_id(path) for path in paths]:
                     return True
                 problem = _Changed(f"{self.data}/{paths[0]} changes all the time")
-            except (
-                FileNotFoundError,
-                NotADirectoryError,
-                Corrupt,
-                InvalidInput,
-                ReadFailed,
-            ) as error:
+            except _UNREADABLE as error:
                 problem = error
             for path in paths:
                 # What was copied is of no use, whatever comes next.
                 self._discard(path)
             if not self._is_defined(paths[0]):
                 return False
-            is_damage = isinstance(problem, Corrupt) and not isinstance(problem, MissingFile)
+            is_damage = not isinstance(problem, _PERHAPS_REPLACED)
             if is_damage and ids == [self._log_id(path) for path in paths]:
                 break
         raise problem
@@ -271,9 +284,20 @@ class _Backup:
             if self.fs.exists(f"{place}/{MANIFEST}"):
                 try:
                     return read_manifest(self.fs, place).log_id.hex()
-                except (FileNotFoundError, Corrupt):
+                except (OSError, Corrupt):
                     return ""
         return ""
+
+    def _is_of_source(self, error: OSError) -> bool:
+        """Is an error about what is saved? Otherwise no backup can be made."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return True
+        if error.errno in _NO_RESOURCES:
+            return False
+        # Of an open file there is no name. Whatever is written has an error type of its own, or
+        # is followed by other writes to the target.
+        path = error.filename
+        return error.errno == errno.EIO if path is None else str(path).startswith(f"{self.data}/")
 
     def _is_defined(self, path: str) -> bool:
         definitions: Definitions = DefinitionsFile(self.fs, f"{self.data}/definitions").current
@@ -300,11 +324,24 @@ class _Backup:
                 self._small(f"{path}/producers")
                 self._log(f"{path}/log")
                 self._sync(path)
-            elif self.fs.exists(log):
-                check_new_directory(self.fs, log)
+            else:
+                if self.fs.exists(log):
+                    check_new_directory(self.fs, log)
+                self._check_not_missing(TopicName.from_path(path.removeprefix("topics/")), log)
         own = f"topics/{name.path}"
         self._small(f"{own}/schemas")
         self._sync(own)
+
+    def _check_not_missing(self, name: TopicName, log: str) -> None:
+        """Raise `MissingLog` if a topic without a log had one."""
+        # The list is read again, because it may have been deleted meanwhile.
+        if str(name) not in self.listed or str(name) not in self._listed():
+            return
+        if not self.fs.exists(f"{log}/{MANIFEST}"):
+            raise MissingLog(f"{log}/{MANIFEST}", str(name), f"{INVENTORY} has it")
+
+    def _listed(self) -> set[str]:
+        return read_inventory(self.fs, f"{self.data}/{INVENTORY}")
 
     # --- logs -------------------------------------------------------------------------------
 
@@ -333,6 +370,7 @@ class _Backup:
             self.files[f"{path}/{MANIFEST}"] = self._checksum(f"{path}/{MANIFEST}")
             if not links:
                 self._finish_erase(path, manifest)
+                check_store(self.fs, f"{self.target}/{path}", self.clock)
             elif (damage := verify_log(self.fs, f"{self.target}/{path}").damage) is not None:
                 raise damage
             self.fs.sync_dir(f"{self.target}/{path}")

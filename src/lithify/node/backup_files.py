@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from lithify.blobs.verify import verify_store
 from lithify.checksum import crc32c
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import (
@@ -27,7 +28,9 @@ from lithify.errors import (
     DamagedFile,
     InvalidInput,
     MissingFile,
+    ReadFailed,
     UnsupportedVersion,
+    WriteFailed,
 )
 from lithify.fs import write_atomic
 from lithify.topics.data_directory import BACKUP, UNFINISHED
@@ -35,6 +38,7 @@ from lithify.topics.data_directory import BACKUP, UNFINISHED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lithify.clock import Clock
     from lithify.fs import FileSystem
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "CopiedFile",
     "NotABackup",
     "check_file",
+    "check_store",
     "checksum_file",
     "copy_file",
     "read_list",
@@ -146,15 +151,21 @@ def copy_file(
     length: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> CopiedFile:
-    """Copy a file, or its first `length` bytes, to a new one; durable but for its name."""
+    """Copy a file, or its first `length` bytes, to a new one; durable but for its name.
+
+    `ReadFailed` is about the source, `WriteFailed` about the target.
+    """
     crc = done = 0
-    with fs.open_append(target, exclusive=True, uncached=True) as file:
-        for piece in _pieces(fs, source, length):
-            file.write(piece)
-            crc = crc32c(piece, crc)
-            done += len(piece)
-            progress(len(piece))
-        file.fsync()
+    try:
+        with fs.open_append(target, exclusive=True, uncached=True) as file:
+            for piece in _pieces(fs, source, length):
+                file.write(piece)
+                crc = crc32c(piece, crc)
+                done += len(piece)
+                progress(len(piece))
+            file.fsync()
+    except OSError as error:
+        raise WriteFailed(target, error) from error
     return CopiedFile(done, crc)
 
 
@@ -179,16 +190,35 @@ def check_file(found: CopiedFile, expected: CopiedFile, path: str) -> None:
         raise DamagedFile(path, 0, what)
 
 
+def check_store(
+    fs: FileSystem, directory: str, clock: Clock, progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """Raise `DamagedFile` unless a blob store is whole; its index and its state are checked too."""
+    report = verify_store(fs, directory, clock, progress=progress)
+    if not report.ok:
+        problem = report.problems[0]
+        raise DamagedFile(directory, 0, f"{problem.where}: {problem.what}")
+
+
 def _pieces(fs: FileSystem, path: str, length: int | None) -> Iterator[bytes]:
+    """The bytes of a file; what comes between two of them is not in its error handling."""
+    at = 0
     try:
         file = fs.open_read(path)
     except FileNotFoundError:
         raise MissingFile(path, BACKUP) from None
+    except OSError as error:
+        raise ReadFailed(path, at, error) from error
     with file:
-        end = file.size() if length is None else length
-        at = 0
-        while at < end:
-            piece = file.pread(min(_PIECE_BYTES, end - at), at)
+        end = length
+        while end is None or at < end:
+            try:
+                end = file.size() if end is None else end
+                piece = file.pread(min(_PIECE_BYTES, end - at), at)
+            except OSError as error:
+                raise ReadFailed(path, at, error) from error
+            if at == end:
+                return
             if not piece:
                 raise DamagedFile(path, at, f"ends before byte {end}")
             at += len(piece)

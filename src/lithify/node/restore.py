@@ -5,7 +5,8 @@
 
 1. Read the list `BACKUP` and the definitions in the backup.
 2. Lock the data directory. Nothing that is to be restored may be there, defined or not: a restore
-   never replaces data.
+   never replaces data. Of a topic or store that is defined, what is missing
+   (`topics/inventory.py`) is restored, and its definition stays.
 3. Make each directory with the mark `CREATING` (`compaction/marks.py`), copy its files into it and
    check the size and CRC of each against the list. All are copies: the backup never changes.
 4. Verify every byte of each log and store as it now stands in the data directory.
@@ -14,7 +15,8 @@
 6. Remove the marks.
 
 A kill before step 5 leaves directories that are marked and not defined: the next open, or the next
-restore, removes them. One after it leaves marks, which the next open removes.
+restore, removes them. One after it leaves marks, which the next open removes. A directory that was
+defined before has a mark that says so: it is removed as long as it has the mark.
 
 Called by the command `lithify restore`.
 """
@@ -27,25 +29,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.blobs.unclaimed import StoreDirectories
-from lithify.blobs.verify import verify_store
+from lithify.clock import SystemClock
 from lithify.compaction.lines import parse_lines
-from lithify.compaction.marks import begin_creation, clear_mark, remove_created
+from lithify.compaction.marks import begin_creation, clear_mark, is_empty, remove_created
 from lithify.errors import (
     CONFLICT,
     NOT_FOUND,
-    DamagedFile,
     InvalidInput,
     LithifyError,
-    LogLocked,
     WriteFailed,
 )
-from lithify.fs import read_file
+from lithify.events import ignore_events
+from lithify.fs import hold_directory, read_file
 from lithify.log.names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
-from lithify.node.backup_files import check_file, checksum_file, copy_file, read_list
+from lithify.node.backup_files import (
+    check_file,
+    check_store,
+    checksum_file,
+    copy_file,
+    read_list,
+)
 from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import Definitions, DefinitionsFile
 from lithify.topics.directories import TopicDirectories
+from lithify.topics.inventory import INVENTORY, Inventory
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.unclaimed import defines
 
@@ -57,6 +65,8 @@ if TYPE_CHECKING:
     from lithify.node.backup_files import BackupList
 
 __all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
+
+_SHAPE = ("capacity", "segment")
 
 
 class NotInBackup(InvalidInput):
@@ -83,16 +93,25 @@ class RestoreReport:
 
 
 def check_backup(
-    fs: FileSystem, backup: str, progress: Callable[[int], None] = lambda _: None
+    fs: FileSystem,
+    backup: str,
+    progress: Callable[[int], None] = lambda _: None,
+    *,
+    clock: Clock | None = None,
 ) -> RestoreReport:
-    """Check every byte of a backup against its list, and every log; raises what names the file."""
+    """Check every byte of a backup against its list, and every log and store by itself.
+
+    Raises what names the file.
+    """
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
     for path, expected in sorted(files.files.items()):
         check_file(checksum_file(fs, f"{backup}/{path}", progress), expected, f"{backup}/{path}")
     for path in sorted(files.files):
         directory, _, name = path.rpartition("/")
-        if name == MANIFEST:
+        if name == MANIFEST and directory.startswith("blobs/"):
+            check_store(fs, f"{backup}/{directory}", clock or SystemClock(), progress)
+        elif name == MANIFEST:
             damage = verify_log(fs, f"{backup}/{directory}", progress).damage
             if damage is not None:
                 raise damage
@@ -116,9 +135,7 @@ def run_restore(
     wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
     try:
         fs.mkdir(data)
-        lock = fs.lock(f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
-        if lock is None:
-            raise LogLocked(data, read_file(fs, f"{data}/{LOCK}").decode() or "unknown")
+        lock = hold_directory(fs, f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
         try:
             restore = _Restore(fs, backup, data, clock, files, wanted, progress)
             return restore.run(whole=topic is None and store is None)
@@ -163,6 +180,8 @@ class _Restore:
     progress: Callable[[int], None]
     made: list[str] = field(default_factory=list)
     """Directories with the mark, below the data directory."""
+    defined: set[str] = field(default_factory=set)
+    """Directories that were missing, of topics and stores that are defined."""
     count: int = 0
     bytes: int = 0
 
@@ -187,27 +206,57 @@ class _Restore:
 
     def _check_free(self, definitions: DefinitionsFile) -> list[str]:
         """Step 2; the directories that are to be made."""
-        topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions)
+        inventory = Inventory(self.fs, f"{self.data}/{INVENTORY}", ignore_events)
+        topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions, inventory)
         stores = StoreDirectories(self.fs, f"{self.data}/blobs", definitions)
+        missing = {each.name for each in topics.missing()}
         paths = []
         for text, topic in self.wanted.topics.items():
             name = TopicName.parse(text)
-            for part in (name, *map(name.partition_name, range(topic.partitions))):
-                if defines(definitions.current, part):
-                    raise AlreadyThere(f"topic {part} exists in {self.data}: delete it first")
+            parts = [name, *map(name.partition_name, range(topic.partitions))]
+            if any(defines(definitions.current, part) for part in parts):
+                parts = self._lost(name, parts, definitions.current, missing)
+            for part in parts:
                 topics.check_free(part)
                 paths.append(f"topics/{part.path}")
-        for store in self.wanted.stores:
-            if store in definitions.stores():
-                raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+        for store, row in self.wanted.stores.items():
+            known = definitions.stores().get(store)
+            if known is not None:
+                shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
+                if shapes[0] != shapes[1] or not self._is_absent(f"blobs/{store}"):
+                    raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+                self.defined.add(f"blobs/{store}")
             stores.check_free(store)
             paths.append(f"blobs/{store}")
         return [path for path in paths if path in self.files.by_directory]
 
+    def _is_absent(self, path: str) -> bool:
+        """Is there no directory, or one without data, as a kill in step 3 leaves it?"""
+        directory = f"{self.data}/{path}"
+        return not self.fs.exists(directory) or is_empty(self.fs, directory)
+
+    def _lost(
+        self,
+        name: TopicName,
+        parts: list[TopicName],
+        definitions: Definitions,
+        missing: set[TopicName],
+    ) -> list[TopicName]:
+        """The parts of a topic that is defined whose directories are gone."""
+        known, wanted = definitions.topics.get(str(name)), self.wanted.topics[str(name)]
+        absent = [part for part in parts if self._is_absent(f"topics/{part.path}")]
+        is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
+        if not is_same or missing.isdisjoint(absent):
+            raise AlreadyThere(f"topic {name} exists in {self.data}: delete it first")
+        # The schemas of a partitioned topic are in a directory without a log.
+        found = [part for part in absent if part in missing or part == name]
+        self.defined.update(f"topics/{part.path}" for part in found)
+        return found
+
     def _copy(self, path: str) -> None:
         """Step 3."""
         self.made.append(path)
-        begin_creation(self.fs, f"{self.data}/{path}")
+        begin_creation(self.fs, f"{self.data}/{path}", restores=path in self.defined)
         directories = {path}
         for each, expected in sorted(self.files.by_directory[path].items()):
             directory = each.rpartition("/")[0]
@@ -227,10 +276,7 @@ class _Restore:
         for path in self.made:
             directory = f"{self.data}/{path}"
             if path.startswith("blobs/"):
-                report = verify_store(self.fs, directory, self.clock, progress=self.progress)
-                if not report.ok:
-                    problem = report.problems[0]
-                    raise DamagedFile(directory, 0, f"{problem.where}: {problem.what}")
+                check_store(self.fs, directory, self.clock, self.progress)
                 continue
             for log in ("log", "cursors"):
                 if self.fs.exists(f"{directory}/{log}/{MANIFEST}"):
@@ -253,7 +299,9 @@ class _Restore:
             if space not in known.namespaces:
                 known = known.with_namespace(Namespace.parse(space), wanted.namespaces[space])
         for name, topic in wanted.topics.items():
-            known = known.with_topic(TopicName.parse(name), topic)
+            if name not in known.topics:
+                known = known.with_topic(TopicName.parse(name), topic)
         for store, row in wanted.stores.items():
-            known = known.with_store(store, row)
+            if store not in known.stores:
+                known = known.with_store(store, row)
         return known

@@ -9,7 +9,9 @@
    packages. On a cluster it is that of an environment that is shipped there, or else a value that
    is already set stays, because paths differ there;
 5. starts the JVM with the settings below and those of the target, which come first. It is killed if
-   a master of Spark's own has not answered `REGISTER_S_MAX` later. What fails is one line.
+   a master of Spark's own has not answered `REGISTER_S_MAX` later. What fails is one line, which
+   names the settings of the target that may be why; what Java itself wrote is its detail
+   (`java_errors.py`).
 
 | setting | value | why |
 |---|---|---|
@@ -38,13 +40,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lithify.compiled import KERNEL_CACHE, cache_to_offer
 from lithify.errors import SparkNotStarted, SparkUnreachable
 from lithify.pipeline.daemon import PRELOAD
 from lithify.pipeline.java import find_java
+from lithify.pipeline.java_errors import JavaErrors, java_reason
 from lithify.pipeline.target import LOCAL_MASTER, SparkTarget, is_local, reach_master
 
 if TYPE_CHECKING:
@@ -89,25 +93,45 @@ def open_session(
     settings = _settings(memory, preload, is_local=here, queries=queries) | target.settings()
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return _start(builder, target.master)
+    return _start(builder, target, settings | {"spark.master": target.master})
 
 
-def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+def _start(
+    builder: SparkSession.Builder, target: SparkTarget, settings: dict[str, str]
+) -> SparkSession:
     """Step 5."""
+    master = target.master
     started, gave_up = threading.Event(), threading.Event()
     if master.startswith("spark://"):
         threading.Thread(target=_give_up, args=(started, gave_up), daemon=True).start()
     before = os.umask(0o077)
+    java = JavaErrors()
     try:
-        return builder.getOrCreate()
+        _start_java(settings, java)
+        session = builder.getOrCreate()
     except Exception as error:
         if gave_up.is_set():
             reason = f"it has not answered as one for {REGISTER_S_MAX:.0f} s"
             raise SparkUnreachable(master, reason) from error
-        raise SparkNotStarted(master, _reason(error)) from error
+        lines = java.kept()
+        reason = _reason(error, lines)
+        options = _options(target, [*lines, reason])
+        raise SparkNotStarted(master, reason, options, "\n".join(lines)) from error
     finally:
         started.set()
         os.umask(before)
+    java.pass_on()
+    return session
+
+
+def _start_java(settings: dict[str, str], java: JavaErrors) -> None:
+    """Start the JVM, unless this process has one from an earlier session."""
+    if SparkContext._gateway is None:  # noqa: SLF001  (it has no public equivalent)
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(settings.items()))
+        with java.writing() as descriptor:
+            gateway = launch_gateway(conf, {"stderr": descriptor})
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 
 def _give_up(started: threading.Event, gave_up: threading.Event) -> None:
@@ -129,11 +153,25 @@ def _give_up(started: threading.Event, gave_up: threading.Event) -> None:
             return
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, lines: list[str]) -> str:
     """What Java or Spark says, in a line."""
     java: Any = getattr(error, "java_exception", None)
-    text = str(java.getMessage() if java is not None else error)
+    if java is None and lines:
+        return java_reason(lines)
+    text = str(error if java is None else java.getMessage())
+    if java is not None and " " not in text:
+        # The name of a class, and nothing about it.
+        text = str(java.toString())
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _options(target: SparkTarget, lines: list[str]) -> str:
+    """The settings that a failure is about, as far as its lines tell; else all that were given."""
+    given = dict(each.split("=", 1) for each in target.conf)
+    text = "\n".join(lines)
+    named = [key for key, value in given.items() if key in text or (value and value in text)]
+    option = f"{target.prefix}conf"
+    return ", ".join(f"{option} {key}" for key in named or given)
 
 
 def _settings(

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.errors import DamagedFile, InvalidInput, LogLocked
-from lithify.fs import read_file
+from lithify.errors import DamagedFile, InvalidInput
+from lithify.fs import hold_directory
 from lithify.fs.private import warn_if_shared
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
@@ -419,11 +419,7 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 def _lock(fs: FileSystem, directory: str) -> FileLock:
-    path = f"{directory}/{LOCK}"
-    lock = fs.lock(path, f"raft node, pid {os.getpid()}")
-    if lock is None:
-        raise LogLocked(directory, read_file(fs, path).decode(errors="replace"))
-    return lock
+    return hold_directory(fs, f"{directory}/{LOCK}", f"raft node, pid {os.getpid()}")
 
 
 def _check_live(log: GroupLog, state: LiveState) -> None:

@@ -5,21 +5,25 @@
 `unclaimed.py` tells what a directory is; here it is acted on. Data is removed in one place,
 `remove`, and only by a mark about exactly that data (`compaction/marks.py`).
 
+`inventory.py` tells which topics have logs. One without it is **missing**: it is not served and no
+topic is created in its place until its files are put back or somebody deletes it.
+
 Whoever calls holds the claims of the topics (`store.py`); all wait for the disk.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.marks import (
     Deletion,
     clear_mark,
     is_creating,
     is_empty,
+    is_restoring,
     log_id_in,
     remove_created,
     remove_deleted,
@@ -29,7 +33,9 @@ from lithify.errors import MissingLog, UnclaimedDirectory, WriteFailed
 from lithify.fs.trees import remove_tree
 from lithify.log.names import CREATING, DELETED, MANIFEST
 from lithify.logger import get_logger
-from lithify.topics.definitions import Definitions
+from lithify.topics.definitions import Definitions, TopicDefinition
+from lithify.topics.inventory import INVENTORY
+from lithify.topics.names import TopicName
 from lithify.topics.unclaimed import (
     UnclaimedTopic,
     defines,
@@ -44,9 +50,10 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
     from lithify.topics.definitions import DefinitionsFile
-    from lithify.topics.names import TopicName
+    from lithify.topics.inventory import Inventory
+    from lithify.topics.unclaimed import Found
 
-__all__ = ["TopicDirectories"]
+__all__ = ["MissingTopic", "TopicDirectories"]
 
 NAMED_MAX = 10
 """Unclaimed topics that one line of the log names."""
@@ -54,14 +61,30 @@ NAMED_MAX = 10
 log = get_logger("lithify.topics")
 
 
+@dataclass(frozen=True, slots=True)
+class MissingTopic:
+    """A topic or partition that had a log, which is gone."""
+
+    name: TopicName
+    directory: str
+    defined: bool
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"topic": str(self.name), "directory": self.directory, "defined": self.defined}
+
+
 class TopicDirectories:
     """See the module."""
 
-    def __init__(self, fs: FileSystem, root: str, definitions: DefinitionsFile) -> None:
+    def __init__(
+        self, fs: FileSystem, root: str, definitions: DefinitionsFile, inventory: Inventory
+    ) -> None:
         """Finish what was interrupted, and set aside what no definition explains."""
         self._fs = fs
         self._root = root
         self._definitions = definitions
+        self._inventory = inventory
         self.unclaimed: dict[TopicName, UnclaimedTopic] = {}
         """What the last look at the disk has found."""
         self._settle()
@@ -76,17 +99,23 @@ class TopicDirectories:
 
     # --- logs -------------------------------------------------------------------------------
 
-    def check_log(self, name: TopicName) -> None:
-        """Raise `MissingLog` if a topic has no log although it had one."""
+    def check_log(self, name: TopicName) -> bool:
+        """Has a topic a log? Raises `MissingLog` if it has none although it had one."""
+        if self._has_log(name):
+            return True
         path = self.path(name)
         manifest = f"{path}/log/{MANIFEST}"
-        if self._fs.exists(manifest):
-            return
-        # Both are made after the log.
+        # All are made after the log.
         for each in (f"cursors/{MANIFEST}", "producers"):
             if self._fs.exists(f"{path}/{each}"):
                 raise MissingLog(manifest, str(name), f"{name} has {each}")
         self.check_root(name)
+        if name in self._inventory:
+            raise MissingLog(manifest, str(name), f"{INVENTORY} has it")
+        return False
+
+    def _has_log(self, name: TopicName) -> bool:
+        return self._fs.exists(f"{self.path(name)}/log/{MANIFEST}")
 
     def check_root(self, name: TopicName) -> None:
         """Raise `MissingLog` if the directories of all topics are gone, as of an unmounted disk."""
@@ -99,14 +128,63 @@ class TopicDirectories:
             self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
         )
 
-    def note_log(self) -> None:
-        """A topic has a log: from now on its directory must be there."""
+    def note_log(self, name: TopicName, *, is_new: bool) -> None:
+        """A topic has a log: from now on it must be there. Raises `WriteFailed` for a new one."""
+        try:
+            self._inventory.add([name])
+        except WriteFailed as error:
+            if is_new:
+                raise
+            # It may hold what is needed, also on a disk that is full. The next open notes it.
+            log.warning("the list of topics cannot be written", topic=str(name), reason=str(error))
         if not self._definitions.current.logs:
             # If the disk refuses it, the next topic that is opened notes it.
             with suppress(WriteFailed):
                 self._definitions.change(lambda d: replace(d, logs=True))
 
+    def note_logs(self, names: Collection[TopicName]) -> None:
+        """The same of topics that were adopted, as far as they have logs."""
+        for name in names:
+            if self._has_log(name):
+                self.note_log(name, is_new=False)
+
+    def forget_log(self, name: TopicName) -> None:
+        """The log of a topic that is not in use is to be removed, and nothing in it counts."""
+        self._inventory.remove([name])
+
+    def is_listed(self, name: TopicName) -> bool:
+        """Had a topic or partition a log when this was last known?"""
+        return name in self._inventory
+
+    def listed(self) -> list[TopicName]:
+        """Topics and partitions that had logs when this was last known."""
+        return self._inventory.names()
+
+    def missing(self) -> list[MissingTopic]:
+        """Topics and partitions that had logs and have none."""
+        definitions = self._definitions.current
+        return [
+            MissingTopic(name, self.path(name), defines(definitions, name))
+            for name in self._inventory.names()
+            if not self._has_log(name)
+        ]
+
+    def lost(self, name: TopicName) -> TopicDefinition | None:
+        """What a topic was that has neither a definition nor any directory, if it is known."""
+        found = [each for each in self._inventory.names() if name in (each, each.whole)]
+        if not found or any(self._fs.exists(self.path(each)) for each in found):
+            return None
+        parts = [each.partition + 1 for each in found if each != name]
+        return TopicDefinition(max(parts, default=0))
+
     # --- creating ---------------------------------------------------------------------------
+
+    def check_new(self, name: TopicName) -> None:
+        """Raise unless a new topic can be created; one that is missing is not replaced."""
+        self.check_free(name)
+        if name in self._inventory:
+            manifest = f"{self.path(name)}/log/{MANIFEST}"
+            raise MissingLog(manifest, str(name), f"{INVENTORY} has it")
 
     def check_free(self, name: TopicName) -> None:
         """Raise `UnclaimedDirectory` if there is data where a new topic would have its own."""
@@ -133,7 +211,8 @@ class TopicDirectories:
     def mark_deleted(self, name: TopicName, parts: Collection[TopicName], now_ms: int) -> Deletion:
         """Decide, durably, that a topic and its partitions are deleted.
 
-        A log that the definition does not explain is not named, and stays.
+        A log that the definition does not explain is not named, and stays. Without any directory
+        there is nothing to mark.
         """
         places = {part: "" if part == name else _last(part) for part in {name, *parts}}
         definitions = self._definitions.current
@@ -143,8 +222,14 @@ class TopicDirectories:
             if self._fs.exists(self.path(part))
             and explains(self._fs, self._root, definitions, part)
         }
+        has_directory = bool(logs)
+        logs |= {
+            places[part]: ""
+            for part in parts
+            if part in self._inventory and not self._fs.exists(self.path(part))
+        }
         deletion = Deletion(str(name), now_ms, logs)
-        if logs:
+        if has_directory:
             try:
                 self._fs.mkdir(self.path(name))
             except OSError as error:
@@ -160,6 +245,11 @@ class TopicDirectories:
         """Remove what a mark names: the partitions first, the mark last."""
         own = self.path(name)
         above = own.rpartition("/")[0]
+        # Before the mark goes: without it the topic would count as missing.
+        space = name.path.rpartition("/")[0]
+        self._inventory.remove(
+            [TopicName.from_path(f"{space}/{each}") if each else name for each in deletion.logs]
+        )
         for place in filter(None, deletion.logs):
             remove_tree(self._fs, f"{above}/{place}")
         if self._fs.exists(own):
@@ -192,13 +282,14 @@ class TopicDirectories:
             self.remove(name, deletion)
         definitions = self._definitions.current
         for name in found.unfinished:
-            if defines(definitions, name):
+            if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))
         for name in found.empty:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
+        self._take_stock(found)
         if found.deleted:
             # A deletion may leave a log that it does not name.
             self.look()
@@ -212,6 +303,23 @@ class TopicDirectories:
                 topics=len(self.unclaimed),
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
+
+
+    def _take_stock(self, found: Found) -> None:
+        """Put the logs that are there into the inventory, and report those that are not."""
+        definitions = self._definitions.current
+        known = self._inventory.names()
+        new = [each for each in found.served if each not in self._inventory and self._has_log(each)]
+        try:
+            if self._inventory.found:
+                self._inventory.add(new)
+            elif not (definitions.logs and definitions.topics) or self._has_directories():
+                # Otherwise the directories are gone: what is found now is not all there is.
+                names = [*new, *(name for name in known if defines(definitions, name))]
+                if names or self._inventory.damaged:
+                    self._inventory.write(names)
+        except WriteFailed as error:
+            log.warning("the list of topics cannot be written", reason=str(error))
 
 
 def _conflict(name: TopicName, adopt: TopicName, directory: str) -> UnclaimedDirectory:

@@ -1,12 +1,13 @@
 """All topics of a node: created, opened when first used, listed, deleted.
 
     DIRECTORY/definitions                 see `definitions.py`
+    DIRECTORY/inventory                   the topics that have logs, see `inventory.py`
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
 
 A topic exists when it is defined, whatever directories there are. A directory without a definition
 is **unclaimed**: it stays as it is, no topic takes its place, and it can be adopted
-(`unclaimed.py`).
+(`unclaimed.py`). A topic that had a log and has none is **missing**: it is not served.
 
 Deleting a topic
 1. Write the mark `DELETED` into the topic's own directory: it names the log of every partition.
@@ -34,13 +35,13 @@ from lithify.errors import (
     NOT_FOUND,
     InvalidInput,
     LithifyError,
-    LogLocked,
     MissingLog,
     OpenFailed,
     WriteFailed,
 )
-from lithify.fs import lock_owner, why_not_writable
+from lithify.fs import hold_directory, why_not_writable
 from lithify.fs.trees import remove_tree
+from lithify.log.names import LOCK
 from lithify.logger import get_logger
 from lithify.settings import LogSettings
 from lithify.topics.compaction_service import service_factory
@@ -48,7 +49,8 @@ from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
 from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
-from lithify.topics.directories import TopicDirectories
+from lithify.topics.directories import MissingTopic, TopicDirectories
+from lithify.topics.inventory import INVENTORY, Inventory
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.policies import Policies, deduplicates, is_terminated, policies_of
 from lithify.topics.schemas import Schemas
@@ -139,13 +141,13 @@ class Topics:
         self._new_service = service_factory(settings.compaction_service)
         check_no_backup(fs, directory)
         fs.mkdir(directory)
-        lock = fs.lock(f"{directory}/LOCK", owner)
-        if lock is None:
-            raise LogLocked(directory, lock_owner(fs, f"{directory}/LOCK"))
-        self._lock = lock
+        self._lock = lock = hold_directory(fs, f"{directory}/{LOCK}", owner)
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
-            self._directories = TopicDirectories(fs, f"{directory}/topics", self.definitions)
+            inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
+            self._directories = TopicDirectories(
+                fs, f"{directory}/topics", self.definitions, inventory
+            )
         except BaseException:
             lock.release()
             raise
@@ -181,7 +183,7 @@ class Topics:
     def _check_free(self, name: TopicName) -> None:
         if str(name) in self.definitions.current.topics:
             raise AlreadyDefined(f"topic {name} exists already")
-        self._directories.check_free(name)
+        self._directories.check_new(name)
 
     def add_partitions(self, name: str | TopicName, partitions: int) -> None:
         """Give a partitioned topic more partitions."""
@@ -211,6 +213,7 @@ class Topics:
         except (OSError, OpenFailed, TooManyTopics, WriteFailed):
             with suppress(LithifyError):
                 # A crash in between leaves a defined topic without files, which opens empty.
+                self._directories.forget_log(name)
                 remove_tree(self._fs, self._path(name))
                 self.definitions.change(lambda d: d.without_topic(name))
             raise
@@ -250,6 +253,8 @@ class Topics:
         """Take a topic that nobody uses out of use; what is returned deletes it, in any thread."""
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
+        if definition is None and not self.exists(name):
+            definition = self._directories.lost(name)
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
@@ -328,7 +333,7 @@ class Topics:
         whole = name if str(name) in self.definitions.current.topics else name.whole
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
-        self._check_log(name)
+        is_new = not self._check_log(name)
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(
@@ -346,7 +351,12 @@ class Topics:
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
         topic.terminated = is_terminated(self.definitions.current, name)
-        self._directories.note_log()
+        try:
+            self._directories.note_log(name, is_new=is_new)
+        except BaseException:
+            with suppress(LithifyError):
+                topic.close()
+            raise
         # Last, because another thread may find it there.
         self._open[name] = topic
         return topic
@@ -359,26 +369,29 @@ class Topics:
         """Topics that have been used before and are not open; missing logs are reported."""
         defined = self.definitions.current.topics.items()
         found = []
-        for name, definition in defined:
-            for part in _parts(TopicName.parse(name), definition):
+        for text, definition in defined:
+            for part in _parts(TopicName.parse(text), definition):
                 if part in self._open:
                     continue
-                if self._fs.exists(f"{self._path(part)}/log"):
-                    found.append(part)
-                    continue
                 with suppress(MissingLog):
-                    self._check_log(part)
+                    if self._check_log(part) or self._fs.exists(f"{self._path(part)}/log"):
+                        found.append(part)
+        for name in self._directories.listed():
+            if not self.exists(name):
+                with suppress(MissingLog):
+                    self._check_log(name)
         return tuple(found)
 
-    def _check_log(self, name: TopicName) -> None:
+    def _check_log(self, name: TopicName) -> bool:
         try:
-            self._directories.check_log(name)
+            found = self._directories.check_log(name)
         except MissingLog as error:
             if name not in self._missing and len(self._missing) < MISSING_MAX:
                 self._missing[name] = str(error)
                 log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
             raise
         self._missing.pop(name, None)
+        return found
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
         """Asked before every append, so what it says is made anew only for new definitions."""
@@ -404,7 +417,7 @@ class Topics:
             name = name.whole
         found = self._schemas.get(name)
         if found is None:
-            self._directories.check_root(name)
+            self._check_log(name)
             found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
         return found
 
@@ -415,8 +428,9 @@ class Topics:
 
     def damage_found(self) -> tuple[str, ...]:
         """What is wrong with files that were read since the start. Waits for the disk."""
+        listed = self._directories.is_listed
         for name in tuple(self._missing):
-            if not self.exists(name):
+            if not self.exists(name) and not listed(name):
                 self._missing.pop(name, None)
                 continue
             with suppress(MissingLog):
@@ -491,6 +505,10 @@ class Topics:
 
     # --- directories ------------------------------------------------------------------------
 
+    def missing(self) -> tuple[MissingTopic, ...]:
+        """Topics and partitions that had logs, which are gone."""
+        return tuple(self._directories.missing())
+
     def unclaimed(self) -> tuple[UnclaimedTopic, ...]:
         """Topics that have directories and no definition, as they are on disk now."""
         return tuple(self._directories.look().values())
@@ -514,6 +532,7 @@ class Topics:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
         with self._claims.of([name, *map(name.partition_name, found.partitions)]):
             self.definitions.change(lambda d: adopted(self._fs, found, d, self.now_ms()))
+            self._directories.note_logs([name, *map(name.partition_name, found.partitions)])
         self._directories.look()
         log.info("topic adopted", topic=str(name), partitions=len(found.partitions))
 

@@ -8,7 +8,8 @@ backup. None of that says that data may go. At open every directory of a topic i
 2. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
    and is finished, also if definitions from before the deletion know the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, nothing of it was acknowledged.
-   Removed. If it is defined, only the mark is left over.
+   Removed. If it is defined, only the mark is left over, unless the mark says that the definition
+   was there before the restore: then it is removed too.
 4. empty: the last step of a removal was interrupted. Removed.
 5. **unclaimed**: left as it is and reported. Nothing of it is served and no topic is created in its
    place until somebody adopts it or moves it away.
@@ -85,6 +86,8 @@ class Found:
     empty: tuple[TopicName, ...]
     """And not defined."""
     unclaimed: tuple[TopicName, ...]
+    served: tuple[TopicName, ...]
+    """Topics and partitions as their definitions say."""
 
 
 def defines(definitions: Definitions, name: TopicName) -> bool:
@@ -107,7 +110,7 @@ def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicNam
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> Found:
     """Look at every directory below `root`; changes nothing."""
     deleted: dict[TopicName, Deletion] = {}
-    unfinished, empty, undefined = [], [], []
+    unfinished, empty, undefined, served = [], [], [], []
     for name in _names(fs, root):
         path = f"{root}/{name.path}"
         deletion = deletion_of(fs, root, name)
@@ -116,14 +119,14 @@ def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> Found:
         elif is_creating(fs, path):
             unfinished.append(name)
         elif explains(fs, root, definitions, name):
-            continue
+            served.append(name)
         elif is_empty(fs, path):
             empty.append(name)
         else:
             undefined.append(name)
     gone = {f"{root}/{_beside(name, each)}" for name, d in deleted.items() for each in d.logs}
     unclaimed = [name for name in undefined if f"{root}/{name.path}" not in gone]
-    return Found(deleted, tuple(unfinished), tuple(empty), tuple(unclaimed))
+    return Found(deleted, tuple(unfinished), tuple(empty), tuple(unclaimed), tuple(served))
 
 
 def deletion_of(fs: FileSystem, root: str, name: TopicName) -> Deletion | None:

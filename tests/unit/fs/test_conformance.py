@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.errors import LogLocked
 from lithify.fs import (
     FaultyFileSystem,
     FileSystem,
     LocalFileSystem,
     MemoryFileSystem,
+    hold_directory,
+    lock_owner,
     read_file,
     write_atomic,
 )
@@ -381,6 +385,30 @@ def test_a_lock_has_one_holder_and_tells_who(fs: FileSystem, root: str) -> None:
     assert read_file(fs, f"{root}/lock") == b"third"
     third.release()
     assert fs.exists(f"{root}/lock")
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_lock_of_a_directory_outlives_its_file(
+    fs: FileSystem, root: str, *, removed: bool
+) -> None:
+    first = fs.lock_directory(f"{root}/LOCK", "first")
+    assert first is not None
+    assert fs.lock(f"{root}/other", "another file in it") is not None
+    if removed:
+        fs.remove(f"{root}/LOCK")
+    assert fs.lock_directory(f"{root}/LOCK", "second") is None
+    assert fs.exists(f"{root}/LOCK") is not removed
+    assert lock_owner(fs, f"{root}/LOCK") == (f"pid {os.getpid()}" if removed else "first")
+    with pytest.raises(LogLocked, match=root):
+        hold_directory(fs, f"{root}/LOCK", "third")
+    first.release()
+    assert fs.lock_holder(root) == ""
+    # One that locks the file only, as older versions do.
+    older = fs.lock(f"{root}/LOCK", "older")
+    assert older is not None
+    assert fs.lock_directory(f"{root}/LOCK", "fourth") is None
+    older.release()
+    hold_directory(fs, f"{root}/LOCK", "fifth").release()
 
 
 def test_free_bytes_of_a_path_that_is_not_there_yet(fs: FileSystem, root: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,20 @@ from typer.testing import CliRunner
 import lithify
 from lithify.blobs.answer import Include
 from lithify.blobs.errors import BlobDeleted
+from lithify.blobs.settings import Shape
 from lithify.checksum import crc32c
 from lithify.cli.main import app
 from lithify.clock import ManualClock, SystemClock
-from lithify.errors import Corrupt, DamagedFile, InvalidInput, LogLocked, UnclaimedDirectory
+from lithify.errors import (
+    Corrupt,
+    DamagedFile,
+    InvalidInput,
+    LogLocked,
+    UnclaimedDirectory,
+    WriteFailed,
+)
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, PowerCut, read_file
+from lithify.log.manifest import read_manifest, write_manifest
 from lithify.node.backup import BackupReport, run_backup
 from lithify.node.backup_files import (
     BackupExists,
@@ -376,3 +386,56 @@ def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, n
     with pytest.raises(Corrupt, match=r"000000000001\.seg"):
         check_backup(FS, str(target))
     assert CliRunner().invoke(app, ["restore", str(target), "--check"]).exit_code == 1
+
+
+@pytest.mark.parametrize("operation", ["pread", "open_read", "link"])
+def test_a_file_that_cannot_be_read_is_named_and_everything_else_is_saved(
+    tmp_path: Path, node: Node, operation: str
+) -> None:
+    node.topics.create("fine").append(value=b"one")
+    data = tmp_path / "data"
+    broken = data / "topics/public/default/orders/log/000000000002.seg"
+    faults = [Fault(operation, path=f"*/{name}", count=None) for name in (broken.name,)]
+    # It is linked, so that the copy has the same bad blocks.
+    faulty = FaultyFileSystem(FS, faults)
+    blobs = Fault("pread", path=f"{data}/blobs/photos/*.seg", count=None)
+    faulty.add(blobs)
+    report = run_backup(faulty, str(data), str(tmp_path / "one"), clock=SystemClock())
+    assert (report.topics, report.stores) == (2, 0)
+    names = [each.partition(": ")[0].rpartition("/")[2] for each in report.damaged]
+    assert names == ["orders", "photos"]
+    assert "Input/output error" in report.damaged[0]
+    assert str(broken) in report.damaged[0] or operation == "pread"
+    check_backup(FS, str(tmp_path / "one"))
+    restore(tmp_path)
+    with lithify.open(str(tmp_path / "again")) as again:
+        assert messages(again, "fine") == [b"one"]
+
+
+def test_a_target_that_cannot_be_written_ends_a_backup(tmp_path: Path, node: Node) -> None:
+    for kind in ("EIO", "ENOSPC"):
+        faulty = FaultyFileSystem(FS, [Fault("write", path=f"{tmp_path}/one/*.seg", kind=kind)])
+        with pytest.raises(WriteFailed, match=f"{tmp_path}/one/"):
+            run_backup(faulty, str(tmp_path / "data"), str(tmp_path / "one"), clock=SystemClock())
+        assert not (tmp_path / "one" / "BACKUP").exists()
+
+
+def test_a_store_that_is_not_of_its_shape_is_damaged(tmp_path: Path, node: Node) -> None:
+    """Every CRC is right: only a check of the store as such finds it."""
+    save(tmp_path)
+    node.close()
+    data = tmp_path / "data"
+    for place in (data, tmp_path / "one"):
+        store = str(place / "blobs/photos")
+        manifest = read_manifest(FS, store)
+        state = manifest.state | Shape(16 * MIB, MIB // 2).to_state()
+        write_manifest(FS, store, replace(manifest, state=state))
+    files = read_list(FS, str(tmp_path / "one"))
+    name = "blobs/photos/MANIFEST"
+    files.files[name] = checksum_file(FS, str(tmp_path / "one" / name))
+    write_list(FS, str(tmp_path / "one"), files)
+    with pytest.raises(Corrupt, match="segments of the store have 524288"):
+        check_backup(FS, str(tmp_path / "one"))
+    report = save(tmp_path, "two")
+    assert report.stores == 0
+    assert "photos: " in report.damaged[0]

@@ -1,0 +1,87 @@
+"""What the JVM writes to its standard error: kept while Spark starts, passed on afterwards.
+
+    java = JavaErrors()
+    with java.writing() as descriptor: ...      # start a process with it as its standard error
+    java.kept()                                 # Spark did not start: its lines, for one error
+    java.pass_on()                              # Spark has started: its lines go to ours
+
+Java writes pages of help, or a stack trace, about one bad option. So nothing of it is shown before
+it is known whether Spark starts. A thread reads all of it to the end, so that Java never waits.
+For `session.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["JavaErrors", "java_reason"]
+
+LINES_MAX = 1000
+"""Kept; the first ones say why."""
+END_S_MAX = 2.0
+"""A JVM that has ended has closed its standard error by then."""
+
+_BEFORE_REASON = re.compile(r'(Exception in thread "\w+" |Error: )+')
+
+
+class JavaErrors:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._passes = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[int]:
+        """The descriptor for the process that is started in the block."""
+        ours, theirs = socket.socketpair()
+        self._thread = threading.Thread(target=self._read, args=(ours,), daemon=True)
+        self._thread.start()
+        with theirs:
+            yield theirs.fileno()
+
+    def _read(self, ours: socket.socket) -> None:
+        with ours, ours.makefile("r", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with self._lock:
+                    if self._passes:
+                        _show([line])
+                    elif len(self._lines) < LINES_MAX:
+                        self._lines.append(line)
+
+    def kept(self) -> list[str]:
+        """The lines of a Spark that did not start."""
+        if self._thread is not None:
+            self._thread.join(END_S_MAX)
+        with self._lock:
+            return [line.rstrip() for line in self._lines]
+
+    def pass_on(self) -> None:
+        """Show what was kept, and from now on everything."""
+        with self._lock:
+            self._passes = True
+            lines, self._lines = self._lines, []
+            _show(lines)
+
+
+def java_reason(lines: list[str]) -> str:
+    """The one line that says why Java has ended."""
+    said = [line for line in lines if line[:1].strip() and not line.startswith("WARNING: ")]
+    return _BEFORE_REASON.sub("", said[0] if said else "Java has ended without a word", count=1)
+
+
+def _show(lines: list[str]) -> None:
+    # It may be closed: this thread lives as long as the process.
+    with suppress(OSError, ValueError):
+        sys.stderr.writelines(lines)
+        sys.stderr.flush()
