@@ -5,6 +5,7 @@ LithifyError
 ├── EntryGone       an index that is compacted away
 ├── EntryUnreadable an entry in a damaged place of a file, or that the disk does not read
 ├── EntriesLost     entries that must be there and are not
+├── FilesLost       files that the manifest names and that are gone (a `MissingFile`)
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
 ├── NodeNotReached  a node that is to be added is not at its address
@@ -20,7 +21,15 @@ LithifyError
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    OUTCOME_UNKNOWN,
+    UNREACHABLE,
+    Corrupt,
+    LithifyError,
+    MissingFile,
+)
 
 __all__ = [
     "ClientTooSlow",
@@ -28,6 +37,7 @@ __all__ = [
     "EntriesLost",
     "EntryGone",
     "EntryUnreadable",
+    "FilesLost",
     "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
@@ -78,6 +88,15 @@ class EntriesLost(LithifyError):
         self.index = index
         self.what = what
         super().__init__(f"group {group}: entry {index} is lost: {what}")
+
+
+class FilesLost(MissingFile):
+    """A file of a node's directory is gone, and with it perhaps votes and acknowledged entries."""
+
+    def __init__(self, path: str, what: str) -> None:
+        then = "the node does not start, because it may have promised what it does not know any more"
+        how = "put the file back, or replace the node (docs/runbooks.md, damaged disk)"
+        Corrupt.__init__(self, path, 0, f"{what}; {then}: {how}")
 
 
 class GroupAbsent(LithifyError):
