@@ -94,7 +94,7 @@ class FilesLost(MissingFile):
     """A file of a node's directory is gone, and with it perhaps votes and acknowledged entries."""
 
     def __init__(self, path: str, what: str) -> None:
-        then = "the node does not start, because it may have promised what it does not know any more"
+        then = "the node does not start, because it may have forgotten what it promised"
         how = "put the file back, or replace the node (docs/runbooks.md, damaged disk)"
         Corrupt.__init__(self, path, 0, f"{what}; {then}: {how}")
 

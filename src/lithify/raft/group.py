@@ -24,8 +24,8 @@ A member applies nothing that is not durable on it, so the state never is ahead 
 
 A member that may have lost entries which it acknowledged (`wal_reading.py`) begins in the next term
 with its own vote, so that a leader that counts on them stands anew. It neither votes nor campaigns
-before it has applied an entry of a later term than it was in: whoever was elected since has all that
-was committed, because a majority without this member elected it, and so has this member then.
+before it has applied an entry of a later term. A majority without this member elected the leader of
+that term, which therefore has all that was committed; by then this member has it too.
 
 A member that finds that its committed entries are not the leader's, or that it has lost some, stops
 (`stopped`): it sends, applies and answers nothing any more, until it is removed. The node and its
@@ -53,7 +53,7 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import HardState, SnapshotMeta, entry_bytes
+from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta, entry_bytes
 from lithify.raft.effects import Effects
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
@@ -153,6 +153,8 @@ class Group(Generic[S]):
         self._lonely_ticks = 0
         self._out = Outgoing()
         self.stopped: MemberStopped | None = None
+        self.note: bytes = b""
+        """The first one to the members that was applied here; the node takes it."""
 
     def _begin_in_doubt(self, term: int) -> None:
         """Entries that were acknowledged in this term may be lost; see the module."""
@@ -249,6 +251,15 @@ class Group(Generic[S]):
     def propose_end(self, done: Done) -> None:
         """Let the group be no more."""
         self._proposals.add_change(None, done)
+
+    @property
+    def may_note(self) -> bool:
+        """Does this member lead, and has it applied all that was there before?"""
+        return self._role is Role.LEADER and self._at.term == self._term
+
+    def propose_note(self, note: bytes) -> None:
+        """Have a note to the members in the log."""
+        self._core.propose_note(note)
 
     def transfer(self, to: str) -> None:
         """Hand leadership over; `TransferDropped` if that cannot be."""
@@ -392,6 +403,10 @@ class Group(Generic[S]):
 
     def _apply(self, entries: list[Entry]) -> None:
         members = self._at.config.members
+        for entry in entries if not self.note else ():
+            if entry.kind == EntryKind.NOOP and entry.payload:
+                self.note = entry.payload
+                break
         for step in apply_entries(self._apply_many, self._at, entries):
             if step.effects:
                 leads = self._role is Role.LEADER

@@ -9,10 +9,10 @@
 Without it a directory whose files were deleted opens as an empty one, and the member votes again
 although it has forgotten its votes and its acknowledged entries.
 
-`wal` has the files of the write-ahead log that must be there, each with the bytes that are certainly
-durable: a file is listed when its first bytes are, before anything in it is acknowledged, and gets
-its final length when the next one is begun. Files below the first one are not needed any more; a
-crash may have brought them back. One above the last has nothing that was acknowledged.
+`wal` has the files of the write-ahead log that must be there, each with the bytes of it that are
+certainly durable. A file is listed when its first bytes are, before anything in it is acknowledged,
+and gets its final length when the next one is begun. Files below the first one are not needed any
+more; a crash may have brought them back. One above the last has nothing that was acknowledged.
 
 `ends` says how far segments and snapshot of each group reach: [index, file, install]. It is written
 before files of the write-ahead log are removed, because from then on the entries are nowhere else,

@@ -30,7 +30,8 @@ from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
-from lithify.raft.errors import EntriesLost, FilesLost, UnknownGroup
+from lithify.raft.completeness import check_end, check_live
+from lithify.raft.errors import FilesLost, UnknownGroup
 from lithify.raft.group_log import GroupLog
 from lithify.raft.install import Install
 from lithify.raft.live_state import LiveState, LiveStates
@@ -55,7 +56,8 @@ from lithify.raft.written import Indexes
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Set
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from lithify.fs import FileLock, FileSystem
     from lithify.liveset import LiveSet
@@ -148,7 +150,7 @@ class RaftStorage:
     def open_groups(
         self,
         rebuild: Rebuild,
-        known: Set[str] | None = None,
+        known: AbstractSet[str] | None = None,
         is_gone: Callable[[str], bool] = lambda _: False,
         *,
         is_listed: bool = False,
@@ -181,6 +183,10 @@ class RaftStorage:
         for group in recovered:
             # An install that did not come to its end.
             self.wal.forget(group)
+        self._settle_manifest()
+
+    def _settle_manifest(self) -> None:
+        """Let the manifest be about what was found."""
         for group in self.manifest.ends.keys() - self.groups.keys():
             self.manifest.forget(group)
         if self.wal.is_doubtful:
@@ -418,35 +424,11 @@ class RaftStorage:
         if removed:
             # Its number may be given out again: then the name must not lead to this file.
             self.fs.sync_dir(directory)
-        self._check_end(group, segments, stored, recovered)
+        check_end(group, directory, segments, stored, recovered, self.manifest.ends.get(group))
         table = MemTable(group, recovered.entries)
         log = GroupLog(group, self.wal, table, segments, self.states, stored)
-        _check_live(log, self.states[group])
+        check_live(log, self.states[group])
         return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
-
-    def _check_end(
-        self, group: str, segments: GroupSegments, stored: Stored | None, recovered: Recovered
-    ) -> None:
-        """Raise if segments or a snapshot are gone: nothing else has what was in them."""
-        last = 0 if stored is None else stored.index
-        for span in segments.spans:
-            if span.first > last + 1 and span.last > last:
-                raise EntriesLost(group, last + 1, f"segments of {self._directory_of(group)} lack it")
-            last = max(last, span.last)
-        end = self.manifest.ends.get(group)
-        if end is None:
-            return
-        if stored is not None:
-            place = stored.place
-            if (place.wal_file, place.install_index) > (end.wal_file, end.install_index):
-                # It has taken the place of the log that the row is about.
-                return
-        needed = end.last_index
-        if recovered.cut_index is not None:
-            needed = min(needed, recovered.cut_index)
-        if last < needed:
-            what = f"segments and snapshot must reach to entry {needed}, but only reach to {last}"
-            raise FilesLost(self._directory_of(group), what)
 
     def _refs(self, directory: str) -> tuple[list[SegmentRef], set[int]]:
         """The segments of a group, and the numbers of merged ones among them.
@@ -499,14 +481,3 @@ def _lock(fs: FileSystem, directory: str) -> FileLock:
     if lock is None:
         raise LogLocked(directory, read_file(fs, path).decode(errors="replace"))
     return lock
-
-
-def _check_live(log: GroupLog, state: LiveState) -> None:
-    """Raise if something that the snapshot needs is not there."""
-    table, segments, live = log.table, log.segments, state.live
-    # Counted, because there may be millions; looked at one by one are those in memory.
-    counted = sum(live.count_in(span.first, span.last + 1) for span in segments.spans)
-    behind = segments.last + 1
-    for index in live.floor(behind) if counted == live.rank(behind) else live:
-        if table.get(index) is None and segments.find(index) is None:
-            raise EntriesLost(log.group, index, "the snapshot needs it")

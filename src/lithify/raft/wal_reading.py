@@ -8,11 +8,11 @@ file that is missing is `FilesLost`, one with fewer intact bytes is `DamagedFile
 acknowledged entries would be lost with it. Behind these bytes the end of the last file may be bad:
 
 1. The write was torn (`wal_format.Tail`). It was not acknowledged, and is cut off.
-2. A batch is all there and damaged, and no intact one proves that it was durable. `Wal.prove` writes
-   a proof whenever nothing was handed in for a moment, so such a batch was written in the last
-   moment before a crash. It is cut off, and `is_doubtful` says that acknowledged entries may be lost
-   (no votes: these are proved before anybody is told). The member must not help to elect a leader
-   that lacks them: it votes when it has caught up (`group.py`).
+2. A batch is all there and damaged, and no intact one proves that it was durable. `Wal.prove`
+   writes a proof whenever nothing was handed in for a moment, so such a batch was written in the
+   last moment before a crash. It is cut off, and `is_doubtful` says that acknowledged entries may
+   be lost (no votes: these are proved before anybody is told). The member must not help to elect a
+   leader that lacks them: it votes when it has caught up (`group.py`).
 
 Both are logged with file, offset and bytes, and counted (`cut_bytes`).
 
