@@ -12,7 +12,7 @@ LithifyError
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberElsewhere a member is reached at another address than the one that was given
 ├── LearnerSilent   a node that was added does not answer
-├── LearnerBehind   a node that was added has not got the log yet
+├── LearnersStay    a node that was added is a learner, and no voter yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
 ├── NoSuchDirectory a directory that is to be read is not there
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from lithify.errors import (
     CONFLICT,
+    FAILED,
     NOT_FOUND,
     OUTCOME_UNKNOWN,
     UNREACHABLE,
@@ -41,8 +42,8 @@ __all__ = [
     "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
-    "LearnerBehind",
     "LearnerSilent",
+    "LearnersStay",
     "MemberElsewhere",
     "NoSuchDirectory",
     "NodeNotReached",
@@ -184,22 +185,28 @@ class MemberElsewhere(LithifyError):
 
 
 class LearnerSilent(LithifyError):
-    """Nodes were added as learners and did not answer."""
+    """Nodes were added as learners, did not answer, and were removed again."""
 
     exit_code = CONFLICT
 
-    def __init__(self, nodes: list[str], limit_s: float, then: str) -> None:
+    def __init__(self, nodes: list[str], limit_s: float) -> None:
         self.nodes = nodes
-        super().__init__(f"{', '.join(nodes)} did not answer within {limit_s:g} s and {then}")
+        names = ", ".join(nodes)
+        super().__init__(f"{names} did not answer within {limit_s:g} s and was removed again")
 
 
-class LearnerBehind(LithifyError):
-    """Nodes are learners and lack entries; the same command later makes them voters."""
+class LearnersStay(LithifyError):
+    """Nodes were added as learners and are no voters yet; they stay learners."""
 
-    exit_code = CONFLICT
+    exit_code = FAILED
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. Repeat the command later to make it a voter")
+    def __init__(self, nodes: list[str], why: str) -> None:
+        self.nodes = nodes
+        names = ", ".join(nodes)
+        super().__init__(
+            f"{names} was added as a learner and stays one, because it cannot vote yet: {why}. "
+            "It goes on receiving the log. Repeat the command to make it a voter, or remove it"
+        )
 
 
 class OutcomeUnknown(LithifyError):

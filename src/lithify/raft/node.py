@@ -456,7 +456,9 @@ class RaftNode:
 
     def wal_overview(self) -> dict[str, int]:
         """What the write-ahead log takes, as it can be printed."""
-        return wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
+        found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
+        wal = self._storage.wal
+        return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
 
     # --- who is who -------------------------------------------------------------------------
 
