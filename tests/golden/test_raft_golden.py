@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.fs import MemoryFileSystem, read_file
+import pytest
+
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.liveset import LiveSet
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveStates
+from lithify.raft.manifest import End, Manifest
 from lithify.raft.snapshot_file import Head
 from lithify.raft.snapshots import Place, Snapshots
 from lithify.raft.wal import Wal
 
 WAL = Path(__file__).with_name("raft_wal_v1.bin")
+PROVED_WAL = Path(__file__).with_name("raft_wal_v1_proved.bin")
+"""With an empty batch behind the one that has a state."""
+MANIFEST = Path(__file__).with_name("raft_manifest_v1.txt")
 SNAPSHOT = Path(__file__).with_name("raft_snapshot_v1.bin")
 PLACE = Path(__file__).with_name("raft_place_v1.txt")
 
@@ -31,7 +37,7 @@ WHERE = Place(cut_number=6, cut_index=280, wal_file=4, install_index=200)
 
 
 def written_wal() -> bytes:
-    """Two batches: entries with a state, then an overwriting one and a sequence with gaps."""
+    """Entries with a state, the proof of them, then an overwriting one and a sequence with gaps."""
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.append("orders", FIRST, 0)
@@ -53,18 +59,40 @@ def written_snapshot() -> tuple[bytes, bytes, bytes]:
 
 
 def test_version_1_of_the_write_ahead_log_is_still_written() -> None:
-    assert written_wal() == WAL.read_bytes()
+    assert written_wal() == PROVED_WAL.read_bytes()
 
 
-def test_version_1_of_the_write_ahead_log_is_still_read() -> None:
+@pytest.mark.parametrize("golden", [WAL, PROVED_WAL])
+def test_version_1_of_the_write_ahead_log_is_still_read(golden: Path) -> None:
     fs = MemoryFileSystem()
     fs.mkdir("wal")
     with fs.open_append(f"wal/{1:016}.wal") as file:
-        file.write(WAL.read_bytes())
+        file.write(golden.read_bytes())
     found = Wal(fs, "wal", LiveStates()).recover({})
     assert list(found["orders"].entries.values()) == [FIRST[0], *SECOND]
     assert found["orders"].state == STATE
     assert list(found["orders/20"].entries.values()) == SPARSE
+
+
+def written_manifest() -> bytes:
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    manifest = Manifest(fs, "d")
+    manifest.begin_file(7, 96, {})
+    manifest.begin_file(8, 128, {7: 4096})
+    manifest.end_files(6, {"orders": End(300, 4, 200)})
+    manifest.doubt({"orders": 12})
+    return read_file(fs, "d/MANIFEST")
+
+
+def test_version_1_of_a_manifest_is_still_written_and_read() -> None:
+    assert written_manifest() == MANIFEST.read_bytes()
+    fs = MemoryFileSystem()
+    fs.mkdir("d")
+    write_atomic(fs, "d/MANIFEST", MANIFEST.read_bytes())
+    manifest = Manifest(fs, "d")
+    assert manifest.wal == {7: 4096, 8: 128}
+    assert (manifest.ends, manifest.doubts) == ({"orders": End(300, 4, 200)}, {"orders": 12})
 
 
 def test_version_1_of_a_snapshot_is_still_written() -> None:

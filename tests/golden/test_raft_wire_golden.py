@@ -22,11 +22,20 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.core.values import SnapshotMeta
-from lithify.raft.dialogue import Answer, Ask, Asks, Event, Hello, Introduction, Welcome
+from lithify.raft.dialogue import (
+    Answer,
+    Ask,
+    Asks,
+    Credentials,
+    Event,
+    Hello,
+    Introduction,
+    Welcome,
+)
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
-from lithify.raft.recognition import Standing
+from lithify.raft.recognition import Met, Standing, Starts
 from lithify.raft.repair_messages import EntriesFound, EntriesWanted
 from lithify.raft.snapshot_file import Head
 from lithify.raft.transfer import (
@@ -42,7 +51,8 @@ FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
 NODE_1 = Path(__file__).parent / "raft_node_v1.txt"
 NODE_2 = Path(__file__).parent / "raft_node_v2.txt"
 NODE_3 = Path(__file__).parent / "raft_node_v3.txt"
-NODE = Path(__file__).parent / "raft_node_v4.txt"
+NODE_4 = Path(__file__).parent / "raft_node_v4.txt"
+NODE = Path(__file__).parent / "raft_node_v5.txt"
 
 WAY = ("n1", "n2", 7)
 ENTRIES = [Entry(11, 6, b"stone"), Entry(12, 7, b"", 1)]
@@ -72,6 +82,9 @@ MESSAGES: tuple[Any, ...] = (
     Introduction(2, "0b" * 16, "", '{"n3": "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"}'),
     EntriesWanted.of(*WAY, [7, 9]),
     EntriesFound(*WAY, 12, ENTRIES[:1]),
+    Credentials(
+        3, "0b" * 16, "", "{}", "0d" * 16, '[2, ["a1b2c3d4", "e5f60718"]]', '{"n3": ["0c", 1, "d"]}'
+    ),
 )
 
 
@@ -85,6 +98,9 @@ def node_file() -> bytes:
     fs.mkdir("d")
     identity = Identity(fs, "d", "n1", "raft", draw=lambda size: b"\x0b" * size)
     identity.recognition.met("n2", "0c" * 16)
+    identity.recognition.saw_start("n2", Met("0c" * 16, 3, "e5f60718"))
+    identity.recognition.cluster_id = "0d" * 16
+    identity.start()
     identity.stop("old@5f0c93a1e2b47d86", "two histories")
     identity.begin("default", ["n1", "n2"])
     for key in ("orders@5f0c93a1e2b47d86", "jobs@0a51cc23f08e9b17"):
@@ -144,10 +160,21 @@ def test_a_node_file_of_version_3_is_still_read_and_gets_an_identity() -> None:
     assert (identity.recognition.known, identity.stopped) == ({}, {})
 
 
-def test_a_node_file_of_version_4_is_still_written_and_read() -> None:
+def test_a_node_file_of_version_5_is_still_written_and_read() -> None:
     assert node_file() == NODE.read_bytes()
     identity = read_back(NODE)
     recognition = identity.recognition
+    assert recognition.cluster_id == "0d" * 16
+    assert recognition.starts == Starts(1, ("0b0b0b0b",))
+    assert recognition.met_starts == {"n2": Met("0c" * 16, 3, "e5f60718")}
+    assert identity.is_listed
+
+
+def test_a_node_file_of_version_4_is_still_read() -> None:
+    identity = read_back(NODE_4)
+    recognition = identity.recognition
+    assert (recognition.cluster_id, recognition.starts) == ("", Starts())
+    assert not identity.is_listed
     assert (recognition.own, recognition.standing) == ("0b" * 16, Standing.NEW)
     assert recognition.known == {"n2": "0c" * 16}
     assert identity.stopped == {"old@5f0c93a1e2b47d86": "two histories"}

@@ -36,6 +36,7 @@ from lithify.raft.errors import (
     CreationUnknown,
     EntryUnreadable,
     GroupAbsent,
+    LearnersStay,
     NodeNotReached,
     OutcomeUnknown,
 )
@@ -215,6 +216,8 @@ class Answering:
             outcome = Outcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = Outcome.ABSENT
+        elif isinstance(result, LearnersStay):
+            outcome = Outcome.BEGUN
         return outcome, text.encode()
 
     def _elsewhere(self, why: str) -> tuple[Outcome, str]:
@@ -284,7 +287,9 @@ class Answering:
         elif operation == Operation.MEMBERS:
             seen, identity = place_overview(group.status()), self._node.identity
             book = identity.book | {identity.node: str(self._node.transport.address)}
-            return {name: seen[name] for name in ("leader", "term", "members")} | {"book": book}
+            # A node knows others, which are members of other groups or of none.
+            members = {name: at for name, at in book.items() if name in group.config.members}
+            return {name: seen[name] for name in ("leader", "term", "members")} | {"book": members}
         else:
             raise InvalidInput(f"operation {operation} is not known")
         return {}
@@ -311,6 +316,8 @@ class Answering:
             "refused": node.transport.refused,
             "refused_by": node.transport.refused_by,
             **node.wal_overview(),
+            "cluster_id": node.identity.recognition.cluster_id,
+            "start": node.identity.recognition.starts.number,
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
         }
 

@@ -16,7 +16,7 @@
 4. When it answers and has the log it becomes a voter. What the consensus core refuses only for now
    is proposed again for a while.
 5. A change ends within `CHANGE_S`. A learner that is silent then is removed again. One that is
-   behind stays, and the answer says so: the command can be repeated.
+   behind stays a learner, and the answer says so (`begun`): the command can be repeated.
 
 Runs in the node's event loop. `Answering` calls.
 """
@@ -43,7 +43,7 @@ from lithify.raft.core import (
     QuorumAtRisk,
 )
 from lithify.raft.dialogue import WIRE_VERSION, Hello
-from lithify.raft.errors import LearnerBehind, LearnerSilent, MemberElsewhere, NodeNotReached
+from lithify.raft.errors import LearnerSilent, LearnersStay, MemberElsewhere, NodeNotReached
 from lithify.raft.greeting import connect
 from lithify.raft.names import group_of
 from lithify.raft.operations import Operation, parse_address
@@ -149,11 +149,9 @@ class Changes:
             index = await self._propose_until(group, change, book)
         except NotCaughtUp as behind:
             silent = [name for name in new if behind.has.get(name, 0) is None]
-            if not silent:
-                raise LearnerBehind(str(behind)) from behind
-            gone = await self._remove(group, silent)
-            then = "was removed again" if gone else "stays a learner: remove it"
-            raise LearnerSilent(silent, CHANGE_S, then) from behind
+            if silent and await self._remove(group, silent):
+                raise LearnerSilent(silent, CHANGE_S) from behind
+            raise LearnersStay(sorted(behind.has), behind.progress) from behind
         return {"index": index}
 
     async def _propose_until(

@@ -5,6 +5,9 @@
 
 1. Any node that was named may be asked; one that does not lead says who does, and is asked no more.
    One that is away, or cannot do it now, is left for the next, round and round until time is up.
+   So is one that does not greet within `SILENT_S`, twice as long the next time: nothing was sent to
+   it yet. A read that is not answered in that time is put to the next node as well, and the first
+   answer counts: a node that hangs costs a read a moment, not its time limit.
 2. Any number of requests may be under way; they share one connection to the node that leads.
 3. What was sent and not answered may have happened: the connection ended, or time is up. A read is
    asked again; for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
@@ -36,6 +39,7 @@ from lithify.raft.operations import (
     NoAnswer,
     Operation,
     Outcome,
+    PartlyDone,
     Refused,
     encode_watch,
     parse_address,
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "RaftClient"]
 
+SILENT_S = 0.5
 CONNECT_S = 2.0
 WAIT_S = 0.05
 HOPS_MAX = 2
@@ -67,6 +72,8 @@ _REPEATABLE = (
     Operation.WATCH,
     Operation.BACKUP,
 )
+_ANYWHERE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW)
+"""What may be asked of several nodes at once."""
 
 
 @dataclass(slots=True)
@@ -107,6 +114,9 @@ class RaftClient:
         self._at = addresses[0]
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._connect_s = SILENT_S if len(addresses) > 1 else CONNECT_S
+        self._spare: RaftClient | None = None
+        """Asks the other nodes while the one that was asked is silent."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,6 +134,8 @@ class RaftClient:
         self._closed = True
         for feed in self._feeds:
             feed.close()
+        if self._spare is not None:
+            self._spare.close()
         if self._connection is not None:
             self._connection.channel.close()
 
@@ -132,13 +144,17 @@ class RaftClient:
         request = _Request(group, operation, body)
         try:
             async with asyncio.timeout(self._timeout_s):
-                while (answer := await self._try(request)) is None:
-                    pass
+                answer = await self._pursue(request)
         except TimeoutError:
             # A node that has not answered this one may be silent for good.
             self._turn_from(request.asked)
             raise self._timed_out(request) from None
         return answer.log_index, answer.body
+
+    async def _pursue(self, request: _Request) -> Answer:
+        while (answer := await self._try(request)) is None:
+            pass
+        return answer
 
     def _timed_out(self, request: _Request) -> MayHaveHappened | NoAnswer:
         what = f"{request.operation.name.lower()} got no answer within {self._timeout_s:g} s"
@@ -190,7 +206,10 @@ class RaftClient:
             return None
         request.under_way = request.operation not in _REPEATABLE
         request.asked, request.waits = connection.address, True
-        answer = await connection.ask(request.group, request.operation, request.body)
+        if request.operation in _ANYWHERE:
+            answer = await self._ask_others_too(connection, request)
+        else:
+            answer = await connection.ask(request.group, request.operation, request.body)
         request.waits = False
         if answer is None:
             request.why = f"{connection.address}: {connection.channel.reason}"
@@ -205,6 +224,42 @@ class RaftClient:
         await self._go_on(request, connection.address, answer)
         return None
 
+    async def _ask_others_too(self, connection: Connection, request: _Request) -> Answer | None:
+        """Ask a node; if it is silent, the others as well."""
+        given = (request.group, request.operation, request.body)
+        first = asyncio.ensure_future(connection.ask(*given))
+        tasks: set[asyncio.Task[Any]] = {first}
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=SILENT_S)
+            others = [each for each in self._addresses if each != connection.address]
+            if done or not others:
+                return await first
+            if self._spare is None:
+                self._spare = RaftClient(others, tls=self._tls, timeout_s=self._timeout_s)
+            spare = self._spare
+            second = asyncio.ensure_future(spare._pursue(_Request(*given)))  # noqa: SLF001
+            tasks.add(second)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if first.done() or isinstance(second.exception(), GroupNotFound):
+                return await first
+            answer = second.result()
+            self._take_over(spare, connection)
+            return answer
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Nobody is told of what came too late.
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take_over(self, spare: RaftClient, silent: Connection) -> None:
+        """Let the node be asked from now on that has answered instead of a silent one."""
+        if self._connection is silent and spare._connection is not None:
+            silent.retire()
+            self._connection, self._at = spare._connection, spare._at
+            spare._connection = None
+        if self._spare is spare:
+            self._spare = None
+
     async def _go_on(self, request: _Request, address: Address, answer: Answer) -> None:
         """Find somebody else to ask; raises if that is of no use."""
         text = answer.body.decode(errors="replace")
@@ -214,6 +269,8 @@ class RaftClient:
             request.absent.add(address)
         if answer.outcome == Outcome.REFUSED:
             raise Refused(text)
+        if answer.outcome == Outcome.BEGUN:
+            raise PartlyDone(text)
         if request.absent.issuperset(self._addresses):
             raise GroupNotFound(text)
         request.why = f"{address}: {text}"
@@ -249,10 +306,15 @@ class RaftClient:
                     found.retire()
                 found = Connection(self._at)
                 try:
-                    async with asyncio.timeout(CONNECT_S):
+                    async with asyncio.timeout(self._connect_s):
                         hello = Hello(WIRE_VERSION, "", "", "", "{}")
                         await connect(self._at, hello, found.channel, self._context)
                         await found.welcomed
+                except TimeoutError:
+                    # The network may be slow, not the node.
+                    found.channel.abort("it was given up")
+                    self._connect_s = min(2 * self._connect_s, CONNECT_S)
+                    raise
                 except BaseException:
                     found.channel.abort("it was given up")
                     raise

@@ -3,7 +3,8 @@
 Who connects says `Hello` and is told `Welcome`. If it is a client, it sends `Ask` and gets an
 `Answer` to each, and `Event` while it watches. If it is a node, and the other one has the version
 `INTRODUCES`, both send an `Introduction`, who connects first. A node of an earlier version sends
-and gets none.
+and gets none. Nodes that both have the version `SHOWS_STARTS` send `Credentials` instead, and once
+more when there is something new in them.
 
 Clients ask for the same thing many times in a row. A node reads such a run in one step, as columns
 (`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more
@@ -17,11 +18,13 @@ from typing import NamedTuple
 
 __all__ = [
     "INTRODUCES",
+    "SHOWS_STARTS",
     "WIRE_VERSION",
     "Answer",
     "Answers",
     "Ask",
     "Asks",
+    "Credentials",
     "Event",
     "Hello",
     "Introduction",
@@ -32,6 +35,8 @@ WIRE_VERSION = 1
 """Of all that is said, told in `Hello`."""
 INTRODUCES = 2
 """Told in `Welcome`: nodes show each other their identities."""
+SHOWS_STARTS = 3
+"""The same, and their starts and the cluster's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,22 @@ class Introduction:
     """In the answer: why the other identity is not accepted; the last message then."""
     known: str
     """The identities of other nodes that it knows, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Which data directory a node has, which start of it this is, and of which cluster it is."""
+
+    version: int
+    identity: str
+    refusal: str
+    """As in `Introduction`."""
+    known: str
+    cluster_id: str
+    starts: str
+    """As JSON: `recognition.Starts`."""
+    met_starts: str
+    """As JSON: the newest start of each other node, also of the receiver."""
 
 
 class Ask(NamedTuple):

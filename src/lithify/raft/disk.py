@@ -1,7 +1,8 @@
 """The threads of a node that wait for its disk, so that its event loop never does.
 
     write-ahead log   takes whatever the groups have handed in since its last round, makes it
-                      durable with one fdatasync, and posts what is; meanwhile the next gathers
+                      durable with one fdatasync, and posts what is; meanwhile the next gathers.
+                      With nothing to do it proves that the last batch is durable
     segment writer    moves the entries of a full file to segments; the groups take them in, and
                       only then it goes on with the next file. It also removes files that nobody
                       needs, when the worker is done with them
@@ -123,9 +124,9 @@ class Disk:
         wal = self._storage.wal
         refused_s = REFUSED_S_MIN
         while not self._ending.is_set() or wal.wait(0):
-            if not wal.wait(IDLE_S):
+            events = wal.flush() if wal.wait(IDLE_S) else wal.prove()
+            if not events:
                 continue
-            events = wal.flush()
             self._post(self._written, events)
             for event in events:
                 if isinstance(event, Rolled):
@@ -138,6 +139,7 @@ class Disk:
                 refused_s = min(2 * refused_s, REFUSED_S_MAX)
             else:
                 refused_s = REFUSED_S_MIN
+        wal.prove()
 
     def _move(self) -> None:
         while (rolled := self._rolled.get()) is not None:

@@ -5,13 +5,14 @@ LithifyError
 ├── EntryGone       an index that is compacted away
 ├── EntryUnreadable an entry in a damaged place of a file, or that the disk does not read
 ├── EntriesLost     entries that must be there and are not
+├── FilesLost       files that the manifest names and that are gone (a `MissingFile`)
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not take what it is sent
 ├── NodeNotReached  a node that is to be added is not at its address
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberElsewhere a member is reached at another address than the one that was given
 ├── LearnerSilent   a node that was added does not answer
-├── LearnerBehind   a node that was added has not got the log yet
+├── LearnersStay    a node that was added is a learner, and no voter yet
 ├── OutcomeUnknown  nobody here knows whether a proposal was done
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
 ├── NoSuchDirectory a directory that is to be read is not there
@@ -20,7 +21,16 @@ LithifyError
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
+from lithify.errors import (
+    CONFLICT,
+    FAILED,
+    NOT_FOUND,
+    OUTCOME_UNKNOWN,
+    UNREACHABLE,
+    Corrupt,
+    LithifyError,
+    MissingFile,
+)
 
 __all__ = [
     "ClientTooSlow",
@@ -28,11 +38,12 @@ __all__ = [
     "EntriesLost",
     "EntryGone",
     "EntryUnreadable",
+    "FilesLost",
     "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
-    "LearnerBehind",
     "LearnerSilent",
+    "LearnersStay",
     "MemberElsewhere",
     "NoSuchDirectory",
     "NodeNotReached",
@@ -78,6 +89,15 @@ class EntriesLost(LithifyError):
         self.index = index
         self.what = what
         super().__init__(f"group {group}: entry {index} is lost: {what}")
+
+
+class FilesLost(MissingFile):
+    """A file of a node's directory is gone, and with it perhaps votes and acknowledged entries."""
+
+    def __init__(self, path: str, what: str) -> None:
+        then = "the node does not start, because it may have forgotten what it promised"
+        how = "put the file back, or replace the node (docs/runbooks.md, damaged disk)"
+        Corrupt.__init__(self, path, 0, f"{what}; {then}: {how}")
 
 
 class GroupAbsent(LithifyError):
@@ -165,22 +185,28 @@ class MemberElsewhere(LithifyError):
 
 
 class LearnerSilent(LithifyError):
-    """Nodes were added as learners and did not answer."""
+    """Nodes were added as learners, did not answer, and were removed again."""
 
     exit_code = CONFLICT
 
-    def __init__(self, nodes: list[str], limit_s: float, then: str) -> None:
+    def __init__(self, nodes: list[str], limit_s: float) -> None:
         self.nodes = nodes
-        super().__init__(f"{', '.join(nodes)} did not answer within {limit_s:g} s and {then}")
+        names = ", ".join(nodes)
+        super().__init__(f"{names} did not answer within {limit_s:g} s and was removed again")
 
 
-class LearnerBehind(LithifyError):
-    """Nodes are learners and lack entries; the same command later makes them voters."""
+class LearnersStay(LithifyError):
+    """Nodes were added as learners and are no voters yet; they stay learners."""
 
-    exit_code = CONFLICT
+    exit_code = FAILED
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. Repeat the command later to make it a voter")
+    def __init__(self, nodes: list[str], why: str) -> None:
+        self.nodes = nodes
+        names = ", ".join(nodes)
+        super().__init__(
+            f"{names} was added as a learner and stays one, because it cannot vote yet: {why}. "
+            "It goes on receiving the log. Repeat the command to make it a voter, or remove it"
+        )
 
 
 class OutcomeUnknown(LithifyError):

@@ -3,7 +3,7 @@
     Hello         ->
                   <-  Welcome
     Introduction  ->                    between nodes, if `Welcome` says that it is understood
-                  <-  Introduction
+                  <-  Introduction      or `Credentials`, both, if both know them
 
 Nodes and clients call it.
 """
@@ -11,10 +11,13 @@ Nodes and clients call it.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import ProtocolError
-from lithify.raft.dialogue import Hello, Introduction, Welcome
+from lithify.errors import InvalidInput, ProtocolError
+from lithify.raft.core.config import check_identity, check_name
+from lithify.raft.dialogue import Credentials, Hello, Introduction, Welcome
+from lithify.raft.recognition import MARKS_MAX, Met, Starts
 
 if TYPE_CHECKING:
     import ssl
@@ -22,7 +25,15 @@ if TYPE_CHECKING:
     from lithify.raft.channel import Channel
     from lithify.raft.operations import Address
 
-__all__ = ["check_certificate", "check_welcome", "connect", "introduction_in"]
+__all__ = [
+    "check_certificate",
+    "check_welcome",
+    "connect",
+    "credentials_in",
+    "credentials_of",
+    "met_in",
+    "starts_in",
+]
 
 
 async def connect(
@@ -54,9 +65,48 @@ def check_certificate(channel: Channel, node: str) -> None:
         raise ProtocolError(f"says it is node {node}, but its certificate is for {sorted(names)}")
 
 
-def introduction_in(messages: list[tuple[str, Any]]) -> Introduction:
-    """The answer to `Introduction`, if it is one."""
+def credentials_in(messages: list[tuple[str, Any]]) -> Credentials:
+    """The answer to an introduction, if it is one."""
     found = messages[0][1] if messages else None
-    if not isinstance(found, Introduction) or len(messages) > 1:
+    if not isinstance(found, Introduction | Credentials) or len(messages) > 1:
         raise ProtocolError("the answer to the introduction is none")
-    return found
+    return credentials_of(found)
+
+
+def credentials_of(shown: Introduction | Credentials) -> Credentials:
+    """What a node shows; one of an earlier version shows less."""
+    if isinstance(shown, Credentials):
+        return shown
+    return Credentials(shown.version, shown.identity, shown.refusal, shown.known, "", "[]", "{}")
+
+
+def starts_in(shown: Credentials) -> Starts:
+    """The starts that a node shows."""
+    try:
+        value = json.loads(shown.starts)
+        if not value:
+            return Starts()
+        number, marks = value
+        return Starts(int(number), tuple(map(str, marks[:MARKS_MAX])))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"the starts of a node cannot be read: {error}") from error
+
+
+def met_in(shown: Credentials) -> dict[str, Met]:
+    """The starts of others that a node has met."""
+    try:
+        found = json.loads(shown.met_starts).items()
+        met = {str(name): Met(str(each[0]), int(each[1]), str(each[2])) for name, each in found}
+        for name, each in met.items():
+            check_name(name)
+            check_identity(each.identity)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+        InvalidInput,
+    ) as error:
+        raise ProtocolError(f"the starts of nodes cannot be read: {error}") from error
+    return met

@@ -22,6 +22,11 @@ runs a group with some threads and a loop (`node.py`), and a simulator with none
 
 A member applies nothing that is not durable on it, so the state never is ahead of the log.
 
+A member that may have lost entries which it acknowledged (`wal_reading.py`) begins in the next term
+with its own vote, so that a leader that counts on them stands anew. It neither votes nor campaigns
+before it has applied an entry of a later term. A majority without this member elected the leader of
+that term, which therefore has all that was committed; by then this member has it too.
+
 A member that finds that its committed entries are not the leader's, or that it has lost some, stops
 (`stopped`): it sends, applies and answers nothing any more, until it is removed. The node and its
 other groups go on.
@@ -29,9 +34,11 @@ other groups go on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.events import WriteRefused
+from lithify.logger import get_logger
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.backup import Saved, live_entries
@@ -46,7 +53,7 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import SnapshotMeta, entry_bytes
+from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta, entry_bytes
 from lithify.raft.effects import Effects
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.installing import Installing
@@ -84,6 +91,8 @@ __all__ = ["Group"]
 
 S = TypeVar("S")
 
+log = get_logger("lithify.raft")
+
 PATIENCE_ELECTIONS = 3
 """Election timeouts that clients of an unseated leader wait for the next one: one that fails, too.
 """
@@ -110,12 +119,18 @@ class Group(Generic[S]):
         self._apply_many = apply_many_of(machine)
         own = storage.groups.get(name) or storage.create(name)
         self._own = own
+        if own.doubt_term is not None:
+            self._begin_in_doubt(own.doubt_term)
         view = StoredLog(own, settings.members)
         meta = view.snapshot()
         found = None if own.stored is None else own.snapshots.pieces(own.stored)
         state = machine.init() if found is None else machine.load(found)
         self._at = Moment(meta.index, meta.term, meta.config, state)
         core_settings = settings.core(node, draw)
+        may_vote = core_settings.may_vote
+        core_settings = replace(
+            core_settings, may_vote=lambda config: own.doubt_term is None and may_vote(config)
+        )
         self.election_ticks = core_settings.election_ticks
         self._core = RaftCore(core_settings, view)
         self._appends = Appends(name, storage.wal, own.log)
@@ -138,6 +153,23 @@ class Group(Generic[S]):
         self._lonely_ticks = 0
         self._out = Outgoing()
         self.stopped: MemberStopped | None = None
+        self.note: bytes = b""
+        """The first one to the members that was applied here; the node takes it."""
+
+    def _begin_in_doubt(self, term: int) -> None:
+        """Entries that were acknowledged in this term may be lost; see the module."""
+        own = self._own
+        if own.hard_state.term <= term:
+            own.hard_state = HardState(term + 1, self.node, own.hard_state.commit)
+            # Before anything that depends on it: it is first in the queue.
+            self._storage.wal.save(self.name, own.hard_state)
+
+    def _end_doubt(self) -> None:
+        """Vote again, when what is applied shows that nothing committed is missing."""
+        doubt_term = self._own.doubt_term
+        if doubt_term is not None and self._at.term > doubt_term:
+            self._out.jobs.append(Job("trust", self._storage.trust(self.name)))
+            log.warning("member has caught up and votes again", group=group_of(self.name))
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -219,6 +251,15 @@ class Group(Generic[S]):
     def propose_end(self, done: Done) -> None:
         """Let the group be no more."""
         self._proposals.add_change(None, done)
+
+    @property
+    def may_note(self) -> bool:
+        """Does this member lead, and has it applied all that was there before?"""
+        return self._role is Role.LEADER and self._at.term == self._term
+
+    def propose_note(self, note: bytes) -> None:
+        """Have a note to the members in the log."""
+        self._core.propose_note(note)
 
     def transfer(self, to: str) -> None:
         """Hand leadership over; `TransferDropped` if that cannot be."""
@@ -319,6 +360,7 @@ class Group(Generic[S]):
                 break
         if not self._at.ended:
             self._begin_jobs()
+        self._end_doubt()
         self._out.sends = self._effects.take()
         out, self._out = self._out, Outgoing()
         return out
@@ -361,6 +403,10 @@ class Group(Generic[S]):
 
     def _apply(self, entries: list[Entry]) -> None:
         members = self._at.config.members
+        for entry in entries if not self.note else ():
+            if entry.kind == EntryKind.NOOP and entry.payload:
+                self.note = entry.payload
+                break
         for step in apply_entries(self._apply_many, self._at, entries):
             if step.effects:
                 leads = self._role is Role.LEADER
@@ -505,6 +551,7 @@ class Group(Generic[S]):
             "node": self.node,
             **place_overview(self._core.status()),
             "may_vote": self._core.may_vote,
+            "in_doubt": self._own.doubt_term is not None,
             **stopped,
             "applied_index": self._at.index,
             "snapshots_taken": self._snapshots.taken,

@@ -1,16 +1,19 @@
 """Who a node is, and which groups it has: the one file of its directory that is not about a log.
 
     NODE    one checked line, replaced as a whole
-            {"version": 4, "node": "n1", "cluster": "raft",
+            {"version": 5, "node": "n1", "cluster": "raft", "cluster_id": "9d0e…",
              "identity": "0b5c…", "standing": "accepted", "known": {"n2": "c41d…"},
+             "starts": [7, ["a1b2c3d4", …]], "met_starts": {"n2": ["c41d…", 3, "e5f60718"]},
              "book": {"n2": "127.0.0.1:7002"},
              "groups": {"default": ["n1", "n2", "n3"]},
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
              "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}, "stopped": {}}
 
 `identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what
-the others think of it, and `known` has theirs (`recognition.py`). `book` says where other nodes
-were last reached. `stopped` has the groups in which this node takes no further part, with reasons.
+the others think of it, and `known` has theirs. `starts` has the number of starts and the marks of
+the last ones, `met_starts` the newest start of each other node (`recognition.py`). `book` says
+where other nodes were last reached. `stopped` has the groups in which this node takes no further
+part, with reasons.
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
 when it was created, which no log entry says; none for a group that this node was added to later.
@@ -29,7 +32,8 @@ end, perhaps a leader that was cut off and takes itself for one, may come back a
 anew here. So the last `KNOWN_MAX` stay. (Who is away for longer finds nobody to ask, and keeps its
 files.)
 
-A directory belongs to one node of one cluster for good.
+A directory belongs to one node of one cluster for good. From version 5 on there is a manifest
+beside it (`manifest.py`), written before this file.
 
 Called by the node, from the event loop's thread.
 """
@@ -46,7 +50,7 @@ from lithify.fs import write_atomic
 from lithify.raft.core.config import check_name
 from lithify.raft.membership import NEVER_LEFT, Left
 from lithify.raft.names import NODE, files_name
-from lithify.raft.recognition import Recognition, Standing
+from lithify.raft.recognition import Met, Recognition, Standing, Starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +60,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity"]
 
-_VERSION = 4
+_VERSION = 5
 IDENTITY_BYTES = 16
+MARK_BYTES = 4
+LISTED_FROM = 5
+"""The version from which on there is a manifest."""
 KNOWN_MAX = 256
 """Groups that are remembered though all members know of their end."""
 
@@ -84,6 +91,9 @@ class Identity:
         self.left: dict[str, Left] = {}
         self.dropped: dict[str, list[str]] = {}
         self.stopped: dict[str, str] = {}
+        self._draw = draw
+        self.is_listed = False
+        """Must there be a manifest?"""
         self.recognition = Recognition(node, draw(IDENTITY_BYTES).hex(), Standing.NEW)
         if not fs.exists(self._path):
             self.is_new = True
@@ -111,6 +121,28 @@ class Identity:
         own = value.get("identity", self.recognition.own)
         standing = Standing(value.get("standing", Standing.ACCEPTED))
         self.recognition = Recognition(node, own, standing, value.get("known", {}))
+        self.is_listed = value["version"] >= LISTED_FROM
+        number, marks = value.get("starts", (0, ()))
+        self.recognition.starts = Starts(number, tuple(marks))
+        met = value.get("met_starts", {})
+        self.recognition.met_starts = {name: Met(*each) for name, each in met.items()}
+        self.recognition.cluster_id = value.get("cluster_id", "")
+
+    def start(self) -> None:
+        """The node starts; `save` before anybody is told."""
+        recognition = self.recognition
+        recognition.starts = recognition.starts.again(self._draw(MARK_BYTES).hex())
+        recognition.ticks = 0
+
+    def renounce(self) -> None:
+        """The directory is an older copy: draw a new identity."""
+        self.recognition.renounce(self._draw(IDENTITY_BYTES).hex())
+        self.save()
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Belong to a cluster from now on."""
+        self.recognition.cluster_id = cluster_id
+        self.save()
 
     def save(self) -> None:
         """Make it durable."""
@@ -118,9 +150,12 @@ class Identity:
             "version": _VERSION,
             "node": self.node,
             "cluster": self.cluster,
+            "cluster_id": self.recognition.cluster_id,
             "identity": self.recognition.own,
             "standing": self.recognition.standing,
             "known": self.recognition.known,
+            "starts": self.recognition.starts,
+            "met_starts": self.recognition.met_starts,
             "book": self.book,
             "groups": self.groups,
             "left": self.left,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.channel import Channel
-from lithify.raft.dialogue import INTRODUCES, Introduction, Welcome
-from lithify.raft.greeting import check_welcome, introduction_in
+from lithify.raft.dialogue import INTRODUCES, SHOWS_STARTS, Introduction, Welcome
+from lithify.raft.greeting import check_welcome, credentials_in, credentials_of
 from lithify.raft.recognition import IdentityRefused
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ class Link:
         self._welcome: Welcome | None = None
         self._reason = ""
         self._task = asyncio.create_task(self._run())
+
+    def show_again(self) -> None:
+        """There is something new in what this node shows."""
+        version = 0 if self._welcome is None else self._welcome.version
+        if self.channel is not None and version >= SHOWS_STARTS:
+            self.channel.send("", self._transport.introduction(version))
 
     def hurry(self) -> None:
         """The peer is there: do not wait any longer."""
@@ -110,18 +116,19 @@ class Link:
         if self._welcome is None:
             self._welcome = check_welcome(channel, messages, self._name)
             if self._welcome.version >= INTRODUCES:
-                channel.send("", transport.introduction())
+                channel.send("", transport.introduction(self._welcome.version))
                 return
-            shown = Introduction(0, "", "", "{}")
+            shown = credentials_of(Introduction(0, "", "", "{}"))
         else:
-            shown = introduction_in(messages)
+            shown = credentials_in(messages)
             if shown.refusal:
+                transport.hear_starts(shown)
                 transport.disowned_by(self._name, shown.refusal)
                 raise IdentityRefused(shown.refusal)
-        refusal = transport.refusal_of(self._name, shown.identity)
+        refusal = transport.refusal_of(self._name, shown)
         if refusal:
             # So that its log has it too.
-            channel.send("", transport.introduction(refusal))
+            channel.send("", transport.introduction(self._welcome.version, refusal))
             channel.close(refusal)
             return
         if shown.identity:

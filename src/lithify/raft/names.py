@@ -2,6 +2,7 @@
 
     LOCK                                    held by the one process that runs the node
     NODE                                    who the node is
+    MANIFEST                                which files must be there
     wal/0000000000000007.wal                the write-ahead log of all groups, file 7
     groups/GROUP/0000000000000003.segment   entries of one group; a symbolic link once they were
                                             merged into a lower segment
@@ -35,6 +36,7 @@ __all__ = [
     "GROUPS",
     "LIVE",
     "LOCK",
+    "MANIFEST",
     "NODE",
     "PLACE",
     "SNAPSHOT",
@@ -64,6 +66,7 @@ __all__ = [
 
 LOCK = "LOCK"
 NODE = "NODE"
+MANIFEST = "MANIFEST"
 WAL = "wal"
 GROUPS = "groups"
 SNAPSHOTS = "snapshots"

@@ -50,6 +50,7 @@ from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
+from lithify.raft.founding import Founding
 from lithify.raft.group import Group
 from lithify.raft.group_settings import GroupSettings
 from lithify.raft.identity import Identity
@@ -60,7 +61,7 @@ from lithify.raft.membership import (
     MemberGone,
     MemberQuery,
 )
-from lithify.raft.names import WAL, check_group, check_key, group_of, key_of, new_key
+from lithify.raft.names import WAL, check_group, check_key, group_of, is_drawn, key_of, new_key
 from lithify.raft.notices import Notices
 from lithify.raft.overview import wal_overview
 from lithify.raft.repair_messages import EntriesFound
@@ -133,10 +134,9 @@ class RaftNode:
         self._working = False
         self._members: dict[str, Config] = {}
         """Of each group, those by which connections were last checked."""
-        self._accepted_by: set[str] = set()
         self._foreign: set[tuple[str, str]] = set()
         """(key, sender) of messages that are not of the group here; the log has each once."""
-        self._probation_ticks = 0
+        self._founding = Founding(self)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -161,7 +161,8 @@ class RaftNode:
         remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
         # Who has lost that file does not lose its groups as well.
         known = None if identity.is_new else identity.files
-        self._storage.open_groups(self._live_of, known, identity.is_gone)
+        listed = identity.is_listed
+        self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
         if identity.is_new and not settings.join:
@@ -169,6 +170,7 @@ class RaftNode:
         if settings.join:
             identity.recognition.accepted((), (), 0)
         self._end_probation()
+        identity.start()
         identity.save()
         for key in identity.groups:
             self._begin_or_repair(key)
@@ -214,7 +216,8 @@ class RaftNode:
         made, notices = self.settings.group.core, Notices(group_of(key))
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
-            return replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
+            given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
+            return given if is_drawn(key) else replace(given, founding=self._founding.note)
 
         settings = replace(self.settings.group, members=members, core=core)
         stored = self._storage.groups.get(files) or self._storage.create(files)
@@ -255,6 +258,7 @@ class RaftNode:
                 self.configs,
                 self._accepted,
                 self._disowned,
+                self._outdated,
             )
             self.transport = Transport(self.identity, handlers, self.settings.tls)
             await self.transport.start(self.settings.listen)
@@ -279,7 +283,7 @@ class RaftNode:
         for tick in count(1):
             await asyncio.sleep(self.settings.tick_ms / 1000)
             with self._guarded():
-                self._probation_ticks = tick
+                self.identity.recognition.ticks = tick
                 self._end_probation()
                 if tick % TELL_TICKS == 0:
                     for key in self.identity.dropped:
@@ -333,6 +337,7 @@ class RaftNode:
                     self._give_back(group, ended=True)
                 elif group.stopped is not None:
                     self._stopped(group, group.stopped)
+                self._founding.look(group)
                 if self._members.get(group.name) is not group.config:
                     self._members[group.name] = group.config
                     self.transport.recheck()
@@ -451,23 +456,33 @@ class RaftNode:
 
     def wal_overview(self) -> dict[str, int]:
         """What the write-ahead log takes, as it can be printed."""
-        return wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
+        found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
+        wal = self._storage.wal
+        return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
 
     # --- who is who -------------------------------------------------------------------------
+
+    def _outdated(self) -> None:
+        """Others have met a later start of this directory: it is an older copy."""
+        with self._guarded():
+            what = "this data directory is an older copy; remove the node and add it again"
+            log.error(what, node=self.identity.node)
+            self.identity.renounce()
+            self.transport.disconnect("the data directory is an older copy")
 
     def configs(self) -> list[Config]:
         """The members of all groups, also those that are not committed yet."""
         return [config for group in self.groups.values() for config in group.open_configs]
 
     def _accepted(self, peer: str) -> None:
-        self._accepted_by.add(peer)
+        self.identity.recognition.accepted_by.add(peer)
         with self._guarded():
             self._end_probation()
 
     def _end_probation(self) -> None:
         first = self.identity.groups.get(DEFAULT_GROUP, [])
-        recognition, ticks = self.identity.recognition, self._probation_ticks
-        if recognition.accepted(first, self._accepted_by, ticks):
+        recognition = self.identity.recognition
+        if recognition.accepted(first, recognition.accepted_by, recognition.ticks):
             self.identity.save()
 
     def _disowned(self, peer: str, reason: str) -> None:

@@ -32,6 +32,7 @@ has one watch, which ends with it.
 | unknown | it may have happened or not: leadership was lost meanwhile | reports it as unknown |
 | absent | this node has no such group | asks another, or gives up if all have said so |
 | refused | it can never be; the body says why | gives up |
+| begun | a part of it is done and stays; the body says how to go on | gives up |
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from enum import IntEnum
 
 from lithify.errors import (
     CONFLICT,
+    FAILED,
     NOT_FOUND,
     OUTCOME_UNKNOWN,
     UNREACHABLE,
@@ -55,6 +57,7 @@ __all__ = [
     "NoAnswer",
     "Operation",
     "Outcome",
+    "PartlyDone",
     "Refused",
     "encode_watch",
     "parse_address",
@@ -90,12 +93,19 @@ class Outcome(IntEnum):
     UNKNOWN = 3
     REFUSED = 4
     ABSENT = 5
+    BEGUN = 6
 
 
 class Refused(LithifyError):
     """The node says that this can never be; nothing has changed."""
 
     exit_code = CONFLICT
+
+
+class PartlyDone(LithifyError):
+    """A part of what was asked for is done, and stays; the message says how to go on."""
+
+    exit_code = FAILED
 
 
 class GroupNotFound(Refused):

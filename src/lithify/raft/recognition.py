@@ -18,10 +18,22 @@ to elect a leader that lacks acknowledged entries. So
    One that is refused meanwhile is `disowned`. It gives back what it has begun, and votes only
    where the log has its identity.
 
-Directories of earlier versions get an identity when they are opened, and count as accepted.
+5. Each start of a node draws a mark, which is durable before anybody is told (`Starts`). Nodes show
+   the marks of their last starts, and record the newest start of each other, with what others have
+   recorded. A directory that lacks a start which somebody has met under its identity is an older
+   copy: it has forgotten what it promised since. It is refused like a replaced one, and told so; it
+   then draws a new identity, with which it is one.
+6. After each start a node does not vote before all other voters have accepted it, or for
+   `PROBATION_TICKS`: so that an older copy hears of it first.
+7. A cluster has an id, drawn for the first entry of its first group (`node.py`). Nodes show it. One
+   with another id is refused, unless its directory is known as that of a member.
+
+Directories of earlier versions get an identity when they are opened, and count as accepted. Nodes
+of earlier versions show neither starts nor an id, and are accepted without.
 
 Not covered: the others of a majority have never met the node, and nobody who has is alive. That is
-not to be told from the first start of a group.
+not to be told from the first start of a group. Nor is a copy of which nobody alive has met a later
+start, from that start itself.
 
 The node decides and sends; simulators use it as it is.
 """
@@ -29,7 +41,7 @@ The node decides and sends; simulators use it as it is.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.errors import CONFLICT, ProtocolError
 
@@ -38,12 +50,22 @@ if TYPE_CHECKING:
 
     from lithify.raft.core.config import Config
 
-__all__ = ["PROBATION_TICKS", "IdentityRefused", "Recognition", "Standing"]
+__all__ = [
+    "MARKS_MAX",
+    "PROBATION_TICKS",
+    "IdentityRefused",
+    "Met",
+    "Recognition",
+    "Standing",
+    "Starts",
+]
 
 KNOWN_MAX = 1024
 """Nodes of which others have told; more than a cluster has."""
 PROBATION_TICKS = 30
 """Three election timeouts of the default settings."""
+MARKS_MAX = 256
+"""Starts whose marks are kept: a node that was away for more of them cannot tell."""
 
 
 class IdentityRefused(ProtocolError):
@@ -62,6 +84,32 @@ class Standing(StrEnum):
     """They know another one by this name."""
 
 
+class Starts(NamedTuple):
+    """How often a directory was started, and the marks of the last starts, newest last."""
+
+    number: int = 0
+    marks: tuple[str, ...] = ()
+
+    def again(self, mark: str) -> Starts:
+        """It is started once more."""
+        return Starts(self.number + 1, (*self.marks, mark)[-MARKS_MAX:])
+
+    def has(self, number: int, mark: str) -> bool:
+        """May this directory have made that start?"""
+        place = number - self.number - 1
+        if place >= 0:
+            return False
+        return -place > len(self.marks) or self.marks[place] == mark
+
+
+class Met(NamedTuple):
+    """The newest start of a directory that is known."""
+
+    identity: str
+    number: int
+    mark: str
+
+
 class Recognition:
     """See the module."""
 
@@ -73,6 +121,14 @@ class Recognition:
         """The identity of the own directory."""
         self.standing = standing
         self.known = {} if known is None else known
+        self.starts = Starts()
+        self.met_starts: dict[str, Met] = {}
+        self.cluster_id = ""
+        """Empty until it is known."""
+        self.accepted_by: set[str] = set()
+        """Nodes that have accepted this one since it was started."""
+        self.ticks = PROBATION_TICKS
+        """Since it was started, as far as they count."""
 
     @property
     def identities(self) -> dict[str, str]:
@@ -99,6 +155,48 @@ class Recognition:
             f"its data directory was replaced. Remove {name} from its groups and add it again"
         )
 
+    def older_copy(self, name: str, shown: str, starts: Starts, configs: Iterable[Config]) -> str:
+        """Why a member's directory is an older copy of what was met here; empty if it is none."""
+        met = self.met_starts.get(name)
+        if met is None or met.identity != shown or not starts.number:
+            return ""
+        if starts.has(met.number, met.mark) or not any(name in each.members for each in configs):
+            return ""
+        return (
+            f"node {name} shows start {starts.number} of its data directory, which does not follow "
+            f"start {met.number} that {self.node} knows of: it is an older copy. "
+            f"Remove {name} from its groups and add it again"
+        )
+
+    def foreign(self, name: str, shown: str, cluster_id: str, configs: Iterable[Config]) -> str:
+        """Why a node belongs to another cluster; empty if it does not, or nobody knows."""
+        own = self.cluster_id
+        if not own or cluster_id in ("", own) or shown in self.expected(name, configs):
+            return ""
+        return f"node {name} belongs to cluster {cluster_id}, not to {own} as {self.node} does"
+
+    def saw_start(self, name: str, met: Met) -> bool:
+        """Somebody has met a start of a node; is it the newest?"""
+        before = self.met_starts.get(name)
+        if name == self.node or not met.number or len(self.met_starts) > KNOWN_MAX:
+            return False
+        if before is not None and before.identity == met.identity:
+            if met.number <= before.number:
+                return False
+        elif self.known.get(name, met.identity) != met.identity:
+            # Hearsay about a directory that was replaced.
+            return False
+        self.met_starts[name] = met
+        return True
+
+    def is_older_copy(self, met: Met) -> bool:
+        """Somebody has met a start of the own directory; is it one that this one never made?"""
+        return met.identity == self.own and not self.starts.has(met.number, met.mark)
+
+    def renounce(self, own: str) -> None:
+        """The own directory is an older copy: be another one, which nobody knows."""
+        self.own, self.standing = own, Standing.DISOWNED
+
     def met(self, name: str, shown: str) -> bool:
         """A node was accepted; is its identity news?"""
         if not shown or self.known.get(name) == shown:
@@ -117,6 +215,9 @@ class Recognition:
 
     def may_vote(self, config: Config) -> bool:
         """Has the own directory all that was promised in this group under its name?"""
+        others = config.electorate - {self.node}
+        if self.ticks < PROBATION_TICKS and not others <= self.accepted_by:
+            return False
         if self.standing is Standing.ACCEPTED or config.electorate == {self.node}:
             return True
         return config.identity_of(self.node) == self.own

@@ -32,6 +32,7 @@ from lithify.raft.backup import Saved, check_new, live_entries
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.errors import NoSuchDirectory
+from lithify.raft.founding import new_cluster_id
 from lithify.raft.identity import Identity
 from lithify.raft.log_view import StoredLog
 from lithify.raft.names import NODE, group_of, new_key
@@ -97,6 +98,8 @@ def restore(
             own = frozenset({(node, identity.recognition.own)})
             _write(storage, key, saved, Config(frozenset({node}), identities=own))
             identity.groups[key] = [node]
+        # The nodes of the old cluster are not to be taken for members of this one.
+        identity.recognition.cluster_id = new_cluster_id()
         identity.save()
     finally:
         storage.close()
@@ -160,7 +163,7 @@ def _opened(
     storage = RaftStorage(fs, directory)
     try:
         identity = Identity(fs, directory, node, cluster)
-        storage.open_groups(live_of, identity.files)
+        storage.open_groups(live_of, identity.files, is_listed=identity.is_listed)
         yield storage, identity
     finally:
         storage.close()

@@ -1,6 +1,7 @@
 """What a Raft node has on disk: one write-ahead log, and a directory for each group.
 
-Opening, after any crash:
+Opening, after any crash. What the manifest names must be there (`manifest.py`); if something is
+gone, the directory is not opened (`FilesLost`, `EntriesLost`):
 
 1. For each group: interrupted merges are finished or taken back; the newest snapshot is read, and
    its live indexes. These rows are known before the write-ahead log is read, so that what nobody
@@ -8,7 +9,8 @@ Opening, after any crash:
 2. The write-ahead log is read: entries and states of all groups.
 3. For each group: the segments are listed. What a crash has torn off the newest is cut, one that
    was just begun is removed, and so is one of which nothing counts. The parts must join without a
-   gap: live indexes, snapshot, segments, mem table.
+   gap: live indexes, snapshot, segments, mem table. They must reach as far as the manifest says,
+   unless the write-ahead log has cut off what was behind.
 
 `work` is one round of the write-ahead log, and `flush` moves a full file's entries to segments.
 Whoever runs the node decides which threads call them (`node.py`); tests call them in turn.
@@ -28,10 +30,12 @@ from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.raft import merging
-from lithify.raft.errors import EntriesLost, UnknownGroup
+from lithify.raft.completeness import check_end, check_live
+from lithify.raft.errors import FilesLost, UnknownGroup
 from lithify.raft.group_log import GroupLog
 from lithify.raft.install import Install
 from lithify.raft.live_state import LiveState, LiveStates
+from lithify.raft.manifest import End, Manifest
 from lithify.raft.memtable import MemTable
 from lithify.raft.names import (
     GROUPS,
@@ -46,12 +50,14 @@ from lithify.raft.segment import MERGED_KIND, SegmentAppender, SegmentLimits, re
 from lithify.raft.segment_writer import Flushed, SegmentWriter
 from lithify.raft.segments import GroupSegments
 from lithify.raft.snapshots import Place, Snapshots
-from lithify.raft.wal import FILE_BYTES_MAX, Recovered, Wal
+from lithify.raft.wal import FILE_BYTES_MAX, Wal
+from lithify.raft.wal_reading import Recovered
 from lithify.raft.written import Indexes
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from lithify.fs import FileLock, FileSystem
     from lithify.liveset import LiveSet
@@ -90,6 +96,8 @@ class GroupStorage:
     stored: Stored | None
     """The newest snapshot."""
     hard_state: HardState
+    doubt_term: int | None = None
+    """The term in which it may have acknowledged entries that it has lost; None if it has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +122,18 @@ class RaftStorage:
         fs.mkdir(f"{directory}/{GROUPS}")
         warn_if_shared(fs, directory)
         self._lock = _lock(fs, directory)
+        try:
+            self.manifest = Manifest(fs, directory)
+        except BaseException:
+            self._lock.release()
+            raise
         self.states = LiveStates()
         self.wal = Wal(
             fs,
             f"{directory}/{WAL}",
             self.states,
             file_bytes_max=self._settings.wal_bytes_max,
+            manifest=self.manifest,
         )
         self._writer = SegmentWriter(fs, self._settings.segments)
         self.groups: dict[str, GroupStorage] = {}
@@ -136,16 +150,22 @@ class RaftStorage:
     def open_groups(
         self,
         rebuild: Rebuild,
-        known: Container[str] | None = None,
+        known: AbstractSet[str] | None = None,
         is_gone: Callable[[str], bool] = lambda _: False,
+        *,
+        is_listed: bool = False,
     ) -> None:
         """Read everything that is there; `rebuild` finds the live indexes in a group's state.
 
         What is there of groups that are not `known` is removed if they are gone by a decision, and
-        `UnknownGroup` if not.
+        `UnknownGroup` if not. `is_listed` says that there must be a manifest.
         """
+        if is_listed and not self.manifest.exists:
+            raise FilesLost(self.manifest.path, "missing, but NODE was written after it")
         found: dict[str, tuple[Snapshots, Stored | None]] = {}
-        for group in self.fs.list(f"{self.directory}/{GROUPS}"):
+        # Also those of which nothing is left but what the write-ahead log has.
+        expected = self.manifest.ends.keys() if known is None else known
+        for group in sorted({*self.fs.list(f"{self.directory}/{GROUPS}"), *expected}):
             if known is None or group in known:
                 found[group] = self._read_snapshot(group, rebuild)
             elif is_gone(group):
@@ -163,6 +183,26 @@ class RaftStorage:
         for group in recovered:
             # An install that did not come to its end.
             self.wal.forget(group)
+        self._settle_manifest()
+
+    def _settle_manifest(self) -> None:
+        """Let the manifest be about what was found."""
+        for group in self.manifest.ends.keys() - self.groups.keys():
+            self.manifest.forget(group)
+        if self.wal.is_doubtful:
+            self.manifest.doubt({name: own.hard_state.term for name, own in self.groups.items()})
+        elif not self.manifest.exists:
+            # A directory of an earlier version, or a new one.
+            self.manifest.ends = self._ends()
+            self.manifest.save()
+        for group, term in self.manifest.doubts.items():
+            if group in self.groups:
+                self.groups[group].doubt_term = term
+
+    def trust(self, group: str) -> Callable[[], None]:
+        """A member has all that is committed: it may vote. What is returned makes that durable."""
+        self.groups[group].doubt_term = None
+        return partial(self.manifest.trust, group)
 
     def create(self, group: str) -> GroupStorage:
         """A new group, empty; the name was never used before."""
@@ -183,6 +223,7 @@ class RaftStorage:
         storage = self.groups.pop(group)
         storage.log.segments.close()
         self.states.remove(group)
+        self.manifest.forget(group)
 
     def remove_files(self, group: str) -> None:
         """Give back what a group takes on disk, when nobody writes there any more."""
@@ -226,8 +267,21 @@ class RaftStorage:
         self._removable = max(self._removable, rolled.number)
         self.settled_number = max(self.settled_number, rolled.number)
         if not self._installs:
-            self.removing(partial(self.wal.remove, self._removable))
-            self._removable = 0
+            self._remove_settled()
+
+    def _remove_settled(self) -> None:
+        """Remove files of the write-ahead log whose entries are in segments."""
+        self.removing(partial(self.wal.remove, self._removable, self._ends()))
+        self._removable = 0
+
+    def _ends(self) -> dict[str, End]:
+        """How far segments and snapshot of each group reach now."""
+        ends = {}
+        for group, own in self.groups.items():
+            log, place = own.log, own.log.place()
+            last = max(log.segments.last, log.snapshot_index)
+            ends[group] = End(last, place.wal_file, place.install_index)
+        return ends
 
     # --- installing -------------------------------------------------------------------------
 
@@ -272,6 +326,8 @@ class RaftStorage:
             states,
             segments,
         )
+        place = stored.place
+        self.manifest.installed(group, End(stored.index, place.wal_file, place.install_index))
         return InstallWritten(stored, flushed.refs)
 
     def installed(self, install: Install, live: LiveSet, written: InstallWritten) -> None:
@@ -294,8 +350,7 @@ class RaftStorage:
         del self._installs[install.name]
         self.wal.forget(install.name)
         if not self._installs and self._removable:
-            self.removing(partial(self.wal.remove, self._removable))
-            self._removable = 0
+            self._remove_settled()
 
     def close(self) -> None:
         """Let go of everything; what was not made durable is not."""
@@ -322,6 +377,7 @@ class RaftStorage:
 
     def _read_snapshot(self, group: str, rebuild: Rebuild) -> tuple[Snapshots, Stored | None]:
         directory = self._directory_of(group)
+        self.fs.mkdir(directory)
         merging.recover(self.fs, directory)
         # Nobody has an old name any more, and a new segment may get the number of a link.
         merging.purge_links(self.fs, directory, before_ms=2**63)
@@ -368,9 +424,10 @@ class RaftStorage:
         if removed:
             # Its number may be given out again: then the name must not lead to this file.
             self.fs.sync_dir(directory)
+        check_end(group, directory, segments, stored, recovered, self.manifest.ends.get(group))
         table = MemTable(group, recovered.entries)
         log = GroupLog(group, self.wal, table, segments, self.states, stored)
-        _check_live(log, self.states[group])
+        check_live(log, self.states[group])
         return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
 
     def _refs(self, directory: str) -> tuple[list[SegmentRef], set[int]]:
@@ -420,14 +477,3 @@ def _at_once(work: Callable[[], None]) -> None:
 
 def _lock(fs: FileSystem, directory: str) -> FileLock:
     return hold_directory(fs, f"{directory}/{LOCK}", f"raft node, pid {os.getpid()}")
-
-
-def _check_live(log: GroupLog, state: LiveState) -> None:
-    """Raise if something that the snapshot needs is not there."""
-    table, segments, live = log.table, log.segments, state.live
-    # Counted, because there may be millions; looked at one by one are those in memory.
-    counted = sum(live.count_in(span.first, span.last + 1) for span in segments.spans)
-    behind = segments.last + 1
-    for index in live.floor(behind) if counted == live.rank(behind) else live:
-        if table.get(index) is None and segments.find(index) is None:
-            raise EntriesLost(log.group, index, "the snapshot needs it")

@@ -12,7 +12,8 @@
 
 A node whose name is that of a member, but whose data directory is another one, is refused by both
 ends (`recognition.py`), with an error in both logs: nothing that it says counts, not even where it
-is reached. `recheck` does the same for connections that are open when members change.
+is reached. `recheck` does the same for connections that are open when members change. So is one
+whose directory is an older copy, and a node of another cluster with the same name.
 
 With TLS both ends show a certificate of the same authority. That of a node must be for its name,
 which is what it is checked against; a client's may have any.
@@ -35,17 +36,24 @@ from lithify.raft.channel import Channel
 from lithify.raft.core.config import check_identity, check_name
 from lithify.raft.core.messages import Message
 from lithify.raft.dialogue import (
-    INTRODUCES,
+    SHOWS_STARTS,
     WIRE_VERSION,
     Asks,
+    Credentials,
     Hello,
     Introduction,
     Welcome,
 )
-from lithify.raft.greeting import check_certificate, connect
+from lithify.raft.greeting import (
+    check_certificate,
+    connect,
+    credentials_of,
+    met_in,
+    starts_in,
+)
 from lithify.raft.link import GOODBYE_S, HELLO_S, Link
 from lithify.raft.operations import Address, parse_address
-from lithify.raft.recognition import IdentityRefused
+from lithify.raft.recognition import IdentityRefused, Met
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +96,9 @@ class Tls:
 def _ignore(_: str) -> None: ...
 
 
+def _ignore_none() -> None: ...
+
+
 def _ignore_two(_: str, __: str) -> None: ...
 
 
@@ -109,6 +120,8 @@ class Handlers:
     """A peer accepts this node's directory."""
     disowned: Callable[[str, str], None] = _ignore_two
     """A peer does not accept it, and says why."""
+    outdated: Callable[[], None] = _ignore_none
+    """A peer has met a start of this node's directory that it does not know: it is a copy."""
 
 
 class CannotListen(LithifyError):
@@ -134,6 +147,8 @@ class Transport:
         """Nodes that are not accepted here, with the reason."""
         self.refused_by: dict[str, str] = {}
         """Nodes that do not accept this one, with the reason."""
+        self.cluster_ids: dict[str, str] = {}
+        """Of which cluster connected nodes are, as far as they know."""
         self._server: asyncio.Server | None = None
         self.address = Address("", 0)
 
@@ -219,15 +234,30 @@ class Transport:
 
     # --- identities -------------------------------------------------------------------------
 
-    def introduction(self, refusal: str = "") -> Introduction:
-        """Which directory this node has."""
+    def introduction(self, version: int, refusal: str = "") -> Introduction | Credentials:
+        """Which directory this node has, for a node of this version."""
         recognition = self._identity.recognition
         known = "{}" if refusal else json.dumps(recognition.known)
-        return Introduction(INTRODUCES, recognition.own, refusal, known)
+        if version < SHOWS_STARTS:
+            return Introduction(version, recognition.own, refusal, known)
+        starts, met = json.dumps(recognition.starts), json.dumps(recognition.met_starts)
+        cluster_id = recognition.cluster_id
+        return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
 
-    def refusal_of(self, name: str, shown: str) -> str:
+    def show_again(self) -> None:
+        """Tell all connected nodes what is new in what this node shows."""
+        for link in self._links.values():
+            link.show_again()
+
+    def refusal_of(self, name: str, shown: Credentials) -> str:
         """Why a node is not accepted; empty if it is. The log has it once."""
-        refusal = self._identity.recognition.refusal(name, shown, self._handlers.configs())
+        recognition, configs = self._identity.recognition, self._handlers.configs()
+        identity = shown.identity
+        refusal = (
+            recognition.refusal(name, identity, configs)
+            or recognition.older_copy(name, identity, starts_in(shown), configs)
+            or recognition.foreign(name, identity, shown.cluster_id, configs)
+        )
         if not refusal:
             self.refused.pop(name, None)
         elif self.refused.get(name) != refusal:
@@ -235,21 +265,39 @@ class Transport:
             log.error("node refused: its data directory is another one", node=name, reason=refusal)
         return refusal
 
-    def accept(self, name: str, introduction: Introduction) -> None:
+    def accept(self, name: str, shown: Credentials) -> None:
         """Record the identity of a node that was accepted, and what it knows of others."""
         recognition = self._identity.recognition
         try:
-            shown = {str(n): str(i) for n, i in json.loads(introduction.known).items()}
-            for each in (introduction.identity, *shown.values()):
+            known = {str(n): str(i) for n, i in json.loads(shown.known).items()}
+            for each in (shown.identity, *known.values()):
                 check_identity(each)
-            for each in shown:
+            if shown.cluster_id:
+                check_identity(shown.cluster_id)
+            for each in known:
                 check_name(each)
         except (ValueError, AttributeError, InvalidInput) as error:
             raise ProtocolError(f"an introduction cannot be read: {error}") from error
-        shown.pop(name, None)
-        news = recognition.met(name, introduction.identity)
-        if recognition.hear(shown) or news:
+        known.pop(name, None)
+        news = recognition.met(name, shown.identity)
+        starts = starts_in(shown)
+        if starts.marks:
+            met = Met(shown.identity, starts.number, starts.marks[-1])
+            news |= recognition.saw_start(name, met)
+        news |= self.hear_starts(shown)
+        self.cluster_ids[name] = shown.cluster_id
+        if recognition.hear(known) or news:
             self._identity.save()
+
+    def hear_starts(self, shown: Credentials) -> bool:
+        """Take in which starts a node has met; is some of it news?"""
+        recognition, news = self._identity.recognition, False
+        for name, met in met_in(shown).items():
+            if name != self._identity.node:
+                news |= recognition.saw_start(name, met)
+            elif recognition.is_older_copy(met):
+                self._handlers.outdated()
+        return news
 
     def accepted_by(self, name: str) -> None:
         """A peer takes messages of this node."""
@@ -263,11 +311,18 @@ class Transport:
             log.error("this node is refused: its data directory is another one", reason=reason)
         self._handlers.disowned(name, reason)
 
+    def disconnect(self, why: str) -> None:
+        """End all connections with nodes; they are made again."""
+        links = (link.channel for link in self._links.values())
+        for channel in [*self._from.values(), *(each for each in links if each is not None)]:
+            channel.close(why)
+
     def recheck(self) -> None:
         """Members have changed: end connections to nodes that are accepted no more."""
         links = (link.channel for link in self._links.values())
         for channel in [*self._from.values(), *(link for link in links if link is not None)]:
-            refusal = self.refusal_of(channel.node, channel.identity or "")
+            shown = Introduction(0, channel.identity or "", "", "{}")
+            refusal = self.refusal_of(channel.node, credentials_of(shown))
             if refusal:
                 channel.close(refusal)
 
@@ -302,13 +357,14 @@ class Transport:
                 return
             messages = messages[1:]
         for group, message in messages:
-            if channel.node and isinstance(message, Introduction):
-                if not self._introduced(channel, message):
+            if channel.node and isinstance(message, Introduction | Credentials):
+                if not self._introduced(channel, credentials_of(message)):
                     return
             elif channel.node and isinstance(message, Message):
                 if channel.identity is None:
                     # A node of an earlier version: it shows nothing.
-                    refusal = self.refusal_of(channel.node, "")
+                    shown = credentials_of(Introduction(0, "", "", "{}"))
+                    refusal = self.refusal_of(channel.node, shown)
                     if refusal:
                         raise IdentityRefused(refusal)
                     channel.identity = ""
@@ -322,7 +378,7 @@ class Transport:
     def _welcome(self, channel: Channel, hello: Hello) -> bool:
         here = self._identity.node
         refusal = self._refusal(hello)
-        channel.send("", Welcome(INTRODUCES, here, refusal, "" if refusal else self._book()))
+        channel.send("", Welcome(SHOWS_STARTS, here, refusal, "" if refusal else self._book()))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)
@@ -338,17 +394,20 @@ class Transport:
         channel.greet(hello.node, here)
         return True
 
-    def _introduced(self, channel: Channel, introduction: Introduction) -> bool:
+    def _introduced(self, channel: Channel, shown: Credentials) -> bool:
         """A node that has connected shows its identity; is it accepted?"""
-        if introduction.refusal:
-            self.disowned_by(channel.node, introduction.refusal)
-            channel.close(introduction.refusal)
+        if shown.refusal:
+            self.hear_starts(shown)
+            self.disowned_by(channel.node, shown.refusal)
+            channel.close(shown.refusal)
             return False
-        refusal = self.refusal_of(channel.node, introduction.identity)
+        is_first = channel.identity is None
+        refusal = self.refusal_of(channel.node, shown)
         if not refusal:
-            self.accept(channel.node, introduction)
-            channel.identity = introduction.identity
-        channel.send("", self.introduction(refusal))
+            self.accept(channel.node, shown)
+            channel.identity = shown.identity
+        if is_first or refusal:
+            channel.send("", self.introduction(shown.version, refusal))
         if refusal:
             channel.close(refusal)
             return False

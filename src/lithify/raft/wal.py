@@ -11,7 +11,8 @@
 2. An entry must follow what was written for its group before: its `previous` is not above the last
    index written. If it is, something in between was lost, and the group gets one `Resend` that says
    from where; until it does, its other writes are dropped.
-3. One write, one fdatasync, then a `Written` for each group and run of terms.
+3. One write, one fdatasync, then a `Written` for each group and run of terms. A batch with a state
+   is followed by an empty one, which proves that it was durable, before anybody is told.
 4. A file that is full is followed by the next. Each begins with the names and states of all groups,
    so that it stands alone; the full one goes to the segment writer (`Rolled`), which removes it
    when its entries are in segments.
@@ -21,32 +22,29 @@ what is in it behind the last durable batch, and the next round tries it all aga
 What was written of the failed round may be there after a crash: it was proposed and never
 acknowledged, which is what a crash may always leave.
 
-Reopened, all files are read in their order (`recover`): the entries of each group as they were
-written, and the last state of each. An entry cuts off everything behind the index that it follows.
+`wal_reading.py` reads the files after a restart. The manifest names those that must be there: a
+file is listed, with the bytes that are durable, before anything in it is acknowledged, and struck
+off before it is removed.
 
-Thread-safe but for `flush` and `recover`, which belong to one thread, and `remove`, to any one.
+Thread-safe but for `flush`, `prove` and `recover`, which belong to one thread, and `remove`, to any
+one.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
-from lithify.fs import read_file
 from lithify.raft.core.values import HardState
-from lithify.raft.entry import Entry
 from lithify.raft.names import parse_wal, wal_name
 from lithify.raft.wal_format import (
-    FILE_HEADER_BYTES,
-    RecordKind,
     encode_batch,
     encode_file_header,
-    parse_batches,
 )
+from lithify.raft.wal_reading import Reading, Recovered, wal_files
 from lithify.raft.wal_round import Append, Item, Resend, Round, StateSaved, Writer, Written
 from lithify.raft.written import Indexes
 
@@ -54,8 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from lithify.fs import File, FileSystem
+    from lithify.raft.entry import Entry
     from lithify.raft.live_state import LiveStates
-    from lithify.raft.wal_format import Record
+    from lithify.raft.manifest import End, Manifest
 
 __all__ = ["Recovered", "Resend", "Rolled", "StateSaved", "Wal", "WalEvent", "Written"]
 
@@ -77,15 +76,6 @@ def _is_append(item: Item, group: str) -> bool:
 WalEvent = Written | StateSaved | Resend | Rolled | WriteRefused
 
 
-@dataclass(slots=True)
-class Recovered:
-    """What the files held, for one group."""
-
-    state: HardState = field(default_factory=HardState)
-    entries: dict[int, Entry] = field(default_factory=dict)
-    """By index, ascending; what a later entry cut off is not among them."""
-
-
 class Wal:
     """See the module."""
 
@@ -96,8 +86,10 @@ class Wal:
         live: LiveStates,
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
+        manifest: Manifest | None = None,
     ) -> None:
         self._fs = fs
+        self._manifest = manifest
         self._directory = directory
         self._live = live
         self._file_bytes_max = file_bytes_max
@@ -113,8 +105,16 @@ class Wal:
         self._roll_for: list[str] = []
         self._forgotten: list[str] = []
         self._rolled_for: dict[str, int] = {}
+        self._ends: dict[int, int] = {}
+        """Of files that the manifest is to be told of when the next is begun: the durable bytes."""
+        self._unproved = False
+        """Is the last batch of the file followed by nothing?"""
+        self.is_doubtful = False
+        """Were acknowledged entries perhaps lost with a damaged batch?"""
+        self.cut_bytes = 0
+        """Cut off the end by `recover`."""
         fs.mkdir(directory)
-        self._number = max((number for number, _ in self._files()), default=0)
+        self._number = max((number for number, _ in wal_files(fs, directory)), default=0)
 
     # --- handing in -------------------------------------------------------------------------
 
@@ -233,17 +233,37 @@ class Wal:
         events = self.flush()
         return events + self._roll() if self._file is not None or self._indexes else events
 
+    def prove(self) -> list[WalEvent]:
+        """Prove that the last batch is durable; for a moment in which nothing else is written."""
+        if self._file is None or not self._unproved:
+            return []
+        try:
+            self._put(encode_batch(self._sequence + 1, 0, ()))
+        except OSError as error:
+            return self._failed([], Round(self._live, self._writers, self._numbers), error)
+        self._unproved = False
+        return []
+
     def _write(self, round_: Round) -> None:
+        self._put(encode_batch(self._sequence + 1, round_.records, round_.pieces))
+        self._unproved = not round_.has_states
+        if round_.has_states:
+            # Who forgets a vote can give it twice, and learns from no leader that it did.
+            self._put(encode_batch(self._sequence + 1, 0, ()))
+
+    def _put(self, batch: bytearray) -> None:
         assert self._file is not None
-        data = encode_batch(self._sequence + 1, round_.records, round_.pieces)
-        self._file.write(data)
+        self._file.write(batch)
         self._file.fdatasync()
         self._sequence += 1
-        self._size += len(data)
+        self._size += len(batch)
+        self._ends[self._number] = self._size
 
     def _begin_file(self) -> None:
         """Create the next file; it begins with all names and states."""
-        number = self._number + 1
+        listed = {} if self._manifest is None else self._manifest.wal
+        # One that is listed is never begun anew: its first bytes count as durable.
+        number = max(self._number, *listed, 0) + 1
         file = self._fs.open_append(f"{self._directory}/{wal_name(number)}")
         try:
             file.truncate(0)
@@ -259,12 +279,16 @@ class Wal:
             file.write(data)
             file.fsync()
             self._fs.sync_dir(self._directory)
+            if self._manifest is not None:
+                self._manifest.begin_file(number, len(data), self._ends)
         except BaseException:
             file.close()
             raise
+        self._ends = {number: len(data)}
         # In this order: see `closed_number`.
         self._file, self._number, self._numbers = file, number, numbers
         self._size, self._sequence = len(data), 1 if round_.records else 0
+        self._unproved = False
 
     def _roll(self) -> list[WalEvent]:
         """Begin the next file; if that fails, this one goes on until the next round."""
@@ -290,8 +314,11 @@ class Wal:
         number = self._number
         return number if self._file is None else number - 1
 
-    def remove(self, number: int) -> None:
+    def remove(self, number: int, ends: Mapping[str, End] | None = None) -> None:
         """Files up to this number are not needed any more: all they held is in segments."""
+        if self._manifest is not None:
+            # First: a file that is listed must be there.
+            self._manifest.end_files(number, ends or {})
         for name in self._fs.list(self._directory):
             found = parse_wal(name)
             if found is not None and found <= number:
@@ -309,70 +336,14 @@ class Wal:
     def recover(
         self, installs: Mapping[str, int], known: Container[str] | None = None
     ) -> dict[str, Recovered]:
-        """What all files hold, by group; durable from now on. Before the first `flush`.
-
-        Of a group that has installed a snapshot no entries count in files up to the number in
-        `installs`. What is of a group that is not `known` any more is passed over.
-        """
-        groups: dict[str, Recovered] = {}
-        before = 0
-        for number, path in self._files():
-            if number != before + 1:
-                # Files are removed when their entries are in segments. A crash may have brought
-                # some back, but one that comes before a missing one has nothing to say.
-                groups.clear()
-            before = number
-            # A killed process may have left batches in the operating system's cache only.
-            with self._fs.open_append(path) as file:
-                file.fsync()
-            names: dict[int, str] = {}
-            gone: set[int] = set()
-            for records in parse_batches(read_file(self._fs, path), number, path)[0]:
-                for record in records:
-                    if known is not None and record.kind == RecordKind.GROUP:
-                        name = record.payload.decode()
-                        if name.partition("/")[0] not in known:
-                            gone.add(record.group)
-                    if record.group in gone:
-                        continue
-                    is_entry = record.kind == RecordKind.ENTRY
-                    if is_entry and number <= installs.get(names[record.group], 0):
-                        continue
-                    self._replay(record, names, groups, path)
-        self._fs.sync_dir(self._directory)
+        """What all files hold, by group; durable from now on. Before the first `flush`."""
+        reading = Reading(self._fs, self._directory, self._live, self._manifest)
+        groups = reading.run(installs, known)
+        self._ends = reading.ends
+        if self._manifest is not None and not self._manifest.exists:
+            self._manifest.wal = dict(self._ends)
+        self.cut_bytes, self.is_doubtful = reading.cut_bytes, reading.is_doubtful
         for group, found in groups.items():
             self._writers[group] = Writer(state=found.state)
             self.adopt(group, found.entries.values())
         return groups
-
-    def _files(self) -> list[tuple[int, str]]:
-        """(number, path) of each, in their order."""
-        numbers = (parse_wal(name) for name in self._fs.list(self._directory))
-        found = sorted(number for number in numbers if number is not None)
-        return [(number, f"{self._directory}/{wal_name(number)}") for number in found]
-
-    def _replay(
-        self, record: Record, names: dict[int, str], groups: dict[str, Recovered], path: str
-    ) -> None:
-        if record.kind == RecordKind.GROUP:
-            group = names[record.group] = record.payload.decode()
-            groups.setdefault(group, Recovered())
-            return
-        group = names[record.group]
-        found = groups[group]
-        if record.kind == RecordKind.STATE:
-            found.state = HardState(record.term, record.payload.decode(), record.index)
-            return
-        entries, index, previous = found.entries, record.index, record.previous
-        while entries and next(reversed(entries)) > previous:
-            entries.popitem()
-        state = self._live[group]
-        if "/" in group and entries and previous != next(reversed(entries)):
-            # Another install of the same snapshot began.
-            entries.clear()
-        last = max(next(reversed(entries), 0), state.snapshot_index)
-        if entries and previous > last:
-            what = f"{group}: entry {index} follows {previous}, but the last is {last}"
-            raise DamagedFile(path, FILE_HEADER_BYTES, what)
-        if index >= state.smallest:
-            entries[index] = Entry(index, record.term, record.payload, record.entry_kind)

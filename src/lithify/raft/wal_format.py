@@ -28,8 +28,19 @@ A group is named before its first other record in a file. Because every entry ca
 that was written before it, a gap is found in contiguous and in sparse writing alike.
 
 One CRC a batch, because a batch is durable as a whole or not at all. The next batch is written
-when the one before is durable. So a bad batch is a torn end, to be cut, if no intact one follows
-it; else it is damage to what was acknowledged.
+when the one before is durable, so an intact batch proves that all before it were. A batch without
+records has no other purpose. What stands behind the last intact batch (`Tail`):
+
+1. A bad batch that an intact one follows is damage to what was acknowledged: `DamagedFile`.
+2. A batch whose bytes are all there, but not as they were written, is `DAMAGED`. A power cut does
+   not leave that: what the disk has not written is missing at the end of the file, or reads as
+   zeros from one sector boundary to the next. Such a batch may have been acknowledged.
+3. Anything else is `TORN`: the write was under way, and was not acknowledged. (A disk that has
+   replaced a whole sector by zeros cannot be told from that.)
+
+"All there" means: the length of its header leads to the end of the file or before it, or its
+records, each with the length that stands in it, are as many as the header says and end with the
+file. One wrong byte spoils at most one of the two.
 
 Pure.
 """
@@ -39,9 +50,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -58,8 +69,10 @@ __all__ = [
     "BATCH_HEADER_BYTES",
     "FILE_HEADER_BYTES",
     "RECORD_HEADER_BYTES",
+    "Parsed",
     "Record",
     "RecordKind",
+    "Tail",
     "encode_batch",
     "encode_file_header",
     "entry_records",
@@ -69,6 +82,8 @@ __all__ = [
 
 WAL_VERSION = 1
 BATCH_BYTES_MAX = 2**31
+SECTOR_BYTES = 512
+"""What disks write as a whole; those with larger sectors do so too."""
 
 _MAGIC = b"LITHWAL\0"
 _FILE = struct.Struct("<8sIIQI")
@@ -106,6 +121,23 @@ class Record:
     payload: bytes
 
 
+class Tail(IntEnum):
+    """What stands behind the last intact batch of a file; see the module."""
+
+    NOTHING = 0
+    TORN = 1
+    DAMAGED = 2
+
+
+class Parsed(NamedTuple):
+    """A file, as it is read back."""
+
+    batches: list[list[Record]]
+    end: int
+    """Where the last intact batch ends; 0 without an intact header."""
+    tail: Tail
+
+
 def encode_file_header(number: int) -> bytes:
     """The first bytes of a file."""
     data = _FILE.pack(_MAGIC, WAL_VERSION, 0, number, 0)
@@ -140,8 +172,8 @@ def encode_batch(sequence: int, records: int, pieces: Sequence[Buffer]) -> bytea
     return batch
 
 
-def parse_batches(data: bytes, number: int, path: str) -> tuple[list[list[Record]], int]:
-    """The records of each intact batch of a file, and where the last of these ends.
+def parse_batches(data: bytes, number: int, path: str) -> Parsed:
+    """The records of each intact batch of a file, and what comes behind them.
 
     Raises `DamagedFile` if a bad one is followed by an intact one, or if the header is bad though
     batches follow it.
@@ -150,7 +182,7 @@ def parse_batches(data: bytes, number: int, path: str) -> tuple[list[list[Record
     if not _has_header(data, number, path):
         if _find_batch(data, 0, 1) >= 0:
             raise DamagedFile(path, 0, "the header is damaged, but an intact batch follows")
-        return batches, 0
+        return Parsed(batches, 0, Tail.TORN)
     at = FILE_HEADER_BYTES
     while (end := _end_of_batch(data, at, len(batches) + 1)) > 0:
         batches.append(_records(data, at + BATCH_HEADER_BYTES, end, path))
@@ -159,7 +191,33 @@ def parse_batches(data: bytes, number: int, path: str) -> tuple[list[list[Record
     if following >= 0:
         what = f"a batch is damaged, but an intact one follows at byte {following}"
         raise DamagedFile(path, at, what)
-    return batches, at
+    return Parsed(batches, at, _tail(data, at))
+
+
+def _tail(data: bytes, at: int) -> Tail:
+    if at == len(data):
+        return Tail.NOTHING
+    if len(data) - at < BATCH_HEADER_BYTES or _has_hole(data, at):
+        return Tail.TORN
+    _, length, _, records, _ = _BATCH.unpack_from(data, at)
+    is_whole = at + BATCH_HEADER_BYTES + length <= len(data) or _fills(data, at, records)
+    return Tail.DAMAGED if is_whole else Tail.TORN
+
+
+def _has_hole(data: bytes, at: int) -> bool:
+    """Is some sector zero, as far as it belongs to the tail?"""
+    bounds = [at, *range(at - at % SECTOR_BYTES + SECTOR_BYTES, len(data), SECTOR_BYTES), len(data)]
+    return any(not any(data[low:high]) for low, high in pairwise(bounds))
+
+
+def _fills(data: bytes, at: int, records: int) -> bool:
+    """Do so many records fill the rest of the file?"""
+    at += BATCH_HEADER_BYTES
+    for _ in range(records):
+        if len(data) - at < RECORD_HEADER_BYTES:
+            return False
+        at += RECORD_HEADER_BYTES + _RECORD.unpack_from(data, at)[-1]
+    return at == len(data)
 
 
 def _has_header(data: bytes, number: int, path: str) -> bool:

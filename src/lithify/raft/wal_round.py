@@ -165,6 +165,11 @@ class Round:
             self.records += 1
         return number
 
+    @property
+    def has_states(self) -> bool:
+        """Is there a state among what is written?"""
+        return bool(self._states)
+
     def settle(self) -> None:
         """The batch is durable."""
         for group, state in self._states.items():

@@ -58,6 +58,7 @@ from lithify.raft.dialogue import (
     Answers,
     Ask,
     Asks,
+    Credentials,
     Event,
     Hello,
     Introduction,
@@ -131,6 +132,7 @@ KINDS: tuple[type, ...] = (
     Introduction,
     EntriesWanted,
     EntriesFound,
+    Credentials,
 )
 """All messages; the place of one is its kind, so new ones come at the end."""
 

@@ -17,7 +17,7 @@ from lithify.raft import transport as transport_module
 from lithify.raft.core import Config
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
 from lithify.raft.dialogue import (
-    INTRODUCES,
+    SHOWS_STARTS,
     WIRE_VERSION,
     Answer,
     Answers,
@@ -208,7 +208,7 @@ def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> N
         a = Node("a")
         async with running(a):
             reader, writer = await greeted(a, **changed)
-            welcome = Welcome(INTRODUCES, "a", refusal, "")
+            welcome = Welcome(SHOWS_STARTS, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
 

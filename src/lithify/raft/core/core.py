@@ -112,6 +112,10 @@ class RaftCore:
         """Append the end of the group; its index. Nothing behind it is to be applied."""
         return self._leader(ProposalDropped).propose_end()
 
+    def propose_note(self, payload: bytes) -> int:
+        """Append something that is for the members and not for the machine; its index."""
+        return self._leader(ProposalDropped).propose_note(payload)
+
     def read(self, context: int) -> None:
         """Begin a linearizable read; it comes up in `Ready.reads` under this number, or never.
 

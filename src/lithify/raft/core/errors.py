@@ -97,7 +97,8 @@ class NotCaughtUp(ProposalDropped):
             f"{name} {'does not answer' if index is None else f'has {index} of {wanted} entries'}"
             for name, index in sorted(has.items())
         ]
-        self.args = (f"{', '.join(lines)}: a learner until then",)
+        self.progress = ", ".join(lines)
+        self.args = (f"{self.progress}: a learner until then",)
 
 
 class ReadDropped(Dropped):

@@ -85,7 +85,9 @@ class Leader(RoleState):
     def begin(self) -> None:
         """Append the first entry of the term."""
         self.members_changed()
-        self._append([b""], EntryKind.NOOP)
+        engine = self.engine
+        payload = b"" if engine.log.last_index else engine.settings.founding()
+        self._append([payload], EntryKind.NOOP)
 
     # Time.
 
@@ -206,6 +208,10 @@ class Leader(RoleState):
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, self.engine.node)
         return self._append([b""], EntryKind.END).start
+
+    def propose_note(self, payload: bytes) -> int:
+        """Append something that is not for the machine; its index."""
+        return self._append([payload], EntryKind.NOOP).start
 
     def _append(self, payloads: list[bytes], kind: EntryKind) -> range:
         engine = self.engine

@@ -24,6 +24,10 @@ def _always(_: Config) -> bool:
     return True
 
 
+def _nothing() -> bytes:
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     """How one member of one group behaves.
@@ -37,6 +41,8 @@ class CoreSettings:
     may_vote: Callable[[Config], bool] = _always
     """May this member vote and campaign, with these members in force? A member whose directory is
     not the one that the others know must not: it has forgotten what it promised."""
+    founding: Callable[[], bytes] = _nothing
+    """What the first entry of the log has to say, if this member writes it. """
     heartbeat_ticks: int = 1
     election_ticks: int = 10
     """Silence after which a leader counts as gone. Each wait is this and up to as much again, drawn

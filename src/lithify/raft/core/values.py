@@ -33,7 +33,8 @@ class EntryKind(IntEnum):
     COMMAND = 0
     """For the state machine."""
     NOOP = 1
-    """The first entry of a leader; committing it commits everything before it."""
+    """The first entry of a leader; committing it commits everything before it. It may have a note
+    to the members, for instance the id of the cluster."""
     CONFIG = 2
     """Who the members are from here on, as `Config.encode` writes it."""
     END = 3
