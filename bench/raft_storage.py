@@ -33,7 +33,8 @@ from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format
-from lithify.raft.compactor import CompactionSettings, Compactor
+from lithify.raft.compaction.group_compaction import GroupCompaction
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
@@ -94,7 +95,7 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
         storage.open_groups(_as_live_set)
         own = storage.groups[GROUP]
         settings = CompactionSettings(after_drops=None)
-        compactor = Compactor(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
+        compactor = GroupCompaction(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
         compactor.ask(merge=True)
         job = compactor.next_job()
         assert job is not None

@@ -162,4 +162,5 @@ def _stats(segment: SegmentRef, judgement: Judgement) -> SegmentStats:
         bytes=segment.frame_bytes,
         live_entries=judgement.live_entries,
         live_bytes=judgement.live_bytes,
+        busy=judgement.busy,
     )

@@ -75,6 +75,8 @@ class Judgement:
     """The live entries that are only partly so."""
     messages: tuple[int, int] = (0, 0)
     """All of the segment and the live ones, where entries have several messages."""
+    busy: bool = False
+    """No plan may touch the segment now: it is damaged, and waits for repair."""
 
 
 class Rule(Protocol):

@@ -6,7 +6,7 @@ import pytest
 
 from lithify.errors import InvalidSetting
 from lithify.fs import MemoryFileSystem
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.settings import CompactionSettings
 from tests.unit.raft.stored import Member
 
 BY_CALL = {"after_drops": None}
