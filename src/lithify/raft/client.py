@@ -66,6 +66,7 @@ _REPEATABLE = (
     Operation.OVERVIEW,
     Operation.WATCH,
     Operation.BACKUP,
+    Operation.COMPACTION,
 )
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from lithify.errors import LogClosed
 from lithify.events import WriteRefused
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
@@ -480,6 +481,7 @@ class Group(Generic[S]):
         self._queries.close(dropped)
         self._sending.stop()
         self._receiving.abort()
+        self.compaction.close(error or LogClosed(f"{self.name} takes no further part"))
 
     @property
     def term(self) -> int:

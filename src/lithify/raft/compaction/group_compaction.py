@@ -234,7 +234,7 @@ class GroupCompaction:
             wanted.ended(error)
         for ended in plans:
             ended(error)
-        self.cancel()
+        self.suspend()
 
     @property
     def is_running(self) -> bool:
@@ -404,6 +404,8 @@ class GroupCompaction:
         self, before_ms: int, run: Callable[[Progress], Report] | None, progress: Progress
     ) -> Outcome:
         outcome = Outcome()
+        if self._closed is not None:
+            return outcome
         try:
             outcome.removed = [event.name for event in self._named.sweep()]
             if run is not None:
