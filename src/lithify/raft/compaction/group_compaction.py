@@ -217,12 +217,18 @@ class GroupCompaction:
         self.ask(merge=True)
 
     def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
-        """Have a dry run made; refused while a run is going on."""
-        if self._closed is not None or self._runs.running:
-            what = f"a run on {self._directory} is going on"
-            ended(self._closed or RunRefused("group", what))
+        """Have a dry run made; it waits for the run that is going on."""
+        if self._closed is not None:
+            ended(self._closed)
         else:
             self._plans.append(ended)
+
+    def forget(self) -> bool:
+        """Forget the run that waits for the disk; False if none does."""
+        if not self._waits_for:
+            return False
+        self._merge_wanted, self._waits_for, self._disk_ms = False, "", 0
+        return True
 
     def close(self, error: LithifyError) -> None:
         """The group takes no further part: nobody waits any more."""

@@ -91,7 +91,8 @@ class RunRequests:
                 raise InvalidInput(f"limit is {limit!r}, must be from 0 to {HISTORY_MAX}")
             self._read(lambda: {"runs": self._history_rows(group, limit)}, done)
         elif what == "cancel":
-            if not self._queue.cancel(compaction):
+            forgotten = compaction.forget()
+            if not self._queue.cancel(compaction) and not forgotten:
                 raise RunRefused("run", f"no run on {group_of(group.name)} is going on")
             done(_reply(self._row(group)))
         else:
