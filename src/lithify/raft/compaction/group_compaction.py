@@ -249,6 +249,8 @@ class GroupCompaction:
 
     def next_job(self) -> Callable[[], Outcome] | None:
         """What the worker is to do now; cheap if that is nothing."""
+        if self._closed is not None:
+            return None
         now_ms = self._clock.now_ms()
         interval_ms = self._settings.interval_ms
         if interval_ms is not None and now_ms >= self._merged_ms + interval_ms:
@@ -263,7 +265,7 @@ class GroupCompaction:
         self._running_at = state.snapshot_index
         if self._untidy:
             return partial(self._tidy, segments.spans)
-        if not (self._drop_wanted or purge):
+        if self._plans:
             self._planning, self._plans = self._plans, []
             return self._dry_run()
         dropped = self._drop() if self._drop_wanted else []
