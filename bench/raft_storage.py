@@ -33,7 +33,8 @@ from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format
-from lithify.raft.compactor import CompactionSettings, Compactor
+from lithify.raft.compaction.group_compaction import GroupCompaction
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
@@ -84,17 +85,18 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
     # One more, because the newest is left alone.
     _write_segments(full, range(last + 1, last + 2), 10**6)
     _write_snapshot(full, last, [live.to_bytes()], live)
-    outcome_bytes = [0, 0]
+    live_bytes = 0
     numbers = count(1)
 
     def ours() -> float:
+        nonlocal live_bytes
         work = f"{directory}/work-{next(numbers)}"
         shutil.copytree(full, work, copy_function=os.link)
         storage = RaftStorage(FS, work)
         storage.open_groups(_as_live_set)
         own = storage.groups[GROUP]
         settings = CompactionSettings(after_drops=None)
-        compactor = Compactor(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
+        compactor = GroupCompaction(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
         compactor.ask(merge=True)
         job = compactor.next_job()
         assert job is not None
@@ -105,7 +107,8 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
         took_s = time.perf_counter() - began_s
         if outcome.failure is not None:
             raise outcome.failure
-        outcome_bytes[:] = outcome.read_bytes, outcome.written_bytes
+        assert outcome.report is not None
+        live_bytes = outcome.report.read_bytes
         storage.close()
         for ref in outcome.refs:
             os.truncate(f"{own.directory}/{ref.name}", 0)
@@ -114,7 +117,7 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
     ours()
     source = f"{directory}/live"
     with open(source, "wb") as file:
-        pieces = range(outcome_bytes[1] // READ_BYTES)
+        pieces = range(live_bytes // READ_BYTES)
         file.writelines(rng.randbytes(READ_BYTES) for _ in pieces)
 
     def raw() -> float:

@@ -19,7 +19,7 @@ from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.fs import MemoryFileSystem
 from lithify.raft import kv_format as kv
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group import Group
 from lithify.raft.group_settings import GroupSettings

@@ -11,7 +11,7 @@ import sys
 
 from lithify.cli.raft import _serve
 from lithify.node.log_lines import configure_log_lines
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.group_settings import GroupSettings
 from lithify.raft.node import NodeSettings
 from lithify.raft.operations import parse_address

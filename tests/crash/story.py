@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
 DIRECTORY = "/data/log"
-POLICIES = ("all", "stats", "sparse", "whole-dead")
+POLICIES = ("all", "stats", "neighbours", "whole-dead")
 SETTLED = frozenset({FileKind.LOCK, FileKind.MANIFEST, FileKind.HISTORY})
 
 

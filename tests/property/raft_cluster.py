@@ -32,7 +32,7 @@ from lithify.errors import LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
 from lithify.raft import kv_format as kv
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core import Change, ConfChange, Config, CoreSettings, Dropped, Mode, Op, Role
 from lithify.raft.core.errors import InvalidChange
 from lithify.raft.core.values import HardState

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from lithify.compaction.policies import (
     Limits,
     plan_all,
     plan_hybrid,
-    plan_sparse_neighbours,
+    plan_neighbours,
     plan_stats_based,
     plan_view,
     plan_whole_dead,
@@ -67,8 +68,8 @@ limits_values = st.builds(
 stats_policies = st.builds(
     lambda least: partial(plan_stats_based, benefit_segments_min=least), st.integers(1, 3)
 )
-sparse_policies = st.builds(
-    lambda density: partial(plan_sparse_neighbours, density_min=density),
+neighbours_policies = st.builds(
+    lambda density: partial(plan_neighbours, density_min=density),
     st.floats(0, 1, exclude_min=True),
 )
 hybrid_policies = st.builds(
@@ -83,7 +84,7 @@ view_policies = st.builds(
 policies = (
     st.sampled_from([plan_whole_dead, plan_all])
     | stats_policies
-    | sparse_policies
+    | neighbours_policies
     | hybrid_policies
     | view_policies
 )
@@ -152,8 +153,8 @@ def test_a_target_of_several_sources_is_within_the_limits(
             assert group.live_entries <= limits.target_entries_max
 
 
-@given(sparse_policies, logs(), limits_values)
-def test_sparse_obeys_every_limit_even_for_one_source(
+@given(neighbours_policies, logs(), limits_values)
+def test_neighbours_obeys_every_limit_even_for_one_source(
     policy: Policy, segments: tuple[SegmentStats, ...], limits: Limits
 ) -> None:
     for group in policy(segments, limits).groups:
@@ -191,10 +192,19 @@ def test_a_plan_that_is_not_empty_makes_progress(
         assert plan.segments_freed > 0 or dead_bytes_freed > 0
 
 
-@given(st.sampled_from([plan_whole_dead, plan_all]) | sparse_policies, logs(), limits_values)
+@given(st.sampled_from([plan_whole_dead, plan_all]), logs(), limits_values)
 def test_a_second_round_has_nothing_left_to_do(
     policy: Policy, segments: tuple[SegmentStats, ...], limits: Limits
 ) -> None:
+    after = apply_plan(policy(segments, limits), segments)
+    assert policy(after, limits).is_empty
+
+
+@given(neighbours_policies, logs(), limits_values)
+def test_neighbours_has_nothing_left_to_do_but_for_the_limit_of_sources(
+    policy: Policy, segments: tuple[SegmentStats, ...], limits: Limits
+) -> None:
+    limits = replace(limits, sources_max=100)
     after = apply_plan(policy(segments, limits), segments)
     assert policy(after, limits).is_empty
 

@@ -23,7 +23,9 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
 from lithify.liveset import LiveSet
-from lithify.raft.compactor import CompactionSettings, Compactor, Outcome
+from lithify.log.names import HISTORY
+from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
@@ -91,11 +93,11 @@ class Life:
         self.jobs: dict[str, Callable[[], Outcome]] = {}
         self.outcomes: dict[str, Outcome] = {}
 
-    def compactor(self, fs: FileSystem, group: str) -> Compactor:
+    def compactor(self, fs: FileSystem, group: str) -> GroupCompaction:
         found = self.storage.groups[group]
         settings = CompactionSettings(after_drops=self.rng.choice([None, 2]), link_keep_ms=0)
         limits, clock = SETTINGS.segments, ManualClock()
-        return Compactor(fs, found.directory, found.log, limits, clock, settings)
+        return GroupCompaction(fs, found.directory, found.log, limits, clock, settings)
 
     def take(self, events: list[WalEvent]) -> None:
         for event in events:
@@ -244,7 +246,7 @@ def check_files(storage: RaftStorage, group: str) -> None:
     assert names == [span.ref.name for span in spans]
     assert not any(storage.fs.stat(f"{found.directory}/{name}").is_symlink for name in names)
     others = set(storage.fs.list(found.directory)) - set(names)
-    assert others == {"snapshots", "checkpoints"}
+    assert others - {HISTORY} == {"snapshots", "checkpoints"}
 
 
 def adopt(storage: RaftStorage, models: dict[str, Model]) -> None:

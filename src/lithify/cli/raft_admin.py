@@ -1,14 +1,14 @@
-"""`lithify raft`, looking after it: members, groups, snapshots, compaction, what there is to see.
+"""`lithify raft`, looking after it: members, groups, snapshots, what there is to see.
 
     lithify raft members | add n4=HOST:PORT | remove n4 | move n2=HOST:PORT | transfer n2
     lithify raft create GROUP
     lithify raft drop GROUP
-    lithify raft snapshot | compact | overview
+    lithify raft snapshot | overview
 
-They find the leader by themselves. But `snapshot`, `compact` and `overview` are about each of the
-nodes that are named, because every member has files of its own. All nodes are asked at once, each
-has a row, and one that does not answer within a few seconds is `unreachable`. Exit code 1 if some
-did not answer, 5 if none did.
+They find the leader by themselves. But `snapshot` and `overview`, and the verbs of compaction
+(`raft_compaction.py`), are about each of the nodes that are named, because every member has files
+of its own. All nodes are asked at once, each has a row, and one that does not answer within a few
+seconds is `unreachable`. Exit code 1 if some did not answer, 5 if none did.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -35,14 +35,16 @@ from lithify.errors import FAILED, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
 
 __all__ = [
     "add",
-    "compact",
     "create",
     "drop",
+    "exit_if_missing",
     "members",
     "move",
     "overview",
     "remove",
+    "show_each",
     "snapshot",
+    "state_of",
     "transfer",
 ]
 
@@ -184,19 +186,17 @@ def _print_if(as_json: bool, found: Any) -> None:  # noqa: FBT001  the option
 # --- each node for itself -----------------------------------------------------------------------
 
 
-def _show_each(
-    found: dict[str, dict[str, Any] | LithifyError], what: str, *, as_json: bool
-) -> None:
+def show_each(found: dict[str, dict[str, Any] | LithifyError], what: str, *, as_json: bool) -> None:
     """A row for each node: what it does, or why not."""
     if as_json:
         print_json(_json_of(found))
     else:
-        rows = [[at, _state_of(answer) or what] for at, answer in found.items()]
+        rows = [[at, state_of(answer) or what] for at, answer in found.items()]
         print_table("", ["address", "outcome"], rows)
-    _exit_if_missing(found)
+    exit_if_missing(found)
 
 
-def _state_of(answer: dict[str, Any] | LithifyError) -> str:
+def state_of(answer: dict[str, Any] | LithifyError) -> str:
     """What keeps a node from answering; empty if it has answered."""
     if not isinstance(answer, LithifyError):
         return ""
@@ -209,12 +209,12 @@ def _state_of(answer: dict[str, Any] | LithifyError) -> str:
 
 def _json_of(found: dict[str, dict[str, Any] | LithifyError]) -> dict[str, Any]:
     return {
-        at: {"error": _state_of(answer)} if isinstance(answer, LithifyError) else answer
+        at: {"error": state_of(answer)} if isinstance(answer, LithifyError) else answer
         for at, answer in found.items()
     }
 
 
-def _exit_if_missing(found: dict[str, dict[str, Any] | LithifyError]) -> None:
+def exit_if_missing(found: dict[str, dict[str, Any] | LithifyError]) -> None:
     """Exit code 5 if no node has answered, 1 if some have not."""
     failed = [answer for answer in found.values() if isinstance(answer, LithifyError)]
     if failed:
@@ -232,23 +232,7 @@ def snapshot(
     """Have each of the nodes take a snapshot now."""
     from lithify.raft.operations import Operation
 
-    _show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot begun", as_json=as_json)
-
-
-def compact(
-    rewrite: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--rewrite", help="The leader also moves scattered live entries.")
-    ] = False,
-    nodes: Nodes = NODES,
-    group: GroupName = GROUP,
-    tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
-) -> None:
-    """Have each of the nodes compact its segments now."""
-    from lithify.raft.operations import Operation
-
-    found = ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite)
-    _show_each(found, "compaction begun", as_json=as_json)
+    show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot begun", as_json=as_json)
 
 
 def overview(
@@ -263,7 +247,7 @@ def overview(
     found = ask_each(nodes, tls, "", Operation.OVERVIEW)
     if as_json:
         print_json(_json_of(found))
-        _exit_if_missing(found)
+        exit_if_missing(found)
         return
     rows = [_node_row(at, answer) for at, answer in found.items()]
     print_table("", ["address", "node", "state", "connected to", "WAL files>", "WAL bytes>"], rows)
@@ -274,12 +258,12 @@ def overview(
             _print_refusals(seen)
             for group, reason in seen["ailing"].items():
                 print_line(f"  {group}: waits for repair: {reason}")
-    _exit_if_missing(found)
+    exit_if_missing(found)
 
 
 def _node_row(at: str, answer: dict[str, Any] | LithifyError) -> list[str]:
     if isinstance(answer, LithifyError):
-        return [at, "-", _state_of(answer), "-", "-", "-"]
+        return [at, "-", state_of(answer), "-", "-", "-"]
     connected = ", ".join(answer["connected"]) or "nobody"
     wal = (human_count(answer[name]) for name in ("wal_files", "wal_bytes"))
     return [at, answer["node"], "running", connected, *wal]

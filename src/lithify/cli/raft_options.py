@@ -15,7 +15,7 @@ import typer
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from lithify.raft.kv_client import KvClient
     from lithify.raft.operations import Address, Operation
@@ -29,6 +29,7 @@ __all__ = [
     "Nodes",
     "TlsFiles",
     "ask",
+    "ask_all",
     "ask_each",
     "named_address",
     "run_client",
@@ -105,22 +106,32 @@ def ask_each(
     nodes: str, tls: str, group: str, operation: Operation, **given: object
 ) -> dict[str, dict[str, Any] | LithifyError]:
     """What each of the nodes answers, by address; all are asked at once."""
+    return ask_all(dict.fromkeys(nodes.split(","), given), tls, group, operation)
+
+
+def ask_all(
+    given: Mapping[str, Mapping[str, object]],
+    tls: str,
+    group: str,
+    operation: Operation,
+    timeout_s: float = EACH_S,
+) -> dict[str, dict[str, Any] | LithifyError]:
+    """The same where each node, by its address, is given something of its own."""
     from lithify.raft.client import RaftClient
     from lithify.raft.operations import parse_address
 
     async def one(text: str) -> dict[str, Any] | LithifyError:
         address = parse_address(text)
         try:
-            async with RaftClient([address], tls=tls_of(tls), timeout_s=EACH_S) as client:
-                found: dict[str, Any] = await client.ask_json(group, operation, **given)
+            async with RaftClient([address], tls=tls_of(tls), timeout_s=timeout_s) as client:
+                found: dict[str, Any] = await client.ask_json(group, operation, **given[text])
                 return found
         except LithifyError as error:
             return error
 
     async def main() -> list[dict[str, Any] | LithifyError]:
-        return await asyncio.gather(*map(one, names))
+        return await asyncio.gather(*map(one, given))
 
-    names = list(dict.fromkeys(nodes.split(",")))
-    for name in names:
+    for name in given:
         parse_address(name)
-    return dict(zip(names, asyncio.run(main()), strict=True))
+    return dict(zip(given, asyncio.run(main()), strict=True))

@@ -1,8 +1,8 @@
 """How commands show the runs of compaction: progress while one goes on, plans, reports.
 
 A run's row is as `CompactionStatus.row` has it, with the name of the log under the word for such a
-log: `topic` or `store`. Progress goes to a terminal only: a bar a phase, with bytes and the time
-that is left. Used by the modules of this package only.
+log: `topic` or `store`; that of a Raft group has the `node`. Progress goes to a terminal only: one
+bar per phase, with bytes and the time that is left. Used by the modules of this package only.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-__all__ = ["STORES", "TOPICS", "CompactionFailed", "Shown", "run_continues"]
+__all__ = ["MEMBERS", "STORES", "TOPICS", "CompactionFailed", "Shown", "run_continues"]
 
 
 class CompactionFailed(LithifyError):
@@ -79,11 +79,15 @@ class Shown:
             if as_json:
                 continue
             if row["status"] == "RUNNING":
-                print_line(f"{name}: {row['phase']}, {_share(row)}")
+                print_line(f"{name}: {row['phase']}, {row['lastError'] or _share(row)}")
             elif row["status"] == "NOT_RUN":
                 print_line(f"{name}: has not been compacted")
             elif row["status"] == "SUCCESS":
                 self._print_report(name, report)
+        self.check(rows)
+
+    def check(self, rows: list[Row]) -> None:
+        """Raise if one of the runs failed."""
         failed = [row for row in rows if row["status"] == "ERROR"]
         if failed:
             raise CompactionFailed(f"{failed[0][self.log]}: {failed[0]['lastError']}")
@@ -164,6 +168,7 @@ class Shown:
 
 TOPICS = Shown("topic", "messages", "read_messages", "kept_messages")
 STORES = Shown("store", "records", "read_entries", "kept_entries")
+MEMBERS = Shown("node", "entries", "read_entries", "kept_entries")
 
 
 def _bytes(count: int) -> str:

@@ -30,11 +30,11 @@ from lithify.log.manifest import SegmentRef
 from lithify.log.names import JOURNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lithify.fs import FileSystem
 
-__all__ = ["JOURNAL_VERSION", "Journal", "Phase", "RunRecord"]
+__all__ = ["JOURNAL_VERSION", "Journal", "NoJournal", "Phase", "RunRecord"]
 
 JOURNAL_VERSION = 1
 
@@ -76,6 +76,26 @@ class RunRecord:
     targets: Mapping[int, SegmentRef] = field(default_factory=dict)
     """Finished groups, by number."""
     phase: Phase = Phase.PREPARE
+
+    def portion(self, numbers: Sequence[int]) -> RunRecord:
+        """The part of the run that is published with these of its groups.
+
+        The first portion has all segments that are in no group, also those that are dropped.
+        """
+        is_first = not numbers or numbers[0] == 0
+        own = {source for number in numbers for source in self.groups[number]}
+        grouped = {source for group in self.groups for source in group}
+        return replace(
+            self,
+            judged=tuple(
+                segment
+                for segment in self.judged
+                if segment.id in own or (is_first and segment.id not in grouped)
+            ),
+            dropped=self.dropped if is_first else (),
+            groups=tuple(self.groups[number] for number in numbers),
+            targets={place: self.targets[number] for place, number in enumerate(numbers)},
+        )
 
     def to_json(self) -> str:
         """The first line of a journal."""
@@ -125,7 +145,31 @@ class RunRecord:
         )
 
 
-class Journal:
+class NoJournal:
+    """Of a log whose file names tell how far a run is: nothing else has to be written down."""
+
+    def read(self) -> RunRecord | None:
+        """There is no run to take up: `settle` has finished it or taken it back."""
+        return None
+
+    def exists(self) -> bool:
+        """Never."""
+        return False
+
+    def create(self, record: RunRecord) -> None:
+        """The names of the targets will tell."""
+
+    def copied(self, group: int, target: SegmentRef) -> None:
+        """Its name tells."""
+
+    def enter(self, phase: Phase) -> None:
+        """The names tell."""
+
+    def remove(self) -> None:
+        """Nothing to remove."""
+
+
+class Journal(NoJournal):
     """The file, for the one run that writes it."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:

@@ -49,15 +49,23 @@ class Judged:
     facts: Mapping[str, Any]
 
 
-def judge_segments(question: Question, rule: Rule, run_id: str) -> Judged:
-    """Ask the rule, and write the dead sets that are new under the name of the run."""
+def judge_segments(
+    question: Question, rule: Rule, run_id: str, *, dead_sets: bool = True
+) -> Judged:
+    """Ask the rule, and write the dead sets that are new under the name of the run.
+
+    Without `dead_sets` no file is written, and the segments carry the counts only.
+    """
     segments: list[SegmentRef] = []
     stats: list[SegmentStats] = []
     causes: dict[Cause, tuple[int, int]] = {}
     messages = 0, 0
     for segment, judgement in _judgements(question, rule):
         question.check()
-        segments.append(_with_dead_set(question, segment, judgement, run_id))
+        if dead_sets:
+            segments.append(_with_dead_set(question, segment, judgement, run_id))
+        else:
+            segments.append(_with_counts(segment, judgement))
         stats.append(_stats(segment, judgement))
         messages = messages[0] + judgement.messages[0], messages[1] + judgement.messages[1]
         for cause, (count, size) in judgement.dropped.items():
@@ -126,6 +134,13 @@ def _with_dead_set(
     return replace(segment, dead=ref)
 
 
+def _with_counts(segment: SegmentRef, judgement: Judgement) -> SegmentRef:
+    """The segment with how much of it is dead; which entries these are is in no file."""
+    entries = segment.entries - judgement.live_entries
+    frame_bytes = segment.frame_bytes - judgement.live_bytes
+    return replace(segment, dead=DeadRef("", entries, frame_bytes, 0, 0)) if entries else segment
+
+
 def _gaps(segment: SegmentRef, live: LiveSet) -> LiveSet:
     """The positions of a segment that are not live: what is between the ranges of those that are.
 
@@ -147,4 +162,5 @@ def _stats(segment: SegmentRef, judgement: Judgement) -> SegmentStats:
         bytes=segment.frame_bytes,
         live_entries=judgement.live_entries,
         live_bytes=judgement.live_bytes,
+        busy=judgement.busy,
     )

@@ -49,7 +49,7 @@ LOG_BYTES_MAX = 2**53
 class Limits:
     """What bounds a plan: the target of a group, its number of sources, the cost of a file.
 
-    `sources_max` binds the policy `sparse` only. `overhead_bytes` is what a segment file takes
+    `sources_max` binds the policy `neighbours` only. `overhead_bytes` is what a segment file takes
     beyond its frames. `source_bytes_max` bounds the frames of a group's sources, dead ones too:
     a group is one task, which has to read past them.
     """
@@ -76,13 +76,16 @@ class Limits:
         )
 
 
-def pack(segments: Iterable[SegmentStats], limits: Limits) -> list[list[SegmentStats]]:
+def pack(
+    segments: Iterable[SegmentStats], limits: Limits, sources_max: int = LOG_BYTES_MAX
+) -> list[list[SegmentStats]]:
     """Step 4 of the module: the sources of each target, also of those not worth a rewrite."""
     packed: list[list[SegmentStats]] = []
     for segment in segments:
         if segment.is_dead:
             continue
-        if not packed or not limits.admit([*packed[-1], segment]):
+        is_full = not packed or len(packed[-1]) >= sources_max
+        if is_full or not limits.admit([*packed[-1], segment]):
             packed.append([])
         packed[-1].append(segment)
     return packed

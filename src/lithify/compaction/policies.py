@@ -5,7 +5,7 @@
 | `whole-dead` | `plan_whole_dead` | nothing, only drops | 1 |
 | `all` | `plan_all` | everything, packed up to the target limits | 1 |
 | `stats` | `plan_stats_based` | the range that frees a segment most cheaply | one a segment |
-| `sparse` | `plan_sparse_neighbours` | neighbours of which little is live | 1 |
+| `neighbours` | `plan_neighbours` | neighbours that fit into one, and what is sparse | a few |
 | `hybrid` | `plan_hybrid` | as `stats`, from time to time as `all` | as the one it used |
 | `view` | `plan_view` | what is sparse and rows of small ones, up to a cap | a few |
 
@@ -53,7 +53,7 @@ __all__ = [
     "Limits",
     "plan_all",
     "plan_hybrid",
-    "plan_sparse_neighbours",
+    "plan_neighbours",
     "plan_stats_based",
     "plan_view",
     "plan_whole_dead",
@@ -114,37 +114,37 @@ def plan_stats_based(
     )
 
 
-def plan_sparse_neighbours(
+def plan_neighbours(
     segments: Sequence[SegmentStats], limits: Limits, *, density_min: float = 0.5
 ) -> Plan:
-    """Merge adjacent segments of which less than `density_min` is live, by entries or by bytes.
+    """Merge adjacent segments whose live entries fit into one target, at most `sources_max` each.
 
-    A dense segment closes the open group, and so does a sparse one that is above the limits
-    alone: both are kept. A sparse one that does not fit opens the next group. A group may have
-    one source, since a sparse segment always has dead bytes to free.
+    A group of several sources frees a file at least. A segment that fits with no neighbour is
+    rewritten alone only if less than `density_min` of it is live, by entries or by bytes, and kept
+    otherwise. So is one that is above the limits of a target, whatever is dead in it.
     """
     if not 0 < density_min <= 1:
         raise InvalidSetting("density_min", density_min, "above 0 and at most 1")
     dead: list[SegmentStats] = []
-    members: list[list[SegmentStats]] = []
+    groups: list[Group] = []
     reasons: dict[int, str] = {}
     for run in runs_of(segments):
-        group: list[SegmentStats] = []
-        for segment in run:
-            if segment.is_dead:
-                dead.append(segment)
-                continue
-            if reason := _unfit(segment, limits, density_min):
-                reasons[segment.id] = reason
-                group = []
-                continue
-            if not group or len(group) == limits.sources_max or not limits.admit([*group, segment]):
-                group = []
-                members.append(group)
-            group.append(segment)
-    groups = [Group.of(group, "sparse neighbours") for group in members]
+        dead.extend(segment for segment in run if segment.is_dead)
+        for sources in pack(run, limits, limits.sources_max):
+            reason = _why_kept_alone(sources[0], limits, density_min)
+            if len(sources) > 1:
+                groups.append(Group.of(sources, "neighbours fit into one"))
+            elif reason is None:
+                groups.append(Group.of(sources, "sparse"))
+            else:
+                reasons[sources[0].id] = reason
     return assemble(
-        "sparse", segments, limits, dead=dead, groups=groups, why_kept=lambda kept: reasons[kept.id]
+        "neighbours",
+        segments,
+        limits,
+        dead=dead,
+        groups=groups,
+        why_kept=lambda kept: reasons[kept.id],
     )
 
 
@@ -176,7 +176,7 @@ POLICIES: Mapping[str, Callable[..., Plan]] = MappingProxyType(
         "whole-dead": plan_whole_dead,
         "all": plan_all,
         "stats": plan_stats_based,
-        "sparse": plan_sparse_neighbours,
+        "neighbours": plan_neighbours,
         "hybrid": plan_hybrid,
         "view": plan_view,
     }
@@ -244,14 +244,14 @@ def _cheapest_range(
     return _Range(chosen, sum(segment.live_bytes for segment in chosen), benefit)
 
 
-def _unfit(segment: SegmentStats, limits: Limits, density_min: float) -> str | None:
-    """Why `sparse` keeps this segment, or `None` when it is to be rewritten."""
+def _why_kept_alone(segment: SegmentStats, limits: Limits, density_min: float) -> str | None:
+    """Why `neighbours` keeps a segment that fits with no neighbour; None if it is rewritten."""
     density = min(segment.live_entries / segment.entries, segment.live_bytes / segment.bytes)
-    if density >= density_min:
-        return f"dense: {density:.0%} live"
     if not limits.admit([segment]):
         return (
-            f"sparse, but its {segment.live_entries} live entries of "
-            f"{human_bytes(segment.live_bytes)} are above the limits of a target"
+            f"its {segment.live_entries} live entries of {human_bytes(segment.live_bytes)} are "
+            "above the limits of a target"
         )
+    if density >= density_min:
+        return f"{density:.0%} live, and merges with no neighbour"
     return None

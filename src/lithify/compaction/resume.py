@@ -52,7 +52,7 @@ def resume_run(steps: Steps, allowance: Allowance) -> Report | None:
         return steps.finish(record, times, before)
     try:
         # The pin keeps the sources on disk until the new generation rules.
-        with typed_errors(log.directory), log.snapshot(f"compaction run {record.run_id}"):
+        with typed_errors(log.directory), log.pin(f"compaction run {record.run_id}"):
             record = _intact(steps, record)
             steps.recovered(record, f"going on, {len(record.targets)} groups are copied")
             return steps.carry_out(record, times, allowance, before)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from lithify.liveset import LiveSet
     from lithify.log.manifest import SegmentRef
 
-__all__ = ["GivenLiveSet", "Judgement", "Question", "Rule"]
+    Measure = Callable[["Question", SegmentRef, LiveSet], tuple[int, int]]
+    """(entries, bytes of their frames) of a segment whose positions are in a set."""
+
+__all__ = ["GivenLiveSet", "Judgement", "Question", "Rule", "measure_exactly"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Judgement:
     """The live entries that are only partly so."""
     messages: tuple[int, int] = (0, 0)
     """All of the segment and the live ones, where entries have several messages."""
+    busy: bool = False
+    """No plan may touch the segment now: it is damaged, and waits for repair."""
 
 
 class Rule(Protocol):
@@ -89,19 +94,23 @@ class Rule(Protocol):
         """
 
 
+def measure_exactly(question: Question, segment: SegmentRef, live: LiveSet) -> tuple[int, int]:
+    """Read the headers of the blocks that hold live positions."""
+    return measure_live(question.fs, question.directory, segment, live, question.before_read)
+
+
 @dataclass(frozen=True, slots=True)
 class GivenLiveSet:
-    """Live is what somebody names: the indexes a state machine still needs."""
+    """Live is what the store names: the indexes a state machine still needs."""
 
     live: LiveSet
+    measure: Measure = measure_exactly
 
     def judge(self, question: Question) -> Iterator[Judgement]:
         """Keep exactly the named positions."""
         for segment in question.segments:
             live = self.live.slice(segment.first_position, segment.last_position + 1)
-            entries, size = measure_live(
-                question.fs, question.directory, segment, live, question.before_read
-            )
+            entries, size = self.measure(question, segment, live)
             before_entries, before_bytes = segment.live_entries, segment.live_bytes
             gone = before_entries - entries, before_bytes - size
             yield Judgement(live, entries, size, {Cause.UNREFERENCED: gone})

@@ -47,7 +47,7 @@ from lithify.compaction.budget import (
 from lithify.compaction.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.horizon import Hold, Holds, Horizon, find_horizon
 from lithify.compaction.jobs import LocalJobs, ignore_progress
-from lithify.compaction.journal import Journal, Phase, RunRecord
+from lithify.compaction.journal import Journal, NoJournal, Phase, RunRecord
 from lithify.compaction.judging import judge_segments, segment_stats
 from lithify.compaction.plugins import plan_by_name
 from lithify.compaction.publish import candidates
@@ -56,6 +56,7 @@ from lithify.compaction.resume import resume_run
 from lithify.compaction.rule import Question
 from lithify.compaction.schedule import Observation, Trigger
 from lithify.compaction.steps import Steps, Times, typed_errors
+from lithify.compaction.targets import AttemptTargets
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
 from lithify.log.names import HISTORY
@@ -67,11 +68,11 @@ if TYPE_CHECKING:
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.packing import Limits
     from lithify.compaction.plan import Plan, SegmentStats
+    from lithify.compaction.port import CompactedLog, Targets
     from lithify.compaction.rewrite import Rewriting
     from lithify.compaction.rule import Rule
     from lithify.events import EventSink, Reclaimed
     from lithify.fs import FileSystem
-    from lithify.log.log import Log
     from lithify.log.manifest import Manifest
 
 __all__ = ["Compactor", "DryRun", "RunSettings"]
@@ -86,6 +87,8 @@ class RunSettings:
     policy_options: Mapping[str, float] = field(default_factory=dict)
     in_view: bool = False
     """Publish into the compacted view and leave the log itself alone."""
+    dead_sets: bool = True
+    """Write down what is dead in segments that are kept: readers do not know it otherwise."""
     budget: Budget = field(default_factory=Budget)
     eligibility: Eligibility = field(default_factory=Eligibility)
 
@@ -119,7 +122,7 @@ class Compactor:
 
     def __init__(
         self,
-        log: Log,
+        log: CompactedLog,
         fs: FileSystem,
         rule: Rule,
         *,
@@ -130,13 +133,16 @@ class Compactor:
         gate: DiskGate | None = None,
         jobs: Jobs | None = None,
         rewriting: Rewriting | None = None,
+        targets: Targets | None = None,
+        journal: NoJournal | None = None,
         progress: Progress = ignore_progress,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         """`jobs` do the heavy work, in this thread unless given; `progress` hears how far it is.
 
         Both, and the settings, may be replaced between two runs. `rewriting` is needed where
-        entries may be partly live.
+        entries may be partly live. `targets` and `journal` are those of a log with a manifest
+        unless given (`port.py`).
         """
         self._log = log
         self._fs = fs
@@ -144,9 +150,9 @@ class Compactor:
         self._clock = clock or SystemClock()
         self._gate = gate
         self._events = events
-        self._rewriting = rewriting
         self._random_bytes = random_bytes
-        self._journal = Journal(fs, log.directory)
+        self._journal = journal or Journal(fs, log.directory)
+        self._targets = targets or AttemptTargets(log, fs, rewriting, self._clock, random_bytes)
         self._running = threading.Lock()
         self._allowance: Allowance | None = None
         self.settings = settings
@@ -163,12 +169,12 @@ class Compactor:
             self._fs,
             journal=self._journal,
             history=self.history,
+            targets=self._targets,
+            dead_sets=self.settings.dead_sets,
             jobs=self.jobs,
-            rewriting=self._rewriting,
             clock=self._clock,
             events=self._events,
             progress=self.progress,
-            random_bytes=self._random_bytes,
         )
 
     # --- looking ----------------------------------------------------------------------------
@@ -200,13 +206,15 @@ class Compactor:
         """
         now_ms = self._clock.now_ms()
         unlimited = replace(self.settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
-        with self._log.snapshot("compaction plan") as snapshot:
-            horizon = _horizon(snapshot.manifest, self.holds)
+        with self._log.pin("compaction plan"):
+            manifest = self._log.manifest
+            horizon = _horizon(manifest, self.holds)
             allowance = Allowance(unlimited, self._clock)
-            question = self._question(snapshot.manifest, horizon.position, now_ms, allowance)
+            question = self._question(manifest, horizon.position, now_ms, allowance)
             stats, is_new = segment_stats(question, self._rule)
+        is_new = is_new and self.settings.dead_sets
         plan = self._plan(stats)
-        eligibility, manifest = self.settings.eligibility, snapshot.manifest
+        eligibility = self.settings.eligibility
         declined = eligibility.by_use(self._used_bytes()) or eligibility.by_plan(plan)
         if declined is None:
             last = question.segments[-1].last_position if question.segments else manifest.horizon
@@ -317,14 +325,14 @@ class Compactor:
             with (
                 typed_errors(self._log.directory),
                 self._allowed() as allowance,
-                self._log.snapshot(f"compaction run {run_id}") as snapshot,
+                self._log.pin(f"compaction run {run_id}"),
             ):
                 steps.enter(Phase.PREPARE, run_id, times)
-                record, decision = self._decide(record, snapshot.manifest, allowance)
+                record, decision = self._decide(record, self._log.manifest, allowance)
                 if isinstance(decision, Declined):
                     steps.sweep()
                     return steps.report(record, "nothing to do", times, before, declined=decision)
-                self._begin(record, decision)
+                self._begin(record, steps.scratch_bytes(record, decision.overhead_bytes))
                 return steps.carry_out(record, times, allowance, before)
         except RunRefused:
             steps.sweep()
@@ -334,7 +342,7 @@ class Compactor:
                 steps.sweep()
             raise
         except LithifyError as error:
-            if self._log.manifest.last_run == run_id:
+            if self._log.manifest.last_run == run_id and self._journal.exists():
                 raise  # Published: the journal is taken up by the next run.
             steps.give_up(record, error, times, before)
             raise
@@ -348,7 +356,8 @@ class Compactor:
             return blank, declined
         horizon = _horizon(manifest, self.holds).position
         question = self._question(manifest, horizon, blank.as_of_ms, allowance)
-        judged = judge_segments(question, self._rule, blank.run_id)
+        dead_sets = self.settings.dead_sets
+        judged = judge_segments(question, self._rule, blank.run_id, dead_sets=dead_sets)
         plan = self._plan(judged.stats)
         record = replace(
             blank,
@@ -364,20 +373,22 @@ class Compactor:
         )
         if declined := eligibility.by_plan(plan):
             return record, declined
-        return record, no_gain(plan) if _changes_nothing(record, plan, manifest) else plan
+        changes = not _changes_nothing(record, plan, manifest, dead_sets=dead_sets)
+        return record, plan if changes else no_gain(plan)
 
-    def _begin(self, record: RunRecord, plan: Plan) -> None:
+    def _begin(self, record: RunRecord, needed_bytes: int) -> None:
         """Refuse what cannot fit; else the journal says from now on what was decided."""
         directory = self._log.directory
         scratch_bytes = self.settings.budget.scratch_bytes
-        reserve_scratch(self._fs, directory, plan.bytes_written, scratch_bytes)
-        # The journal must not outlive the dead sets that it refers to, nor their names. Made
-        # durable all together they cost little more than one.
-        for segment in record.judged:
-            if segment.dead is not None and record.run_id in segment.dead.name:
-                with self._fs.open_append(f"{directory}/{segment.dead.name}") as file:
-                    file.fsync()
-        self._fs.sync_dir(directory)
+        reserve_scratch(self._fs, directory, needed_bytes, scratch_bytes)
+        if self.settings.dead_sets:
+            # The journal must not outlive the dead sets that it refers to, nor their names. Made
+            # durable all together they cost little more than one.
+            for segment in record.judged:
+                if segment.dead is not None and record.run_id in segment.dead.name:
+                    with self._fs.open_append(f"{directory}/{segment.dead.name}") as file:
+                        file.fsync()
+            self._fs.sync_dir(directory)
         self._journal.create(record)
 
 
@@ -390,7 +401,7 @@ def _horizon(manifest: Manifest, holds: Holds) -> Horizon:
     return find_horizon([*holds.list(), active])
 
 
-def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest) -> bool:
+def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest, *, dead_sets: bool) -> bool:
     if not record.judged:
         return True  # The store's facts are about nothing.
     present = set(manifest.all_segments())
@@ -398,7 +409,7 @@ def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest) -> bool:
         plan.is_empty
         # Segments join a view by its horizon. In place it tells nothing that readers ask for.
         and (record.horizon <= manifest.horizon or not record.in_view)
-        and all(segment in present for segment in record.judged)
+        and (not dead_sets or all(segment in present for segment in record.judged))
         and _knows(manifest, record.state)
     )
 

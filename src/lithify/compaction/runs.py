@@ -127,6 +127,11 @@ class Runs:
                         # It is not in the history, but it is the latest all the same.
                         self._record = self.record().with_report(report)
                 return report
+            except RunRefused as error:
+                if error.limit != "disk":
+                    self._record, self._failure = None, str(error)
+                # One that waits for the disk has not begun: the last run went as it went.
+                raise
             except Exception as error:
                 # The history is read when somebody asks: it may be what cannot be read now.
                 self._record, self._failure = None, str(error)

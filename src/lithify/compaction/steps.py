@@ -1,7 +1,7 @@
 """What a run does once it has decided: copy, publish, clean up, report; or give up.
 
-    COPY      each group is rewritten by the jobs; each target is opened, then journalled
-    COMMIT    the manifest is replaced
+    COPY      each group is rewritten; each target is opened, then journalled
+    COMMIT    the log publishes them (`port.py`); several times where groups come in portions
     CLEANUP   what nobody refers to is swept up
     DONE      the report goes into the history, the journal goes
 
@@ -21,33 +21,22 @@ from typing import TYPE_CHECKING
 
 from lithify.compaction.journal import Phase
 from lithify.compaction.publish import publish_edit
-from lithify.compaction.report import Report
-from lithify.compaction.rewrite import RewriteTask, check_target, run_rewrite
-from lithify.errors import (
-    Corrupt,
-    ExecutorUnfit,
-    LithifyError,
-    PlanStale,
-    RunCancelled,
-    RunFailed,
-)
+from lithify.compaction.report import Cause, Report
+from lithify.errors import LithifyError, PlanStale, RunCancelled, RunFailed
 from lithify.events import RunFinished, RunPhase, RunRecovered
-from lithify.log.names import segment_name
-from lithify.log.recovery import remove_unpublished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
     from lithify.compaction.budget import Allowance
     from lithify.compaction.eligibility import Declined
     from lithify.compaction.jobs import Jobs, Progress
-    from lithify.compaction.journal import Journal, RunRecord
+    from lithify.compaction.journal import NoJournal, RunRecord
+    from lithify.compaction.port import CompactedLog, Targets
     from lithify.compaction.report import History, Result
-    from lithify.compaction.rewrite import Rewriting, Rewritten
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.log.log import Log
     from lithify.log.manifest import Manifest
 
 __all__ = ["Steps", "Times", "typed_errors"]
@@ -76,29 +65,29 @@ class Times:
     def seconds(self) -> dict[str, float]:
         """What each phase has taken so far."""
         now = (Phase.DONE, self._clock.monotonic_s())
-        return {
-            phase: round(end - start, 6)
-            for (phase, start), (_, end) in pairwise([*self._entered, now])
-            if phase is not Phase.DONE
-        }
+        taken: dict[str, float] = {}
+        for (phase, start), (_, end) in pairwise([*self._entered, now]):
+            if phase is not Phase.DONE:
+                taken[phase] = round(taken.get(phase, 0.0) + end - start, 6)
+        return taken
 
 
 class Steps:
-    """The steps, for the runs of one log."""
+    """The steps, for one run on a log."""
 
     def __init__(
         self,
-        log: Log,
+        log: CompactedLog,
         fs: FileSystem,
         *,
-        journal: Journal,
+        journal: NoJournal,
         history: History,
+        targets: Targets,
+        dead_sets: bool,
         jobs: Jobs,
-        rewriting: Rewriting | None,
         clock: Clock,
         events: EventSink,
         progress: Progress,
-        random_bytes: Callable[[int], bytes],
     ) -> None:
         self.log = log
         self.fs = fs
@@ -106,10 +95,12 @@ class Steps:
         self.clock = clock
         self.events = events
         self._history = history
+        self._targets = targets
+        self._dead_sets = dead_sets
         self._jobs = jobs
-        self._rewriting = rewriting
         self._progress = progress
-        self._random_bytes = random_bytes
+        self._published: list[int] = []
+        """The groups that this process has published."""
 
     def enter(self, phase: Phase, run_id: str, times: Times) -> None:
         """A phase begins: note the time and say so."""
@@ -120,57 +111,39 @@ class Steps:
         self, record: RunRecord, times: Times, allowance: Allowance, before: Manifest
     ) -> Report:
         """COPY to DONE."""
-        self.enter(Phase.COPY, record.run_id, times)
-        record = self._copy(record, allowance)
-        allowance.check()
-        self.enter(Phase.COMMIT, record.run_id, times)
-        self.journal.enter(Phase.COMMIT)
-        self.log.publish(lambda manifest: publish_edit(manifest, record), "compaction")
+        portions = self._targets.portions(record)
+        for numbers in portions:
+            self.enter(Phase.COPY, record.run_id, times)
+            record = self._copy(record, numbers, allowance)
+            allowance.check()
+            self.enter(Phase.COMMIT, record.run_id, times)
+            self.journal.enter(Phase.COMMIT)
+            self._publish(record if len(portions) == 1 else record.portion(numbers))
+            self._published += numbers
         return self.finish(record, times, before)
 
-    def _copy(self, record: RunRecord, allowance: Allowance) -> RunRecord:
-        by_id = {segment.id: segment for segment in record.judged}
-        targets = dict(record.targets)
-        missing = [number for number in range(len(record.groups)) if number not in targets]
-        budget = allowance.budget.share(min(self._jobs.slots, len(missing)))
-        tasks, weights = [], []
-        for number in missing:
-            sources = tuple(by_id[segment_id] for segment_id in record.groups[number])
-            task = RewriteTask(
-                self.fs,
-                self.log.directory,
-                sources,
-                segment_name(sources[0].id, self._random_bytes(6).hex()),
-                self.clock.now_ms(),
-                budget,
-                self._rewriting,
-                self.clock,
-            )
-            tasks.append(task)
-            weights.append(sum(source.live_bytes for source in sources))
-        results = self._jobs.run(
-            "rewrite",
-            run_rewrite,
-            tasks,
-            weights=weights,
-            check=allowance.check,
-            progress=self._progress,
-        )
-        for finished, written in results:
-            self._check(written)
-            self.journal.copied(missing[finished], written.target)
-            targets[missing[finished]] = written.target
-        return replace(record, targets=targets)
+    def _publish(self, record: RunRecord) -> None:
+        self.log.publish(lambda manifest: publish_edit(manifest, record), "compaction")
 
-    def _check(self, written: Rewritten) -> None:
-        """See what will be published: another machine may have written it somewhere else."""
-        directory, target = self.log.directory, written.target
-        try:
-            check_target(self.fs, directory, target, self.log.manifest.log_id)
-        except Corrupt as error:
-            path = f"{directory}/{target.name}"
-            problem = f"wrote {path}, and here it is not what was written: {error}"
-            raise ExecutorUnfit(written.host, problem) from error
+    def scratch_bytes(self, record: RunRecord, overhead_bytes: int) -> int:
+        """What the targets take until they are published."""
+        live_bytes = {segment.id: segment.live_bytes for segment in record.judged}
+        return max(
+            sum(
+                overhead_bytes + sum(live_bytes[source] for source in record.groups[number])
+                for number in numbers
+            )
+            for numbers in self._targets.portions(record)
+        )
+
+    def _copy(self, record: RunRecord, numbers: Sequence[int], allowance: Allowance) -> RunRecord:
+        targets = dict(record.targets)
+        missing = [number for number in numbers if number not in targets]
+        written = self._targets.write(record, missing, self._jobs, allowance, self._progress)
+        for number, target in written:
+            self.journal.copied(number, target)
+            targets[number] = target
+        return replace(record, targets=targets)
 
     def finish(self, record: RunRecord, times: Times, before: Manifest) -> Report:
         """CLEANUP and DONE: the new generation rules, sweep up and report."""
@@ -195,7 +168,7 @@ class Steps:
         with suppress(LithifyError, OSError):
             # Nothing may be removed while it is unknown whether the manifest on disk names it.
             self.log.settle()
-            if self.log.manifest.last_run == record.run_id:
+            if self.log.manifest.last_run == record.run_id and self.journal.exists():
                 return  # It was published after all: the journal is taken up by the next run.
             self.discard()
             self.report(record, result, times, before, str(error))
@@ -209,7 +182,7 @@ class Steps:
 
     def sweep(self) -> None:
         """Remove what runs have written and nobody names."""
-        for event in remove_unpublished(self.fs, self.log.directory, self.log.manifest):
+        for event in self.log.sweep():
             self.events(event)
 
     def recovered(self, record: RunRecord, action: str) -> None:
@@ -227,10 +200,12 @@ class Steps:
     ) -> Report:
         """The run as its report, which goes into the history unless there was nothing to do."""
         manifest = self.log.manifest
-        published = result == "done"
+        # Some portions may have been published before the run failed.
+        published = manifest.last_run == record.run_id
         groups = {segment_id for group in record.groups for segment_id in group}
-        gone = {s.name for s in record.judged if s.id in groups or s.id in record.dropped}
-        retired = sum(r.file_bytes for r in manifest.retired if r.name in gone)
+        gone = self._gone(record, result)
+        names = {segment.name for segment in record.judged if segment.id in gone}
+        retired = sum(r.file_bytes for r in manifest.retired if r.name in names)
         report = Report(
             run_id=record.run_id,
             log=self.log.directory,
@@ -247,7 +222,7 @@ class Steps:
             read_entries=sum(s.entries for s in record.judged),
             kept_entries=sum(s.live_entries for s in record.judged),
             kept_bytes=sum(s.live_bytes for s in record.judged),
-            dropped=record.causes if published else {},
+            dropped=self._causes(record, gone) if published else {},
             retired_bytes=retired if published else 0,
             seconds_by_phase=times.seconds(),
             read_messages=record.messages[0],
@@ -258,3 +233,17 @@ class Steps:
             self._history.append(report)
         self.events(RunFinished(self.log.directory, record.run_id, report.summary()))
         return report
+
+    def _gone(self, record: RunRecord, result: Result) -> set[int]:
+        """The judged segments that are not in the log any more, or not as they were."""
+        numbers = range(len(record.groups)) if result == "done" else self._published
+        return {*record.dropped, *(s for number in numbers for s in record.groups[number])}
+
+    def _causes(self, record: RunRecord, gone: set[int]) -> Mapping[Cause, tuple[int, int]]:
+        """What is dead since this run. Without dead sets only what went with its segment is."""
+        if self._dead_sets:
+            return record.causes
+        went = [segment for segment in record.judged if segment.id in gone]
+        entries = sum(segment.entries - segment.live_entries for segment in went)
+        frame_bytes = sum(segment.frame_bytes - segment.live_bytes for segment in went)
+        return {Cause.UNREFERENCED: (entries, frame_bytes)} if entries else {}

@@ -52,6 +52,7 @@ from lithify.log.recovery import (
     last_before_active,
     recover_tail,
     remove_orphans,
+    remove_unpublished,
 )
 from lithify.log.rolling import Active, State
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lithify.clock import Clock
-    from lithify.events import EventSink
+    from lithify.events import Event, EventSink
     from lithify.fs import FileLock, FileSystem
     from lithify.log.pins import Pin, PinInfo
     from lithify.positions import PositionRule
@@ -232,6 +233,10 @@ class Log(Appending):
             with self._events:
                 self._events.put(done)
         return done
+
+    def sweep(self) -> list[Event]:
+        """Remove what compaction wrote and the manifest does not name."""
+        return remove_unpublished(self._fs, self.directory, self.manifest)
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -271,6 +271,8 @@ class Answering:
             self._node.backups.ask(group, given, done)
         elif operation == Operation.TRANSFER:
             self.handovers.begin(group, _given(given, "to", str), _with_value(done))
+        elif operation == Operation.COMPACTION:
+            self._node.runs.ask(group, given, done)
         else:
             done(_reply(self._do(group, operation, given)))
 
@@ -279,9 +281,9 @@ class Answering:
         if operation == Operation.SNAPSHOT:
             group.take_snapshot()
         elif operation == Operation.COMPACT:
-            group.compact()
             if given.get("rewrite"):
                 group.rewrite()
+            return {"request": self._node.runs.compact(group)}
         elif operation == Operation.OVERVIEW:
             return group.overview()
         elif operation == Operation.MEMBERS:

@@ -71,6 +71,7 @@ _REPEATABLE = (
     Operation.OVERVIEW,
     Operation.WATCH,
     Operation.BACKUP,
+    Operation.COMPACTION,
 )
 _ANYWHERE = (Operation.READ, Operation.MEMBERS, Operation.OVERVIEW)
 """What may be asked of several nodes at once."""

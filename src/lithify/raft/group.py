@@ -37,12 +37,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from lithify.errors import LogClosed
 from lithify.events import WriteRefused
 from lithify.logger import get_logger
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.backup import Saved, live_entries
-from lithify.raft.compactor import Compactor, Outcome
+from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome
 from lithify.raft.core import (
     Applied,
     DropReason,
@@ -143,10 +144,10 @@ class Group(Generic[S]):
         self._receiving = Receiving(name, node, storage, machine, settings.receive_silence_ticks)
         self._installing = Installing[S](name, storage)
         clock, limits = settings.clock, storage.limits
-        self._compactor = Compactor(
+        self.compaction = GroupCompaction(
             storage.fs, own.directory, own.log, limits, clock, settings.compaction
         )
-        self._compaction: Job | None = None
+        self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.ask)
         self._moving = Moving(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
@@ -284,7 +285,7 @@ class Group(Generic[S]):
 
     def compact(self) -> None:
         """Have segments merged, whatever the triggers say."""
-        self._compactor.ask(merge=True)
+        self.compaction.ask(merge=True)
 
     def rewrite(self) -> None:
         """Have scattered live entries moved to the head of the log, if this member leads."""
@@ -307,14 +308,14 @@ class Group(Generic[S]):
         What was the newest segment is not any more, so it may be compacted.
         """
         if flushed.refs:
-            self._compactor.ask()
+            self.compaction.ask()
 
     def job_done(self, job: Job, result: object) -> None:
         """A job has returned something, or raised it."""
         if self._snapshots.is_job(job):
             if self._snapshots.done(result):
                 self._sending.give_up()
-                self._compactor.ask()
+                self.compaction.ask()
                 if self._moving.is_due:
                     self.rewrite()
         elif self._receiving.is_job(job):
@@ -331,12 +332,12 @@ class Group(Generic[S]):
         elif self._installing.is_job(job):
             self._install(result)
         elif self._repair.is_job(job):
-            self._compaction = None if job is self._compaction else self._compaction
+            self._compacting = None if job is self._compacting else self._compacting
             self._repair.done(job, result)
-        elif job is self._compaction:
-            self._compaction = None
+        elif job is self._compacting:
+            self._compacting = None
             assert isinstance(result, Outcome | BaseException)
-            self._compactor.done(result)
+            self.compaction.done(result)
 
     # --- what is to be done -----------------------------------------------------------------
 
@@ -457,7 +458,7 @@ class Group(Generic[S]):
         self._appends.installed()
         self._receiving.finish()
         self._snapshots.tidy()
-        self._compactor.ask()
+        self.compaction.ask()
 
     def _begin_jobs(self) -> None:
         ready = self._appends.installing is not None
@@ -467,13 +468,13 @@ class Group(Generic[S]):
             # Else it would be of a state that is about to be replaced.
             snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
         load = self._receiving.due_job()
-        if self._compaction is None:
+        if self._compacting is None:
             # One of the two: both replace segments.
             repair = None if self._installing.is_active else self._repair_job()
-            run = self._compactor.next_job() if repair is None else None
-            self._compaction = repair if run is None else Job("compact", run)
-            if self._compaction is not None:
-                self._out.jobs.append(self._compaction)
+            run = self.compaction.next_job() if repair is None else None
+            self._compacting = repair if run is None else Job("compact", run)
+            if self._compacting is not None:
+                self._out.jobs.append(self._compacting)
         messages, answers = self._repair.take()
         self._out.messages += messages
         self._out.reads += answers
@@ -526,6 +527,7 @@ class Group(Generic[S]):
         self._queries.close(dropped)
         self._sending.stop()
         self._receiving.abort()
+        self.compaction.close(error or LogClosed(f"{self.name} takes no further part"))
 
     @property
     def term(self) -> int:
@@ -556,7 +558,7 @@ class Group(Generic[S]):
             "applied_index": self._at.index,
             "snapshots_taken": self._snapshots.taken,
             **disk_overview(self._storage.fs, self._own),
-            **self._compactor.overview(),
+            **self.compaction.overview(),
             **self._repair.damages.overview(),
         }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.clock import Clock, SystemClock
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core import Config, CoreSettings
 from lithify.raft.rewriting import RewriteSettings
 from lithify.raft.sending import SendingSettings

@@ -46,6 +46,7 @@ from lithify.logger import get_logger
 from lithify.raft.ailing import Ailing
 from lithify.raft.answering import Answering
 from lithify.raft.backups import BACKUPS, Backups
+from lithify.raft.compaction.run_requests import RunRequests
 from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.disk import Disk
@@ -155,6 +156,7 @@ class RaftNode:
         self.transport: Transport
         self._answering: Answering
         self.backups: Backups
+        self.runs: RunRequests
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
@@ -248,6 +250,9 @@ class RaftNode:
             stack.push_async_callback(self._disk.close)
             self._storage.removing = self._disk.remove
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
+            fs, data = self._storage.fs, self.settings.data
+            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
+            stack.push_async_callback(self._close_runs)
             self._answering = Answering(self)
             stack.callback(self._answering.changes.close)
             handlers = Handlers(
@@ -272,6 +277,9 @@ class RaftNode:
             stopping.cancel()
         if self._failed.done():
             self._failed.result()
+
+    async def _close_runs(self) -> None:
+        await self.runs.close(self.groups.values())
 
     def _close(self) -> None:
         # Nothing is left to be done, and nobody to do it.

@@ -76,11 +76,11 @@ def log_id_of(group: str) -> bytes:
     return hashlib.sha256(group.encode()).digest()[:12]
 
 
-def ref_of(number: int, footer: SegmentFooter) -> SegmentRef:
-    """A segment as it is known to its group."""
+def ref_of(number: int, footer: SegmentFooter, name: str = "") -> SegmentRef:
+    """A segment as it is known to its group; `name` is that of a file that is no segment yet."""
     return SegmentRef(
         id=footer.segment_id,
-        name=segment_name(number),
+        name=name or segment_name(number),
         first_position=footer.first_position,
         last_position=footer.last_position,
         entries=footer.entries,

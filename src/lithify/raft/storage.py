@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import hold_directory
+from lithify.fs.atomic import TEMPORARY_SUFFIX
 from lithify.fs.private import warn_if_shared
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
+from lithify.log.names import HISTORY
 from lithify.log.segment import read_blocks, read_footer, read_header
-from lithify.raft import merging
+from lithify.raft.compaction import links
 from lithify.raft.completeness import check_end, check_live
 from lithify.raft.errors import FilesLost, UnknownGroup
 from lithify.raft.group_log import GroupLog
@@ -378,9 +380,9 @@ class RaftStorage:
     def _read_snapshot(self, group: str, rebuild: Rebuild) -> tuple[Snapshots, Stored | None]:
         directory = self._directory_of(group)
         self.fs.mkdir(directory)
-        merging.recover(self.fs, directory)
+        links.recover(self.fs, directory)
         # Nobody has an old name any more, and a new segment may get the number of a link.
-        merging.purge_links(self.fs, directory, before_ms=2**63)
+        links.purge_links(self.fs, directory, before_ms=2**63)
         snapshots = Snapshots(self.fs, directory)
         stored = snapshots.newest()
         if stored is not None:
@@ -413,12 +415,13 @@ class RaftStorage:
         removed = False
         for name in self.fs.list(directory):
             path = f"{directory}/{name}"
-            if parse_repair(name) is None and (
+            is_half = parse_repair(name) is not None or name == HISTORY + TEMPORARY_SUFFIX
+            if not is_half and (
                 parse_segment(name) is None or name in names or self.fs.stat(path).is_symlink
             ):
                 continue
-            # Just begun, or overwritten as a whole by segments that came after it; or a repair that
-            # was not finished.
+            # Just begun, or overwritten as a whole by segments that came after it; or a repair or a
+            # history that was not finished.
             self.fs.remove(path)
             removed = True
         if removed:

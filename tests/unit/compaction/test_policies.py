@@ -20,7 +20,7 @@ from lithify.compaction.policies import (
     Limits,
     plan_all,
     plan_hybrid,
-    plan_sparse_neighbours,
+    plan_neighbours,
     plan_stats_based,
     plan_view,
     plan_whole_dead,
@@ -156,7 +156,7 @@ def test_a_batch_that_is_partly_live_is_worth_a_rewrite() -> None:
 @pytest.mark.parametrize("flag", ["active", "busy"])
 def test_no_group_spans_a_segment_that_must_not_be_touched(flag: str) -> None:
     segments = log(f"1 1/9 10/90\n2 1/9 10/90\n3 1/9 10/90 {flag}\n4 1/9 10/90\n5 1/9 10/90")
-    for plan in (plan_all(segments, LIMITS), plan_sparse_neighbours(segments, LIMITS)):
+    for plan in (plan_all(segments, LIMITS), plan_neighbours(segments, LIMITS)):
         assert [group.sources for group in plan.groups] == [(1, 2), (4, 5)]
         assert [(kept.segment, kept.reason) for kept in plan.kept] == [(3, flag)]
     plan = plan_stats_based(segments, LIMITS)
@@ -269,8 +269,8 @@ def test_stats_judges_two_thousand_segments_at_once() -> None:
     assert plan.segments_freed >= 1000
 
 
-def test_sparse_merges_neighbours_that_are_under_half_live() -> None:
-    plan = plan_sparse_neighbours(
+def test_neighbours_that_fit_into_one_are_merged() -> None:
+    plan = plan_neighbours(
         log("""
             1 4/9 40/90
             2 0/9 0/90
@@ -278,20 +278,22 @@ def test_sparse_merges_neighbours_that_are_under_half_live() -> None:
             4 8/9 40/90
             5 5/10 50/100
             6 4/9 40/90
-            7 1/9 10/90 active
+            7 9/9 90/90
+            8 1/9 10/90 active
         """),
-        Limits(target_bytes_max=1000, target_entries_max=100),
+        Limits(target_bytes_max=1000, target_entries_max=9),
     )
     assert plan.explain() == expect("""
-        policy sparse
+        policy neighbours
         action   segments  live entries  live bytes      reason
         drop     2         0             0 B of 90 B     no live entry
-        rewrite  1,3-4     16 of 27      160 B of 270 B  sparse neighbours
-        rewrite  6         4 of 9        40 B of 90 B    sparse neighbours
-        keep     5         -             -               dense: 50% live
-        keep     7         -             -               active
-        total: 1 dropped, 4 rewritten into 2, 2 kept; reads 200 B, writes 520 B, \
-frees 730 B and 3 segments, at 160 B a file
+        rewrite  1,3       8 of 18       120 B of 180 B  neighbours fit into one
+        rewrite  4         8 of 9        40 B of 90 B    sparse
+        rewrite  5-6       9 of 19       90 B of 190 B   neighbours fit into one
+        keep     7         -             -               100% live, and merges with no neighbour
+        keep     8         -             -               active
+        total: 1 dropped, 5 rewritten into 3, 2 kept; reads 250 B, writes 730 B, \
+frees 780 B and 3 segments, at 160 B a file
     """)
 
 
@@ -304,35 +306,35 @@ frees 730 B and 3 segments, at 160 B a file
         (replace(LIMITS, sources_max=1), [(1,), (2,), (3,), (4,), (5,)]),
     ],
 )
-def test_sparse_opens_the_next_group_where_a_limit_is_met(
+def test_neighbours_opens_the_next_group_where_a_limit_is_met(
     limits: Limits, sources: list[tuple[int, ...]]
 ) -> None:
     segments = log("\n".join(f"{number} 2/9 4/90" for number in range(1, 6)))
-    assert [group.sources for group in plan_sparse_neighbours(segments, limits).groups] == sources
+    assert [group.sources for group in plan_neighbours(segments, limits).groups] == sources
 
 
 def test_dead_segments_do_not_use_up_the_sources_of_a_group() -> None:
-    plan = plan_sparse_neighbours(
+    plan = plan_neighbours(
         log("1 1/9 1/90\n2 0/9 0/90\n3 0/9 0/90\n4 1/9 1/90"), replace(LIMITS, sources_max=2)
     )
     assert [group.sources for group in plan.groups] == [(1, 4)]
 
 
-def test_sparse_passes_over_a_segment_that_is_above_the_limits_alone() -> None:
-    plan = plan_sparse_neighbours(log("1 1/9 1/90\n2 11/30 50/300\n3 1/9 1/90"), LIMITS)
+def test_neighbours_passes_over_a_segment_that_is_above_the_limits_alone() -> None:
+    plan = plan_neighbours(log("1 1/9 1/90\n2 11/30 50/300\n3 1/9 1/90"), LIMITS)
     assert story(plan) == expect("""
-        rewrite 1 1 of 9 1 B of 90 B sparse neighbours
-        rewrite 3 1 of 9 1 B of 90 B sparse neighbours
-        keep 2 - - sparse, but its 11 live entries of 50 B are above the limits of a target
+        rewrite 1 1 of 9 1 B of 90 B sparse
+        rewrite 3 1 of 9 1 B of 90 B sparse
+        keep 2 - - its 11 live entries of 50 B are above the limits of a target
     """)
 
 
-def test_sparse_with_another_density() -> None:
+def test_neighbours_with_another_density() -> None:
     segments = log("1 8/10 80/100\n2 9/10 90/100\n3 1/10 10/100")
-    plan = plan_sparse_neighbours(segments, LIMITS, density_min=0.9)
+    limits = replace(LIMITS, target_entries_max=9)
+    plan = plan_neighbours(segments, limits, density_min=0.9)
     assert [group.sources for group in plan.groups] == [(1,), (3,)]
-    plan = plan_sparse_neighbours(segments, LIMITS, density_min=0.1)
-    assert plan.is_empty
+    assert plan_neighbours(segments, limits, density_min=0.1).is_empty
 
 
 @pytest.mark.parametrize(
@@ -444,11 +446,11 @@ def test_view_refuses_absurd_settings(options: dict[str, float]) -> None:
 
 def test_policies_are_found_by_name() -> None:
     segments = log("1 0/9 0/90\n2 4/9 40/90\n3 6/9 60/90")
-    assert list(POLICIES) == ["whole-dead", "all", "stats", "sparse", "hybrid", "view"]
+    assert list(POLICIES) == ["whole-dead", "all", "stats", "neighbours", "hybrid", "view"]
     assert plan_by_name("whole-dead", segments, LIMITS).policy == "whole-dead"
     assert plan_by_name("all", segments, LIMITS).policy == "all"
     assert plan_by_name("stats", segments, LIMITS, benefit_segments_min=9).is_empty
-    assert len(plan_by_name("sparse", segments, LIMITS, density_min=0.7).groups) == 1
+    assert len(plan_by_name("neighbours", segments, LIMITS, density_min=0.7).groups) == 1
     times = {"last_full_ms": 0, "now_ms": 1, "full_every_ms": 1}
     assert plan_by_name("hybrid", segments, LIMITS, **times).policy == "hybrid:all"
 
@@ -457,16 +459,16 @@ def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
     with pytest.raises(InvalidSetting) as error:
         plan_by_name("best", [], LIMITS)
     assert str(error.value) == (
-        "setting policy is 'best', must be one of whole-dead, all, stats, sparse, hybrid, view"
+        "setting policy is 'best', must be one of whole-dead, all, stats, neighbours, hybrid, view"
     )
 
 
-@pytest.mark.parametrize("name", ["whole-dead", "all", "stats", "sparse", "view"])
+@pytest.mark.parametrize("name", ["whole-dead", "all", "stats", "neighbours", "view"])
 def test_a_log_without_segments_needs_nothing(name: str) -> None:
     assert plan_by_name(name, [], LIMITS) == Plan(name, (), (), (), 0)
 
 
-@pytest.mark.parametrize("name", ["whole-dead", "all", "stats", "sparse"])
+@pytest.mark.parametrize("name", ["whole-dead", "all", "stats", "neighbours"])
 def test_a_log_that_cannot_be_is_refused(name: str) -> None:
     first, second = log("1 1/9 1/9\n2 1/9 1/9")
     huge = replace(second, bytes=LOG_BYTES_MAX)
@@ -500,6 +502,6 @@ def test_options_that_cannot_be_are_refused() -> None:
         plan_stats_based([], LIMITS, benefit_segments_min=0)
     for density_min in (0.0, 1.1, float("nan")):
         with pytest.raises(InvalidSetting, match=r"density_min is .* above 0 and at most 1"):
-            plan_sparse_neighbours([], LIMITS, density_min=density_min)
+            plan_neighbours([], LIMITS, density_min=density_min)
     with pytest.raises(InvalidSetting, match="full_every_ms is -1, must be at least 0"):
         plan_hybrid([], LIMITS, last_full_ms=0, now_ms=0, full_every_ms=-1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
+from lithify.compaction.run import DryRun
 from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
-from lithify.raft.compactor import CompactionSettings, Compactor
+from lithify.raft.compaction.group_compaction import GroupCompaction
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
@@ -21,8 +23,9 @@ from lithify.raft.wal import Resend, Rolled, Written
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lithify.errors import LithifyError
     from lithify.fs import FileSystem
-    from lithify.raft.compactor import Outcome
+    from lithify.raft.compaction.group_compaction import Outcome
     from lithify.raft.wal import WalEvent
 
 GROUP = "orders"
@@ -55,7 +58,9 @@ class Member:
         self.storage.open_groups(rebuild)
         self.own = self.storage.groups.get(GROUP) or self.storage.create(GROUP)
         self.log = self.own.log
-        self.compactor = Compactor(fs, self.own.directory, self.log, LIMITS, self.clock, settings)
+        self.compactor = GroupCompaction(
+            fs, self.own.directory, self.log, LIMITS, self.clock, settings
+        )
 
     @property
     def disk(self) -> MemoryFileSystem:
@@ -105,6 +110,17 @@ class Member:
         outcome = job()
         self.compactor.done(outcome)
         return outcome
+
+    def plan(self) -> DryRun:
+        """What a merge would do now."""
+        found: list[DryRun | LithifyError] = []
+        self.compactor.plan(found.append)
+        job = self.compactor.next_job()
+        assert job is not None
+        self.compactor.done(job())
+        (plan,) = found
+        assert isinstance(plan, DryRun)
+        return plan
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import DamagedFrame
+from lithify.compaction.packing import Limits
+from lithify.compaction.plan import SegmentStats
+from lithify.compaction.policies import plan_neighbours, plan_whole_dead
+from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
 from lithify.liveset import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_header
-from lithify.raft.compaction import Measured, plan_drops, plan_merges
-from lithify.raft.compactor import CompactionSettings
+from lithify.raft.compaction.merge_targets import SOURCES_MAX
+from lithify.raft.compaction.named_log import compactable, segment_stats
+from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.errors import EntriesLost, EntryGone
 from lithify.raft.live_state import LiveState
 from lithify.raft.names import segment_name
-from lithify.raft.segment import SegmentLimits
 from lithify.raft.segments import Span
 from tests.unit.raft.stored import DIRECTORY, GROUP, Member, entry
 
@@ -50,16 +53,19 @@ def test_segments_without_a_live_index_are_dropped(
     snapshot: int, live: list[int], dropped: list[int]
 ) -> None:
     state = LiveState(snapshot, LiveSet.from_iterable(live))
-    assert [found.number for found in plan_drops(SPANS, state)] == dropped
+    plan = plan_whole_dead(segment_stats(compactable(SPANS, state), state), Limits(1000, 5))
+    assert [found.segment for found in plan.dropped] == dropped
 
 
 def merges(*live: int, limits: tuple[int, int] = (5, 1000), size: int = 10) -> list[list[int]]:
     """What becomes of neighbours that have five entries each, of which so many are live."""
     segments = [
-        Measured(span(number, 5 * number, 5 * number + 4), count, count * size)
+        SegmentStats(number, 5 * number, 5 * number + 4, 5, 50, count, count * size)
         for number, count in enumerate(live, 1)
     ]
-    return [merge.numbers for merge in plan_merges(segments, SegmentLimits(*limits))]
+    entries_max, bytes_max = limits
+    plan = plan_neighbours(segments, Limits(bytes_max, entries_max, sources_max=SOURCES_MAX))
+    return [list(group.sources) for group in plan.groups]
 
 
 def test_neighbours_that_fit_into_one_are_merged() -> None:
@@ -149,7 +155,7 @@ def test_only_the_part_of_a_segment_that_counts_is_merged() -> None:
 def test_files_that_nobody_refers_to_go_with_the_next_run() -> None:
     member = Member(MemoryFileSystem()).fill(17)
     fs = FaultyFileSystem(member.fs, [Fault("remove", "*", kind="EIO")])
-    member.compactor._fs = fs
+    member.compactor._named._fs = fs
     member.snapshot(15, [])
     assert isinstance(member.compact(merge=False).failure, OSError)
     assert (member.spans, member.files) == ([(4, 16, 16)], [1, 2, 3, 4])
@@ -242,7 +248,7 @@ def test_a_merge_that_is_half_done_is_finished_before_anything_is_dropped() -> N
     member = Member(fs).fill(26).snapshot(22, [2, 9, 12, 21])
     # The second link cannot be made, now and when it is tried again at once.
     fs.add(Fault("symlink", "*0003.link", count=2, kind="ENOSPC"))
-    assert isinstance(member.compact().failure, OSError)
+    assert isinstance(member.compact().failure, RunFailed)
     assert member.links == [2]
     member.snapshot(24, [9, 12, 21])
     job = member.compactor.next_job()

@@ -1,4 +1,4 @@
-"""Two threads write the targets of one round: beside each other, when one fails, when it is ended.
+"""Two threads write the targets of one portion: side by side, when one fails, when it is cancelled.
 
 Segments have five entries. Of the first six, 1 and 2 are merged, 3 and 4, 5 and 6; 7 is dead and 8
 the newest.
@@ -14,23 +14,31 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.budget import Allowance, Budget
+from lithify.compaction.budget import DiskGate
+from lithify.compaction.journal import NoJournal
+from lithify.compaction.packing import Limits
+from lithify.compaction.run import Compactor, RunSettings
 from lithify.errors import DamagedFrame, RunCancelled
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
-from lithify.raft import compaction
-from lithify.raft.compaction import compactable, plan_merges, run_measure, run_merges
+from lithify.log.manifest import SegmentRef
+from lithify.raft.compaction import merge_targets
+from lithify.raft.compaction.group_compaction import RunWanted
+from lithify.raft.compaction.merge_targets import MergeJobs, MergeTargets
+from lithify.raft.compaction.named_log import LiveIndexes, NamedLog
 from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveState
 from lithify.raft.names import segment_name
 from lithify.raft.segment import SegmentAppender, SegmentFile, SegmentLimits
-from lithify.raft.segments import GroupSegments
+from lithify.raft.segments import GroupSegments, Span
 from tests.patience import PROCESS_S_MAX
-from tests.unit.raft.stored import DIRECTORY, GROUP, LIMITS, Member
+from tests.unit.raft.stored import DIRECTORY, GROUP, Member
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lithify.compaction.report import Report
+    from lithify.errors import LithifyError
     from lithify.fs import File
 
 LIVE = [1, 2, 6, 7, 11, 12, 13, 16, 21, 22, 26]
@@ -39,8 +47,8 @@ MERGED = [(1, 1, 7), (3, 11, 16), (5, 21, 26), (8, 36, 40)]
 
 @pytest.fixture(autouse=True)
 def _two_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small the round is."""
-    monkeypatch.setattr(compaction, "ALONE_BYTES_MAX", 0)
+    """However small the portion is."""
+    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", 0)
 
 
 class Meeting(MemoryFileSystem):
@@ -89,25 +97,28 @@ def test_two_at_a_time_write_what_one_would_have_written(monkeypatch: pytest.Mon
     member.check()
     assert leftovers(beside) == []
 
-    monkeypatch.setattr(compaction, "ALONE_BYTES_MAX", 2**40)
+    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", 2**40)
     alone = MemoryFileSystem()
     prepared(alone).compact()
     assert files(beside) == files(alone)
 
 
-def test_what_is_whole_is_put_in_place_when_another_thread_fails() -> None:
+def test_a_damaged_segment_fails_its_run_and_keeps_no_other_from_being_merged() -> None:
     fs = Meeting()
     member = prepared(fs)
     flip(fs, 2, b"value 6")
     failure = member.compact().failure
     assert isinstance(failure, DamagedFrame)
     assert failure.path.endswith(segment_name(2))
-    assert (1, 1, 5) in member.spans
-    assert (2, 6, 10) in member.spans, "the sources of the failed one are as they were"
-    assert (3, 11, 16) in member.spans, "the other one was under way, and came to its end"
     assert leftovers(fs) == []
+    assert (2, 6, 10) in member.spans
+    assert (3, 11, 15) in member.spans, "nothing of a run that fails is published"
+    assert list(member.log.segments.damages.open) == [segment_name(2)]
+    assert member.compact().failure is None
+    assert member.spans[:4] == [(1, 1, 2), (2, 6, 10), (3, 11, 16), (5, 21, 26)]
     whole = [index for index in LIVE if index not in (6, 7)]
     assert [entry.index for entry in member.log.read(whole)] == whole
+    assert "busy" in member.plan().plan.explain()
 
 
 def test_if_both_fail_nothing_is_changed_and_no_other_merge_is_begun() -> None:
@@ -142,33 +153,46 @@ def test_a_disk_that_fails_anywhere_leaves_everything_readable(kind: str) -> Non
     assert nth > 30
 
 
-def test_a_run_that_is_ended_anywhere_takes_back_what_it_has_not_finished() -> None:
-    """Each thread is told when it asks next; what is whole by then counts."""
+@pytest.mark.parametrize("alone_bytes", [0, 2**40])
+def test_a_run_that_is_cancelled_anywhere_takes_back_what_it_has_not_published(
+    alone_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Portions of one target each: what is published by then stays."""
+    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", alone_bytes)
+    monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
     seen = set()
-    for nth in range(1, 50):
+    for nth in range(1, 200):
         asked = count(1)
 
-        def stop(asked: count[int] = asked, nth: int = nth) -> None:
+        def stop(*_: object, asked: count[int] = asked, nth: int = nth) -> None:
             if next(asked) >= nth:
                 raise RunCancelled("it is enough")
 
         fs = MemoryFileSystem()
         member = prepared(fs)
-        member.compact(merge=False)
-        state, directory = member.log.state, member.own.directory
-        spans = compactable(member.log.segments.spans, state)
-        measured = run_measure(fs, directory, spans, state, LIMITS, lambda _: None)
-        merges = plan_merges(measured, LIMITS)
-        allowance = Allowance(Budget(), ManualClock(), stop)
-        merged = run_merges(fs, directory, GROUP, merges, state, allowance)
+        told: list[Report | LithifyError] = []
+        member.compactor.request(RunWanted(stop, told.append))
+        job = member.compactor.next_job()
+        assert job is not None
+        outcome = job()
+        member.compactor.done(outcome)
         assert leftovers(fs) == []
+        member.check()
         again = Member(fs.kill_clone())
         again.check()
-        assert all((ref.id, ref.last_position) in [(1, 7), (3, 16), (5, 26)] for ref in merged.refs)
-        seen.add(len(merged.refs))
-        if merged.failure is None:
+        assert again.spans == member.spans
+        assert all(
+            (ref.id, ref.last_position) in [(1, 7), (3, 16), (5, 26)] for ref in outcome.refs
+        )
+        seen.add(len(outcome.refs))
+        if outcome.failure is None:
             break
-        assert isinstance(merged.failure, RunCancelled)
+        assert told == [outcome.failure]
+        assert isinstance(outcome.failure, RunCancelled)
+        assert member.compactor.failure is None, "a cancelled run has not failed"
+        for report in member.compactor.history.newest(1):
+            assert report.result == "cancelled"
+            assert bool(report.dropped) == bool(outcome.refs)
     assert {0, 3} <= seen
 
 
@@ -185,15 +209,29 @@ def test_threads_do_not_mix_up_what_they_copy(tmp_path: Path) -> None:
     rng = Random(5)
     live = LiveSet.from_iterable(i for i in range(1, last + 1) if rng.random() < 0.3)
     state = LiveState(last, live)
-    segments = GroupSegments(fs, directory, refs)
-    measured = run_measure(fs, directory, segments.spans, state, limits, lambda _: None)
-    merges = plan_merges(measured, limits)
-    allowance = Allowance(Budget(), ManualClock())
-    merged = run_merges(fs, directory, GROUP, merges, state, allowance)
-    assert merged.failure is None
-    assert len(merged.merges) >= 5
-    for merge, ref in zip(merged.merges, merged.refs, strict=True):
-        own = list(live.slice(merge.sources[0].span.first, merge.sources[-1].span.last + 1))
+    newest = Span(SegmentRef(17, segment_name(17), last + 1), last + 1, last + 1)
+    named = NamedLog(fs, directory, GROUP)
+    named.take([*GroupSegments(fs, directory, refs).spans, newest], (), state)
+    limits_of = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=8)
+    clock = ManualClock()
+    compactor = Compactor(
+        named,
+        fs,
+        LiveIndexes(named, GROUP, limits_of),
+        settings=RunSettings(limits_of, "neighbours", dead_sets=False),
+        clock=clock,
+        jobs=MergeJobs(),
+        targets=MergeTargets(fs, named, GROUP, clock),
+        journal=NoJournal(),
+        gate=DiskGate(fs, f"{tmp_path}/gate"),
+    )
+    compactor.holds.place("snapshot", last)
+    assert compactor.run().result == "done"
+    gone, merged = named.published()
+    assert len(merged) >= 5
+    assert len(gone) + len(merged) == 16
+    for ref in merged:
+        own = list(live.slice(ref.first_position, ref.last_position + 1))
         file = SegmentFile(fs, directory, ref)
         assert list(file.read(own).values()) == [sized(index) for index in own]
         file.close()

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut, read_file
-from lithify.raft.merging import purge_links, put_in_place, recover
+from lithify.raft.compaction.links import purge_links, put_in_place, recover
 from lithify.raft.names import compacting_name, segment_name
 
 NUMBERS = [3, 4, 7]

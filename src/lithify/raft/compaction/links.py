@@ -1,4 +1,4 @@
-"""Putting the targets of merges in the place of their sources, at any crash point recoverable.
+"""How targets of merges take the place of their sources, so that any crash can be recovered from.
 
 Sources 3, 4 and 5 were copied to `…3-…4-…5.compacting`, which is synced:
 

@@ -1,0 +1,458 @@
+"""When a group's segments are compacted, one job at a time, and how the group takes it in.
+
+The group's thread asks and takes in; the log worker's thread runs:
+
+    compaction.ask()                  # a snapshot was taken: phase 1
+    compaction.ask(merge=True)        # phase 3 is wanted
+    compaction.request(run)           # the same for a person, who is told the outcome
+    job = compaction.next_job()       # None if there is nothing to do, or one is under way
+    outcome = job()                   # in the worker's thread
+    compaction.done(outcome)          # in the group's thread again
+
+Phase 1 drops the segments that have no live index: the kernel's policy `whole-dead`. It follows
+every snapshot, costs no copying, and has no report. `next_job` plans it from what is in memory and
+drops the group's references; the job then removes the files. With no live index at all this is
+Raft's plain truncation.
+
+Phase 3 merges what is sparse: a run of the kernel (`lithify.compaction.run`) by the policy
+`neighbours`, with a plan, a report in the group's history, and the disk to itself. It sees the log
+through `named_log.py`. What is dropped just before it is part of its plan and of its report.
+
+1. What is asked for while a job is under way is remembered. If the snapshot has moved since the job
+   was made, phase 1 is done once more.
+2. A run that fails changes nothing of the portion that failed. If that was in the middle of a
+   publish, the next job does nothing but tidy up. Before that nothing may be dropped: a merged file
+   that is in place, but not known to the group yet, has entries of its neighbours.
+3. A segment that a run finds damaged is repaired (`repair.py`). Until then runs leave it alone, so
+   that the others are merged.
+4. A run that a trigger began and that finds the disk in use waits `DISK_WAIT_MS` and tries again.
+   That of a person is given back to the queue, which does the same (`run_requests.py`).
+5. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
+   still has an old name finds the merged file.
+
+Phase 3 begins when it was asked for, and by the triggers in `CompactionSettings`, each of which can
+be switched on alone. Those that go by what is dead look at entries, which are known without
+reading, and do not count again what a merge has left because it could not be merged.
+
+A dry run is a job too, so that no file changes under it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.journal import NoJournal
+from lithify.compaction.packing import Limits
+from lithify.compaction.policies import plan_whole_dead
+from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
+from lithify.compaction.run import Compactor, DryRun, RunSettings
+from lithify.compaction.runs import Runs
+from lithify.compaction.schedule import Trigger
+from lithify.errors import (
+    Corrupt,
+    LithifyError,
+    LogClosed,
+    ReadFailed,
+    RunCancelled,
+    RunRefused,
+)
+from lithify.logger import get_logger
+from lithify.raft.compaction import links
+from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
+from lithify.raft.compaction.named_log import (
+    LiveIndexes,
+    NamedLog,
+    compactable,
+    segment_stats,
+    tidy,
+)
+from lithify.raft.compaction.settings import CompactionSettings
+from lithify.raft.names import group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.clock import Clock
+    from lithify.compaction.jobs import Progress
+    from lithify.compaction.plan import SegmentStats
+    from lithify.compaction.report import Report
+    from lithify.fs import FileSystem
+    from lithify.log.manifest import SegmentRef
+    from lithify.raft.group_log import GroupLog
+    from lithify.raft.segment import SegmentLimits
+    from lithify.raft.segments import Span
+
+__all__ = ["GroupCompaction", "Outcome", "RunWanted"]
+
+DISK_WAIT_MS = 1000
+"""A run that finds the disk in use tries again after this time."""
+
+log = get_logger("lithify.raft")
+
+
+@dataclass(frozen=True, slots=True)
+class RunWanted:
+    """A run that a person has asked for."""
+
+    progress: Progress
+    """Each step of the run calls it; it may raise to stop the run."""
+    ended: Callable[[Report | LithifyError], None]
+    """Called once, in the group's thread."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a job has done."""
+
+    removed: list[str] = field(default_factory=list)
+    """Files that are gone."""
+    gone: list[str] = field(default_factory=list)
+    """Segments that are in a lower one now."""
+    refs: list[SegmentRef] = field(default_factory=list)
+    """Segments that were written anew."""
+    report: Report | None = None
+    plan: DryRun | None = None
+    failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Dead:
+    """What is dead in the compacting section, as far as it is known without reading."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    of_entries: int = 0
+
+    @classmethod
+    def of(cls, stats: Sequence[SegmentStats]) -> _Dead:
+        return cls(
+            sum(each.entries - each.live_entries for each in stats),
+            sum(each.dead_bytes for each in stats),
+            sum(each.entries for each in stats),
+        )
+
+
+class GroupCompaction:
+    """See the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        log: GroupLog,
+        limits: SegmentLimits,
+        clock: Clock,
+        settings: CompactionSettings | None = None,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._log = log
+        self._clock = clock
+        self._settings = settings or CompactionSettings()
+        self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
+        self._named = NamedLog(fs, directory, log.group)
+        self._kernel = self._compactor(self._named)
+        self._runs = Runs(directory, self._kernel, limit="group")
+        self.holds = self._kernel.holds
+        self._hold = self.holds.place("snapshot", log.snapshot_index)
+        self.history = self._kernel.history
+        self._drop_wanted = self._merge_wanted = False
+        self._trigger: str = Trigger.ADMIN
+        self._requests: list[RunWanted] = []
+        self._served: list[RunWanted] = []
+        """Those whose run is under way."""
+        self._plans: list[Callable[[DryRun | LithifyError], None]] = []
+        self._planning: list[Callable[[DryRun | LithifyError], None]] = []
+        self._running_at: int | None = None
+        """The snapshot's index when the job that is under way was made."""
+        self._untidy = False
+        """May a merge be half done?"""
+        self._merging = False
+        """Does the job that is under way merge?"""
+        self._disk_ms = 0
+        """Not before: the disk was in use."""
+        self._waits_for = ""
+        self._drops = 0
+        self._left = _Dead()
+        self._merged_ms = clock.now_ms()
+        self._purge_ms: int | None = None
+        self._closed: LithifyError | None = None
+        self.runs = self.merges = 0
+        """Of phase 1, and of phase 3 that came to their end, in this process."""
+        self.failure: BaseException | None = None
+        """Why the last job did not do everything."""
+
+    def _compactor(self, named: NamedLog) -> Compactor:
+        group = self._log.group
+        return Compactor(
+            named,
+            self._fs,
+            LiveIndexes(named, group, self._limits),
+            settings=RunSettings(
+                self._limits, "neighbours", dead_sets=False, budget=self._settings.budget
+            ),
+            clock=self._clock,
+            jobs=MergeJobs(),
+            targets=MergeTargets(self._fs, named, group, self._clock),
+            journal=NoJournal(),
+        )
+
+    # --- the group's thread -----------------------------------------------------------------
+
+    def ask(self, *, merge: bool = False) -> None:
+        """Have phase 1 done, and if wanted phase 3, as soon as nothing else is under way."""
+        self._drop_wanted = True
+        if merge:
+            self._merge_wanted, self._trigger, self._disk_ms = True, Trigger.ADMIN, 0
+
+    def request(self, wanted: RunWanted) -> None:
+        """Have phase 3 done, and be told what came of it."""
+        if self._closed is not None:
+            wanted.ended(self._closed)
+            return
+        self._requests.append(wanted)
+        self.ask(merge=True)
+
+    def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
+        """Have a dry run made; it waits for the run that is going on."""
+        if self._closed is not None:
+            ended(self._closed)
+        else:
+            self._plans.append(ended)
+
+    def forget(self) -> bool:
+        """Forget the run that waits for the disk; False if none does."""
+        if not self._waits_for:
+            return False
+        self._merge_wanted, self._waits_for, self._disk_ms = False, "", 0
+        return True
+
+    def close(self, error: LithifyError) -> None:
+        """The group takes no further part: nobody waits any more."""
+        self._closed = error
+        requests = [*self._served, *self._requests]
+        plans = [*self._planning, *self._plans]
+        self._served, self._requests, self._planning, self._plans = [], [], [], []
+        for wanted in requests:
+            wanted.ended(error)
+        for ended in plans:
+            ended(error)
+        self.suspend()
+
+    @property
+    def is_running(self) -> bool:
+        """Is a job under way?"""
+        return self._running_at is not None
+
+    def next_job(self) -> Callable[[], Outcome] | None:
+        """What the worker is to do now; cheap if that is nothing."""
+        if self._closed is not None:
+            return None
+        now_ms = self._clock.now_ms()
+        interval_ms = self._settings.interval_ms
+        if interval_ms is not None and now_ms >= self._merged_ms + interval_ms:
+            self.ask()
+            self._want(Trigger.PERIODIC)
+        if self._waits_for and now_ms >= self._disk_ms:
+            self._drop_wanted = True
+        purge = self._purge_ms is not None and now_ms >= self._purge_ms
+        if self.is_running or not (self._drop_wanted or purge or self._plans):
+            return None
+        state, segments = self._log.state, self._log.segments
+        self._running_at = state.snapshot_index
+        if self._untidy:
+            return partial(self._tidy, segments.spans)
+        if self._plans:
+            self._planning, self._plans = self._plans, []
+            return self._dry_run()
+        dropped = self._drop() if self._drop_wanted else []
+        merge = self._drop_wanted and self._merge_wanted and now_ms >= self._disk_ms
+        if purge:
+            self._purge_ms = None
+        if merge:
+            self._merge_wanted, self._waits_for = False, ""
+            self._served, self._requests = self._requests, []
+            self._drops, self._merged_ms = 0, now_ms
+            # Looked at again when the links of this run are old enough.
+            self._purge_ms = now_ms + self._settings.link_keep_ms
+        self._drop_wanted, self._merging = False, merge
+        self._hold.move(state.snapshot_index)
+        self._named.take(segments.spans, dropped, state, segments.damages.open)
+        run = partial(self._merge, self._trigger) if merge else None
+        progress = self._served[0].progress if self._served else ignore_progress
+        return partial(self._run, now_ms - self._settings.link_keep_ms, run, progress)
+
+    def _want(self, trigger: Trigger) -> None:
+        if not self._merge_wanted:
+            self._merge_wanted, self._trigger = True, trigger
+
+    def _drop(self) -> list[Span]:
+        """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
+        state, segments = self._log.state, self._log.segments
+        stats = segment_stats(compactable(segments.spans, state), state)
+        if stats:
+            self._drops += 1
+            self.runs += 1
+        dead = {each.segment for each in plan_whole_dead(stats, self._limits).dropped}
+        dropped = [span for span in segments.spans if span.number in dead]
+        # First the references: nobody can ask for what is about to be removed.
+        segments.replace([span.ref.name for span in dropped], ())
+        if self._is_due(_Dead.of([each for each in stats if each.id not in dead])):
+            self._want(Trigger.THRESHOLD)
+        return dropped
+
+    def _is_due(self, dead: _Dead) -> bool:
+        settings = self._settings
+        entries = dead.entries - self._left.entries
+        size_bytes = dead.size_bytes - self._left.size_bytes
+        by_drops = settings.after_drops is not None and self._drops >= settings.after_drops
+        by_ratio = settings.dead_ratio is not None and (
+            entries > 0 and entries >= settings.dead_ratio * dead.of_entries
+        )
+        return (
+            by_drops
+            or by_ratio
+            or (settings.dead_bytes is not None and size_bytes >= settings.dead_bytes)
+        )
+
+    def _dry_run(self) -> Callable[[], Outcome]:
+        """The job of a dry run: of the segments and the live indexes as they are now."""
+        state = self._log.state
+        named = NamedLog(self._fs, self._directory, self._log.group)
+        segments = self._log.segments
+        named.take(segments.spans, (), state, segments.damages.open)
+        compactor = self._compactor(named)
+        compactor.holds.place("snapshot", state.snapshot_index)
+        return lambda: Outcome(plan=compactor.plan())
+
+    def done(self, outcome: Outcome | BaseException) -> None:
+        """Take in what a job has done."""
+        assert self._running_at is not None
+        began_at, self._running_at = self._running_at, None
+        if self._planning:
+            self._planned(outcome)
+            return
+        state, segments = self._log.state, self._log.segments
+        failure = outcome.failure if isinstance(outcome, Outcome) else outcome
+        if isinstance(outcome, Outcome):
+            segments.replace(outcome.gone, outcome.refs)
+        self._untidy = self._named.half_published or outcome is failure
+        self.merges += self._merging and failure is None
+        if isinstance(failure, RunRefused) and failure.limit == "disk":
+            self._wait_for_disk(failure)
+        else:
+            self.failure = None if isinstance(failure, RunCancelled) else failure
+            if self.failure is not None:
+                self._failed()
+            if isinstance(failure, Corrupt | ReadFailed):
+                self._note_damage(failure)
+        self._tell(outcome, failure)
+        stats = segment_stats(compactable(segments.spans, state), state)
+        dead = _Dead.of(stats)
+        if self._merging or dead.entries < self._left.entries:
+            self._left = dead
+        self._merging = False
+        if state.snapshot_index != began_at:
+            self.ask()
+
+    def _planned(self, outcome: Outcome | BaseException) -> None:
+        planning, self._planning = self._planning, []
+        for ended in planning:
+            if isinstance(outcome, Outcome) and outcome.plan is not None:
+                ended(outcome.plan)
+            else:
+                ended(_typed(outcome))
+
+    def _wait_for_disk(self, refused: RunRefused) -> None:
+        if self._served:
+            return  # The queue asks again.
+        self._merge_wanted = True
+        self._waits_for = str(refused)
+        self._disk_ms = self._clock.now_ms() + DISK_WAIT_MS
+
+    def _failed(self) -> None:
+        """Tried again when somebody asks next: a full disk stays full for a while."""
+        log.warning("compaction failed", group=group_of(self._log.group), reason=str(self.failure))
+        self._drop_wanted = False
+        self._merge_wanted |= self._merging
+        self._merged_ms = now_ms = self._clock.now_ms()
+        self._purge_ms = now_ms + self._settings.link_keep_ms
+
+    def _note_damage(self, failure: Corrupt | ReadFailed) -> None:
+        """A segment that cannot be copied is repaired, and left alone by runs until then."""
+        name = failure.path.rpartition("/")[2]
+        if any(span.ref.name == name for span in self._log.segments.spans):
+            self._log.segments.damages.found(name, failure)
+
+    def _tell(self, outcome: Outcome | BaseException, failure: BaseException | None) -> None:
+        """Answer the persons whose run this was."""
+        served, self._served = self._served, []
+        for wanted in served:
+            if isinstance(outcome, Outcome) and outcome.report is not None:
+                wanted.ended(outcome.report)
+            else:
+                wanted.ended(_typed(failure))
+
+    def overview(self) -> dict[str, int | str]:
+        """What it has done, as it can be printed."""
+        failure = str(self.failure or "")
+        return {"compactions": self.runs, "merges": self.merges, "compaction_failure": failure}
+
+    # --- the worker's thread ----------------------------------------------------------------
+
+    def _tidy(self, spans: Sequence[Span]) -> Outcome:
+        gone, refs = tidy(self._fs, self._directory, spans)
+        self._named.half_published = False
+        return Outcome(gone=gone, refs=refs)
+
+    def _run(
+        self, before_ms: int, run: Callable[[Progress], Report] | None, progress: Progress
+    ) -> Outcome:
+        outcome = Outcome()
+        if self._closed is not None:
+            return outcome
+        try:
+            outcome.removed = [event.name for event in self._named.sweep()]
+            if run is not None:
+                outcome.report = self._runs.one(run, progress)
+            links.purge_links(self._fs, self._directory, before_ms)
+        except Exception as error:  # noqa: BLE001  (what was done before it must be taken in)
+            outcome.failure = error
+        outcome.gone, outcome.refs = self._named.published()
+        return outcome
+
+    def _merge(self, trigger: str, note: Progress) -> Report:
+        """Phase 3."""
+        self._kernel.progress = note
+        report = self._kernel.run(trigger)
+        return replace(report, reclaimed_bytes=self._kernel.reclaim().bytes)
+
+    # --- any thread -------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Is a run of phase 3 going on?"""
+        return self._runs.running
+
+    def cancel(self) -> None:
+        """Ask the run that is going on to stop; what it has published stays."""
+        self._runs.cancel()
+
+    def suspend(self) -> None:
+        """The same, because the process ends."""
+        self._runs.suspend()
+
+    def status(self) -> CompactionStatus:
+        """How the last run went, also one before a restart; or how far this one is."""
+        waits_for = self._waits_for
+        if waits_for:
+            return CompactionStatus(CompactionState.RUNNING, waits_for, WAITING)
+        return self._runs.status()
+
+
+def _typed(error: object) -> LithifyError:
+    """What those who wait are told; an error of another kind is a fault of the program."""
+    return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")

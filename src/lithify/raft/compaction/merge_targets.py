@@ -1,0 +1,194 @@
+"""The targets of a run on a group: what is live in two to eight neighbours, in one file each.
+
+1. A target is a file `….compacting` that is named by its sources, of kind "raftlive": it has only
+   entries that were live, so nothing in it was ever overwritten.
+2. Live frames are copied as they are, every CRC checked. A live index that is not where it must be
+   is `EntriesLost`.
+3. Where there is much to copy, two threads write the targets, each target in one of them. Nothing
+   counts until all targets of a portion are written, so their order does not matter.
+4. The targets of a portion are made durable together: an fsync costs the same for many as for one.
+   A portion is `PORTION_BYTES`, or half of what is free on the disk if that is less: so much is on
+   disk twice until it is published. On a disk that is nearly full each portion frees room for the
+   next.
+
+If a target fails the run fails, and takes back the portion. What was published before stays.
+
+Called by the kernel's steps, in the worker's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from lithify.compaction.budget import Allowance
+from lithify.compaction.copying import Room, copy_live
+from lithify.compaction.jobs import LocalJobs, ThreadJobs
+from lithify.log.segment import SegmentHeader, SegmentWriter
+from lithify.raft.compaction.named_log import lost_entries
+from lithify.raft.names import compacting_name
+from lithify.raft.segment import MERGED_KIND, log_id_of, ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lithify.clock import Clock
+    from lithify.compaction.budget import Budget
+    from lithify.compaction.jobs import Check, Jobs, Progress
+    from lithify.compaction.journal import RunRecord
+    from lithify.fs import FileSystem
+    from lithify.liveset import LiveSet
+    from lithify.log.manifest import SegmentRef
+    from lithify.raft.compaction.named_log import NamedLog
+
+__all__ = ["SOURCES_MAX", "MergeJobs", "MergeTargets"]
+
+SOURCES_MAX = 8
+"""A target's name has the numbers of all sources: 8 make 146 characters, a name may have 255."""
+
+PORTION_BYTES = 512 * 2**20
+
+WRITERS = 2
+"""Threads of a portion. Most of its time goes into reads, writes and CRCs, which run without the
+interpreter's lock: two take about a fifth less time on an idle core. More would slow clients."""
+ALONE_BYTES_MAX = 8 * 2**20
+"""Live bytes, about 8 ms of copying, that are not worth a second thread and its room."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class MergeJobs:
+    """One thread for a little work, `WRITERS` for more."""
+
+    slots = WRITERS
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[T, Check], R],
+        tasks: Sequence[T],
+        *,
+        weights: Sequence[int] = (),
+        check: Check,
+        progress: Progress,
+    ) -> Iterator[tuple[int, R]]:
+        """See `Jobs`."""
+        alone = sum(weights) <= ALONE_BYTES_MAX
+        jobs: Jobs = LocalJobs() if alone else ThreadJobs(self.slots)
+        return jobs.run(name, function, tasks, weights=weights, check=check, progress=progress)
+
+
+class _Rooms(threading.local):
+    """The memory that each thread copies through."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """One group of a run."""
+
+    fs: FileSystem
+    directory: str
+    group: str
+    sources: tuple[SegmentRef, ...]
+    lives: tuple[LiveSet, ...]
+    budget: Budget
+    clock: Clock
+    rooms: _Rooms
+
+
+class MergeTargets:
+    """See the module; an implementation of `port.Targets`."""
+
+    def __init__(self, fs: FileSystem, log: NamedLog, group: str, clock: Clock) -> None:
+        self._fs = fs
+        self._log = log
+        self._group = group
+        self._clock = clock
+
+    def portions(self, record: RunRecord) -> Sequence[Sequence[int]]:
+        """So many bytes at a time, in the order of the log."""
+        free_bytes = self._fs.free_bytes(self._log.directory)
+        portion_bytes = min(PORTION_BYTES, free_bytes // 2)
+        portions: list[list[int]] = [[]]
+        size = 0
+        for number, weight in enumerate(_weights(record)):
+            if portions[-1] and size + weight > portion_bytes:
+                portions.append([])
+                size = 0
+            portions[-1].append(number)
+            size += weight
+        return portions
+
+    def write(
+        self,
+        record: RunRecord,
+        numbers: Sequence[int],
+        jobs: Jobs,
+        allowance: Allowance,
+        progress: Progress,
+    ) -> Iterator[tuple[int, SegmentRef]]:
+        """Write the targets of a portion, then make all of them durable."""
+        log, rooms, weights = self._log, _Rooms(), _weights(record)
+        budget = allowance.budget.share(min(jobs.slots, len(numbers)))
+        merges = [
+            _Merge(
+                self._fs,
+                log.directory,
+                self._group,
+                tuple(log.span(source).ref for source in record.groups[number]),
+                tuple(log.live_in(source) for source in record.groups[number]),
+                budget,
+                self._clock,
+                rooms,
+            )
+            for number in numbers
+        ]
+        before, total = sum(weights[: numbers[0]]) if numbers else 0, sum(weights)
+        written = jobs.run(
+            "rewrite",
+            _write_target,
+            merges,
+            weights=[weights[number] for number in numbers],
+            check=allowance.check,
+            progress=lambda name, done, _: progress(name, before + done, total),
+        )
+        targets = sorted((numbers[finished], target) for finished, target in written)
+        for number, target in targets:
+            # The disk has begun with all of them, so the first waits for most of the work.
+            with self._fs.open_append(f"{log.directory}/{target.name}") as file:
+                file.fsync()
+            yield number, target
+
+
+def _weights(record: RunRecord) -> list[int]:
+    """The live bytes of each group."""
+    live_bytes = {segment.id: segment.live_bytes for segment in record.judged}
+    return [sum(live_bytes[source] for source in group) for group in record.groups]
+
+
+def _write_target(merge: _Merge, check: Check) -> SegmentRef:
+    """Copy what is live into a new file, which is whole then and not durable yet."""
+    fs, directory, lives = merge.fs, merge.directory, merge.lives
+    allowance, room = Allowance(merge.budget, merge.clock, check), merge.rooms.room
+    numbers = [source.id for source in merge.sources]
+    first = lives[0].first or 0
+    header = SegmentHeader(numbers[0], first, 0, MERGED_KIND, log_id_of(merge.group))
+    name = compacting_name(numbers)
+    writer = SegmentWriter.create(fs, f"{directory}/{name}", header)
+    with writer.file:
+        for source, live in zip(merge.sources, lives, strict=True):
+            expected = len(live)
+            copied, _ = copy_live(
+                fs, directory, source, live, expected, writer, allowance, room=room
+            )
+            if len(copied) != expected:
+                raise lost_entries(fs, directory, merge.group, source, live)
+        rows, footer = writer.footer()
+        writer.file.writev([rows, footer.to_bytes()])
+        writer.file.begin_sync()
+    return ref_of(numbers[0], footer, name)

@@ -1,0 +1,36 @@
+"""When a group compacts without being asked: a value, checked when it is made. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lithify.compaction.budget import Budget
+from lithify.settings import check_range
+
+__all__ = ["CompactionSettings"]
+
+LINK_KEEP_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """When segments are merged (phase 3) by themselves; a trigger that is None is off."""
+
+    after_drops: int | None = 8
+    """After so many runs of phase 1."""
+    dead_ratio: float | None = None
+    """When this share of the entries in the compacting section has died."""
+    dead_bytes: int | None = None
+    """When about so many bytes of it have died."""
+    interval_ms: int | None = None
+    """Every so often."""
+    link_keep_ms: int = LINK_KEEP_MS
+    """How long the old names of merged segments lead to the merged one."""
+    budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        check_range("after_drops", self.after_drops, 1, 2**31)
+        check_range("dead_ratio", self.dead_ratio, 0, 1)
+        check_range("dead_bytes", self.dead_bytes, 1, 2**62)
+        check_range("interval_ms", self.interval_ms, 1, 2**48)
+        check_range("link_keep_ms", self.link_keep_ms, 0, 2**48)
