@@ -42,6 +42,7 @@ from lithify.http.auth import TokenFirst, authorize
 from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
+from lithify.http.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,7 +77,7 @@ def create_app(
     app.state.cluster = cluster
     app.state.metrics_open = metrics_open
     app.state.publisher = produce.Publisher(broker)
-    app.state.readers = tail.Readers()
+    app.state.readers = Shares(tail.READERS_MAX, "readers of topics")
     app.state.lookups = asyncio.Lock()
     app.state.health = health.Health(broker, stores)
     app.add_middleware(RawPaths)

@@ -11,8 +11,7 @@ names one is refused. In a partitioned topic the hash of the key chooses the par
 without a key go round; …/partitions/N names one.
 
 1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
-   bounded by that and by twice the largest message. One caller, by its token's name or else by its
-   address, has at most `CALLER_REQUESTS_MAX` of them: its slow requests hold up only its own.
+   bounded by that and by twice the largest message. Callers share these places (`shares.py`).
 2. Everything is checked before anything is written: what is refused has changed nothing.
 3. Messages are appended in their order and answered once they are durable, each by its own result:
    a write that failed has `errorCode` 1 and the reason.
@@ -23,9 +22,6 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 import asyncio
 import itertools
 from base64 import b64decode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -37,6 +33,7 @@ from lithify.http.auth import caller_of
 from lithify.http.errors import Refused
 from lithify.http.json_shape import check_json_values
 from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.shares import Shares, gather
 from lithify.log.commit import Pending
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
@@ -52,7 +49,6 @@ __all__ = ["Publisher", "router"]
 router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
 
 REQUESTS_MAX = 16
-CALLER_REQUESTS_MAX = 4
 MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
@@ -104,6 +100,15 @@ _BODY = {
 }
 
 
+async def _body(request: Request) -> bytes:
+    chunks = request.stream()
+    pieces, ended = [], False
+    while not ended:
+        piece, ended = await gather(chunks)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 def _rows(body: bytes) -> list[Any]:
     """The messages of a body, not looked into yet."""
     check_json_values(body, VALUES_MAX)
@@ -127,15 +132,6 @@ def _bad(error: ValidationError, *place: object) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
 
 
-@dataclass(slots=True)
-class _Caller:
-    """One of those who produce now."""
-
-    requests: int = 0
-    """Those that wait for their turn included."""
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLER_REQUESTS_MAX))
-
-
 class Publisher:
     """The producer that stands for all who produce over HTTP; one an application."""
 
@@ -144,15 +140,14 @@ class Publisher:
         self._name = broker.new_name()
         self._sequence = itertools.count()
         self._turn = itertools.count()
-        self._requests = asyncio.Semaphore(REQUESTS_MAX)
-        self._callers: dict[str, _Caller] = {}
+        self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
     async def publish(
         self, request: Request, name: TopicName, partition: int | None
     ) -> dict[str, Any]:
         """Produce what a request has in its body; the answer to it."""
-        async with self._turn_of(request):
-            body = await request.body()
+        async with self._requests.waits(caller_of(request)):
+            body = await _body(request)
             rows = await asyncio.to_thread(_rows, body)
             # One time for all, in the message and in the frame: reads leave out segments by it.
             now_ms = self._broker.topics.now_ms()
@@ -177,19 +172,6 @@ class Publisher:
                         await asyncio.sleep(0)
                     results[number] = result
         return {"messagePublishResults": results}
-
-    @asynccontextmanager
-    async def _turn_of(self, request: Request) -> AsyncIterator[None]:
-        name = caller_of(request)
-        caller = self._callers.setdefault(name, _Caller())
-        caller.requests += 1
-        try:
-            async with caller.turns, self._requests:
-                yield
-        finally:
-            caller.requests -= 1
-            if not caller.requests:
-                del self._callers[name]
 
     def _entry(self, number: int, message: NewMessage, now_ms: int) -> bytes:
         for text, data, what in (

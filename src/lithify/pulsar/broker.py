@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from functools import partial
+from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
+from lithify.pulsar.rounds import Rounds
 from lithify.pulsar.session import TURN_COST, Session
 from lithify.pulsar.write_retries import WriteRetries
 
@@ -68,6 +70,7 @@ class Broker:
         self.server_version = version
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.limits = ConnectionLimits()
+        self.rounds = Rounds()
         self.service_url = ""
         self.service_url_tls = ""
         self._name = name
@@ -191,9 +194,9 @@ class Broker:
             except Exception:
                 log.exception("a session could not go on", on=str(on))
 
-    def soon(self, then: Callable[[], None]) -> None:
-        """Call `then` in the loop's next round."""
-        asyncio.get_running_loop().call_soon(then)
+    def soon(self, source: str, then: Callable[[], None]) -> None:
+        """Call `then` when it is the turn of that source; see `rounds.py`."""
+        self.rounds.enqueue(source, then)
 
     async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
         """Wait until nobody is at work on it, and `work` was done, or could not be."""
@@ -447,7 +450,7 @@ class Broker:
         Only those for which it has changed, and the last one, which may have just joined: a
         subscription may have thousands that wait.
         """
-        told = set(subscription.consumers[-1:])
+        told = set(islice(reversed(subscription.consumers), 1))
         if subscription.active is not before:
             told |= {each for each in (before, subscription.active) if each is not None}
         for consumer in told:

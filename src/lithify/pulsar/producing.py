@@ -196,7 +196,7 @@ class Producing:
         for producer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
             self._leave(self._joined.pop(producer_id))
         if self._joined:
-            self._session.host.soon(self.close)
+            self._session.host.soon(self._session.source, self.close)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
         """Close the producers that may not go on; the client is told for each."""

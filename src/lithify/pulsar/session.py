@@ -12,7 +12,8 @@ Other connections go on.
 
 No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
 and a command that takes longer (an acknowledgement of thousands of messages) is carried out in
-steps (`in_steps`), a step a turn. Other callbacks of the loop run between two turns.
+steps (`in_steps`), a step a turn. Sources share the loop turn by turn (`rounds.py`), and other
+callbacks of the loop run between rounds.
 
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
@@ -126,8 +127,8 @@ class Host(Protocol):
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
         """Call `then` once the file system takes writes to a topic again."""
 
-    def soon(self, then: Callable[[], None]) -> None:
-        """Call `then` after everything else that is to be done in the loop by now."""
+    def soon(self, source: str, then: Callable[[], None]) -> None:
+        """Call `then` when it is the turn of that source, after what is ready in the loop now."""
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
@@ -304,7 +305,7 @@ class Session:
             # The connection is closed by it, as by any other error of a command.
             self._problem = error
         if more:
-            self.host.soon(self._step)
+            self.host.soon(self.source, self._step)
             return
         self._steps = None
         self.waiting = False
@@ -316,6 +317,12 @@ class Session:
         """The largest frame taken now: a small one until it is known who the client is."""
         known = self._connected and self._gate.knows_client
         return self._limit if known else CONNECT_BYTES_MAX
+
+    @property
+    def source(self) -> str:
+        """Whose turns these are: of the name in a token, or else of an address."""
+        name = self._gate.client_name
+        return f"name {name}" if name else f"address {self.peer.rpartition(':')[0]}"
 
     @property
     def connected(self) -> bool:
@@ -410,6 +417,10 @@ class Session:
 
         def go_on() -> None:
             after()
+            # Thousands of sessions may wait for the same topic.
+            self.host.soon(self.source, in_turn)
+
+        def in_turn() -> None:
             self.waiting = False
             # If somebody else was at work, ours is still to be done.
             if not busy:

@@ -7,12 +7,14 @@ one below if there is none above. So only the slots of two consumers change hand
 Sticky: each consumer says which ranges it wants; they must not overlap, and slots that nobody
 asked for have no consumer.
 
-Either way it is one row of stretches: ends (exclusive), ascending, with an owner each. Pure.
+Either way it is one row of stretches: ends (exclusive), ascending, with an owner each. Of stretches
+that are dealt out a heap finds the longest one, so that a join costs O(log n). Pure.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -38,6 +40,10 @@ class Slots(Generic[T]):
         self._owners: list[T | None] = []
         self._ranges: list[tuple[int, int, T]] = []
         self._members = 0
+        self._start_of: dict[T, int] = {}
+        """Dealt out: where the stretch of each owner begins."""
+        self._longest: list[tuple[int, int]] = []
+        """A heap of (-size, start); one that is no stretch any more is dropped at the top."""
 
     def owner(self, slot: int) -> T | None:
         """Who has a slot."""
@@ -81,23 +87,50 @@ class Slots(Generic[T]):
             self._ranges = [row for row in self._ranges if row[2] is not owner]
             self._lay_out()
             return
-        at = next(i for i, whose in enumerate(self._owners) if whose is owner)
+        start = self._start_of.pop(owner)
+        at = bisect_right(self._ends, start)
         last = at == len(self._owners) - 1
         del self._owners[at]
         del self._ends[at - 1 if last and at else at]
+        if not self._owners:
+            self._longest.clear()
+            return
+        # One that grows downwards begins where this one did.
+        grown = self._owners[at - last]
+        assert grown is not None
+        if not last:
+            self._start_of[grown] = start
+        self._note(self._start_of[grown], self._ends[at - last])
 
     def _deal(self, owner: T) -> None:
         if not self._owners:
             self._ends, self._owners = [HASH_SLOTS], [owner]
+            self._start_of[owner] = 0
+            self._note(0, HASH_SLOTS)
             return
-        starts = [0, *self._ends[:-1]]
-        sizes = [end - start for start, end in zip(starts, self._ends, strict=True)]
-        size = max(sizes)
+        at, start, size = self._find_longest()
         if size < 2:
             raise InvalidInput(f"more than {HASH_SLOTS} consumers")
-        at = sizes.index(size)
-        self._ends.insert(at, starts[at] + size // 2)
+        middle, before = start + size // 2, self._owners[at]
+        assert before is not None
+        self._ends.insert(at, middle)
         self._owners.insert(at, owner)
+        self._start_of |= {owner: start, before: middle}
+        self._note(start, middle)
+        self._note(middle, start + size)
+
+    def _note(self, start: int, end: int) -> None:
+        heappush(self._longest, (start - end, start))
+
+    def _find_longest(self) -> tuple[int, int, int]:
+        """(number, start, size) of the longest stretch, the lowest of equals."""
+        while True:
+            negative, start = self._longest[0]
+            at = bisect_right(self._ends, start)
+            begins = self._ends[at - 1] if at else 0
+            if begins == start and start - self._ends[at] == negative:
+                return at, start, -negative
+            heappop(self._longest)
 
     def _lay_out(self) -> None:
         self._ends, self._owners = [], []
