@@ -18,7 +18,7 @@ from typing import Any
 from lithify.__main__ import main
 
 LONGEST: dict[str, Any] = {"ms": 0.0, "what": ""}
-SAMPLE_S = 0.01
+SAMPLE_S = 0.003
 BEGUN = [0.0]
 """When the callback that is running began."""
 STACK = [0.0, ""]

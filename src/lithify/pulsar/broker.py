@@ -79,7 +79,7 @@ class Broker:
         self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._working: dict[Topic | TopicName, list[Callable[[], None]]] = {}
+        self._working: dict[Topic | TopicName | Session, list[Callable[[], None]]] = {}
         self._due: dict[Topic, set[Subscription]] = {}
         self._alarms = Alarms(topics.clock)
         self._gates: set[Gate] = set()
@@ -161,12 +161,12 @@ class Broker:
         """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
         self._write_retries.wait(topic, reason, then)
 
-    def is_working(self, on: Topic | TopicName) -> bool:
+    def is_working(self, on: Topic | TopicName | Session) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
         return on in self._working
 
     def in_thread(
-        self, on: Topic | TopicName, work: Callable[[], object], then: Callable[[], None]
+        self, on: Topic | TopicName | Session, work: Callable[[], object], then: Callable[[], None]
     ) -> None:
         """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
         waiting = self._working.get(on)
@@ -178,7 +178,7 @@ class Broker:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _work(self, on: Topic | TopicName, work: Callable[[], object]) -> None:
+    async def _work(self, on: Topic | TopicName | Session, work: Callable[[], object]) -> None:
         try:
             await asyncio.to_thread(work)
         except LithifyError:
