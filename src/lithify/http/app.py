@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
@@ -120,6 +121,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # FastAPI makes its routes when it first looks for one, which takes 0.1 s: not a client's time.
     nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
+    # The same goes for what streaming answers import when the first one is sent.
+    await asyncio.to_thread(import_module, "anyio._backends._asyncio")
     yield
     service: blobs.BlobService | None = app.state.blobs
     if service is not None:

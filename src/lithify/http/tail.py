@@ -34,6 +34,7 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import authorize, caller_of, expires_ms_of
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, TopicPath, topic_at
+from lithify.http.pieces import sent_pieces
 from lithify.http.shares import Shares, client_time
 from lithify.logger import get_logger
 from lithify.positions import POSITION_MAX
@@ -140,7 +141,8 @@ class _Reading:
                     # It was unloaded meanwhile, or deleted, which the next round will tell.
                     continue
                 if found:
-                    yield found
+                    async for piece in sent_pieces(found):
+                        yield piece
                 elif self.follows:
                     await self._wait(expected)
                 else:
