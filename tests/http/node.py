@@ -48,7 +48,8 @@ class HttpNode:
             clock=self.clock,
             events=ignore_events,
         )
-        transport = httpx.ASGITransport(create_app(self.broker, self.blobs))
+        self.app = create_app(self.broker, self.blobs)
+        transport = httpx.ASGITransport(self.app)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://node:8080")
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ import httpx
 import jwt
 import pytest
 
+from lithify.blobs.replication_http import NAMESPACE
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
@@ -87,8 +88,11 @@ class Site:
         expires_s = self.clock.now_ms() // 1000 + 60
         return jwt.encode({"sub": name, "exp": expires_s}, SECRET)
 
-    def ask(self, method: str, path: str, authorization: str | None = None) -> httpx.Response:
-        headers = {} if authorization is None else {"Authorization": authorization}
+    def ask(
+        self, method: str, path: str, authorization: str | None = None, **headers: str
+    ) -> httpx.Response:
+        if authorization is not None:
+            headers["Authorization"] = authorization
 
         async def answer() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
@@ -228,6 +232,26 @@ def test_a_store_is_deleted_by_who_administers_its_namespace(site: Site) -> None
         for name in ("writer", "reader", "clerk", "root")
     ]
     assert statuses == [403, 403, 204, 404]
+
+
+def test_a_store_that_exists_is_refused_as_one_that_does_not(site: Site) -> None:
+    """Names of stores are common to all namespaces; who has no right learns of none."""
+    stranger = f"Bearer {site.token('stranger')}"
+    routes = [(method, path) for method, path in site.routes() if "{store}" in path]
+    assert len(routes) > 10
+    for method, route in routes:
+        if (method, route) == ("PUT", "/blobs/{store}"):
+            continue
+        for headers in ({}, {NAMESPACE: "public/default"}, {NAMESPACE: str(SHOP)}):
+            answers = []
+            for store in ("photos", "nosuch"):
+                path = route.format_map(Filled(store=store))
+                answer = site.ask(method, path, stranger, **headers)
+                assert answer.status_code == 403, (method, path)
+                answers.append(answer.text.replace(store, "STORE"))
+            assert answers[0] == answers[1], (method, route, headers)
+    root = f"Bearer {site.token('root')}"
+    assert site.ask("GET", "/blobs/nosuch", root).status_code == 404
 
 
 def test_a_name_written_otherwise_is_the_same_name(site: Site) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from lithify.http import blob_content
+from lithify.http import blob_content, shares
 from lithify.http.blob_content import BlobThreads, receive_content
 from lithify.http.errors import Refused
 
@@ -18,11 +18,11 @@ LIMIT = 2**23
 class Client:
     """A client that sends what it is told to."""
 
-    def __init__(self, threads: BlobThreads) -> None:
+    def __init__(self, threads: BlobThreads, address: str = "10.0.0.1") -> None:
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.taken = asyncio.Event()
         """Set when all that was sent has been asked for."""
-        scope = {"type": "http", "method": "POST", "headers": []}
+        scope = {"type": "http", "method": "POST", "headers": [], "client": (address, 1)}
         request = Request(scope, self._receive)
         self.answer = asyncio.ensure_future(receive_content(request, LIMIT, threads, _size))
 
@@ -51,9 +51,9 @@ def _size(content: Any) -> int:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two may put at a time, one of them a large content."""
-    monkeypatch.setattr(blob_content, "PUTS_MAX", 2)
-    monkeypatch.setattr(blob_content, "LARGE_MAX", 1)
+    """One caller may have two puts at a time, one of them of a large content."""
+    monkeypatch.setattr(blob_content, "PUTS_MAX", 4)
+    monkeypatch.setattr(blob_content, "LARGE_MAX", 2)
 
 
 @pytest.mark.usefixtures("few")
@@ -80,7 +80,7 @@ def test_those_who_trickle_keep_nobody_out() -> None:
 def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         threads = BlobThreads()
-        piece = bytes(blob_content.PIECE_BYTES)
+        piece = bytes(shares.PIECE_BYTES)
         small, large = Client(threads), Client(threads)
         small.send(bytes(100_000))
         small.send(b"more")
@@ -97,14 +97,39 @@ def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.Mo
         assert await waits.answer == 2 * len(piece)
         threads.close()
 
-    monkeypatch.setattr(blob_content, "STALL_S", 0.2)
+    monkeypatch.setattr(shares, "STALL_S", 0.2)
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("sent", [100_000, 2**20])
+def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
+    """As many as there are places for all, and some more: of each size, slow for ever."""
+
+    async def story() -> None:
+        threads = BlobThreads()
+        slow = [Client(threads) for _ in range(blob_content.PUTS_MAX + 2)]
+        for client in slow:
+            client.send(bytes(sent))
+        places = (blob_content.PUTS_MAX if sent < 2**20 else blob_content.LARGE_MAX) // 2
+        for client in slow[:places]:
+            await client.taken.wait()
+        quick = Client(threads, "10.0.0.2")
+        quick.send(bytes(2**20))
+        quick.send(bytes(2**20), more=False)
+        assert await asyncio.wait_for(quick.answer, 30) == 2 * 2**20
+        for client in slow:
+            client.leave()
+        ended = await asyncio.gather(*(client.answer for client in slow), return_exceptions=True)
+        assert all(isinstance(each, Refused) for each in ended)
+        threads.close()
+
     asyncio.run(story())
 
 
 def test_one_that_leaves_has_put_nothing() -> None:
     async def story() -> None:
         threads = BlobThreads()
-        for sent in (b"", bytes(100_000), bytes(2 * blob_content.PIECE_BYTES)):
+        for sent in (b"", bytes(100_000), bytes(2 * shares.PIECE_BYTES)):
             client = Client(threads)
             client.send(sent)
             client.leave()

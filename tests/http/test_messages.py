@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from lithify.http import produce, tail
+from lithify.http import produce, shares, tail
+from lithify.http.shares import Shares
 from lithify.pulsar.consuming import Consuming
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
@@ -172,7 +174,7 @@ def test_a_body_that_is_wrong_changes_nothing(node: HttpNode, body: Any, text: s
     assert not node.topics.exists(ORDERS)
 
 
-def test_limits_are_named(node: HttpNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_named(node: HttpNode) -> None:
     node.broker.max_message_bytes = 1000
     big = {"messages": [{"payload": "small"}, {"payload": "x" * 990}]}
     assert "message 1 has" in refusal(node, 413, big)
@@ -182,7 +184,7 @@ def test_limits_are_named(node: HttpNode, monkeypatch: pytest.MonkeyPatch) -> No
     node.broker.max_message_bytes = 2**20
     assert "at most 10000" in refusal(node, 400, many)
     node.topic()
-    monkeypatch.setattr(tail, "READERS_MAX", 0)
+    node.app.state.readers = Shares(0, "readers")
     assert node.ask("GET", f"{AT}/messages").status_code == 429
 
 
@@ -198,11 +200,10 @@ def test_an_exclusive_producer_is_not_disturbed(node: HttpNode) -> None:
     assert "for itself" in refusal(node, 409, {"messages": [{"payload": "a"}]})
 
 
-def test_readers_that_come_at_once_are_counted_before_they_wait(
-    node: HttpNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_that_come_at_once_are_counted_before_they_wait(node: HttpNode) -> None:
     node.topic().append(value=b"a")
-    monkeypatch.setattr(tail, "READERS_MAX", 2)
+    # One caller may have half of them.
+    node.app.state.readers = Shares(4, "readers")
 
     async def ask_all() -> list[int]:
         asked = [node.asks("GET", f"{AT}/messages?last=1") for _ in range(10)]
@@ -211,6 +212,70 @@ def test_readers_that_come_at_once_are_counted_before_they_wait(
     for _ in range(2):
         # The second time shows that all of the first have left.
         assert sorted(node.loop.run_until_complete(ask_all())) == [200] * 2 + [429] * 8
+
+
+def test_readers_of_one_caller_leave_places_to_others(node: HttpNode) -> None:
+    """Reading on and on, and not at all: a caller has half of the places at most."""
+    node.topic().append(value=b"a")
+    released = asyncio.Event()
+
+    async def read_slowly(client: tuple[str, int]) -> int:
+        """The status of a reader that takes nothing until it is told to."""
+        statuses = []
+
+        async def receive() -> dict[str, Any]:
+            await released.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            statuses.append(message.get("status"))
+            if message.get("more_body"):
+                begun.release()
+                await released.wait()
+            elif statuses[0] == 429:
+                begun.release()
+
+        path = f"{AT}/messages"
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
+        scope |= {"query_string": b"follow=true", "headers": [], "client": client}
+        await node.app(scope, receive, send)
+        return statuses[0]
+
+    begun = asyncio.Semaphore(0)
+
+    async def story() -> None:
+        places = tail.READERS_MAX
+        greedy = [asyncio.create_task(read_slowly(("10.0.0.1", 1))) for _ in range(places)]
+        for _ in range(places):
+            await begun.acquire()
+        other = asyncio.create_task(read_slowly(("10.0.0.2", 1)))
+        await begun.acquire()
+        released.set()
+        assert await other == 200
+        assert Counter(await asyncio.gather(*greedy)) == {200: places // 2, 429: places // 2}
+
+    node.loop.run_until_complete(asyncio.wait_for(story(), 60))
+
+
+def test_a_reader_that_takes_nothing_loses_its_place(
+    node: HttpNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.topic().append(value=b"a")
+    node.app.state.readers = Shares(2, "readers")
+    monkeypatch.setattr(shares, "STALL_S", 0.1)
+
+    async def story() -> None:
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        path = f"{AT}/messages"
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
+        scope |= {"query_string": b"follow=true", "headers": [], "client": ("10.0.0.1", 1)}
+        for _ in range(3):
+            await node.app(scope, asyncio.Event().wait, send)
+
+    node.loop.run_until_complete(asyncio.wait_for(story(), 60))
 
 
 def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> None:
@@ -223,14 +288,13 @@ def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> N
             await ended.wait()
             yield b'{"payload":"slow"}]}'
 
-        app = node._client._transport.app  # type: ignore[attr-defined]
-        other = httpx.ASGITransport(app, client=("10.0.0.9", 1))
+        other = httpx.ASGITransport(node.app, client=("10.0.0.9", 1))
         headers = {"Content-Type": "application/json"}
         slow = [
             asyncio.create_task(node.asks("POST", AT, content=slow_body(), headers=headers))
             for _ in range(produce.REQUESTS_MAX + 1)
         ]
-        for _ in range(produce.CALLER_REQUESTS_MAX):
+        for _ in range(produce.REQUESTS_MAX // 2):
             await begun.acquire()
         async with httpx.AsyncClient(transport=other, base_url="http://node") as client:
             body = {"messages": [{"payload": "quick"}]}

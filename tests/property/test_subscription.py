@@ -127,7 +127,7 @@ class Dispatching(RuleBasedStateMachine):
     @precondition(lambda self: self.subscription.consumers)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        consumer = data.draw(st.sampled_from(self.subscription.consumers))
+        consumer = data.draw(st.sampled_from(list(self.subscription.consumers)))
         active = self.subscription.active
         self.subscription.remove(consumer)
         self.held = {p: c for p, c in self.held.items() if c is not consumer}
@@ -137,7 +137,7 @@ class Dispatching(RuleBasedStateMachine):
     @precondition(lambda self: self.subscription.consumers)
     @rule(data=st.data(), permits=st.integers(1, 6))
     def flow(self, data: st.DataObject, permits: int) -> None:
-        data.draw(st.sampled_from(self.subscription.consumers)).permits += permits
+        data.draw(st.sampled_from(list(self.subscription.consumers))).permits += permits
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), bits=st.integers(0, 2**BATCH_MAX - 1))
@@ -154,7 +154,7 @@ class Dispatching(RuleBasedStateMachine):
     @precondition(lambda self: self.subscription.consumers)
     @rule(data=st.data(), everything=st.booleans())
     def redeliver(self, data: st.DataObject, everything: bool) -> None:
-        consumer = data.draw(st.sampled_from(self.subscription.consumers))
+        consumer = data.draw(st.sampled_from(list(self.subscription.consumers)))
         mine = sorted(p for p, c in self.held.items() if c is consumer)
         some = None if everything or not mine else data.draw(st.lists(st.sampled_from(mine)))
         self.subscription.redeliver(consumer, some)

@@ -21,23 +21,33 @@ FRAME_BYTES_MAX = 64 * 2**20
 class RawClient:
     """One connection."""
 
-    def __init__(self, port: int, *, connect: bool = True) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PROCESS_S_MAX)
+    def __init__(self, port: int, *, connect: bool = True, source: str = "127.0.0.1") -> None:
+        """`source` is the address of the client, any of 127.0.0.0/8."""
+        self._socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=PROCESS_S_MAX, source_address=(source, 0)
+        )
         self._bytes = b""
         self._requests = 0
         if connect:
-            command = wire.BaseCommand(type=Type.CONNECT)
-            command.connect.client_version = "raw"
-            command.connect.protocol_version = 20
-            self.send(encode_command(command))
-            self.connected = self.expect(Type.CONNECTED).connected
-            assert self.connected.protocol_version == 20
+            self.connect()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+
+    def connect(self, token: str = "") -> None:
+        """Introduce itself, with a token if it has one."""
+        command = wire.BaseCommand(type=Type.CONNECT)
+        command.connect.client_version = "raw"
+        command.connect.protocol_version = 20
+        if token:
+            command.connect.auth_method_name = "token"
+            command.connect.auth_data = token.encode()
+        self.send(encode_command(command))
+        self.connected = self.expect(Type.CONNECTED).connected
+        assert self.connected.protocol_version == 20
 
     def close(self) -> None:
         """Hang up."""

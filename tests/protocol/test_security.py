@@ -32,13 +32,16 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.node.security import SecuritySettings, make_access, make_tls
+from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.framing import encode_command
 from lithify.pulsar.listener import Connection, listen
 from lithify.topics.access import with_grant
 from lithify.topics.definitions import Definitions, NamespaceDefinition
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.store import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
+from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -220,6 +223,26 @@ def test_everybody_may_do_what_was_granted_and_no_more(
         assert reader.does("pattern", ORDERS) == "ok"
         assert reader.does("produce", ORDERS) == "AuthorizationError"
         assert reader.does("pattern", ELSEWHERE) == PATTERN_REFUSED
+
+
+def test_a_producer_that_creates_a_subscription_must_be_allowed_to_consume(
+    site: Site, security: SecuritySettings
+) -> None:
+    command = wire.BaseCommand(type=Type.PRODUCER)
+    command.producer.topic = ORDERS
+    command.producer.producer_id = command.producer.request_id = 1
+    command.producer.initial_subscription_name = "first"
+    with site.open(security):
+        port = int(site.url.rpartition(":")[2])
+        for name, answered in (("writer", Type.ERROR), ("boss", Type.PRODUCER_SUCCESS)):
+            with RawClient(port, connect=False) as client:
+                client.connect(site.token(name))
+                client.send(encode_command(command))
+                answer = client.expect(answered)
+            assert (answer.error.error == wire.ServerError.AuthorizationError) == (name == "writer")
+            subscriptions = site.topics.opened().get(TopicName.parse(ORDERS))
+            made = subscriptions is not None and "first" in subscriptions.subscriptions
+            assert made == (name == "boss")
 
 
 def test_admins_rule_their_tenant_and_superusers_all(

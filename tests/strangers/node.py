@@ -51,11 +51,20 @@ class WatchedNode:
 
     def longest_hold(self) -> tuple[float, str]:
         """(ms of CPU time, callback) of the longest callback of the loop since the last call."""
+        said = self._ask()
+        return said["ms"], said["what"]
+
+    def longest_iteration_ms(self) -> float:
+        """CPU time of the longest iteration of the loop since the last call of this or that."""
+        ms: float = self._ask()["iteration_ms"]
+        return ms
+
+    def _ask(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        said = json.loads(self._line())
-        return said["ms"], said["what"]
+        said: dict[str, Any] = json.loads(self._line())
+        return said
 
     @property
     def memory_bytes(self) -> int:

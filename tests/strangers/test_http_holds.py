@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from tests.patience import PROCESS_S_MAX
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command
+from tests.patience import PROCESS_S_MAX, wait_until
+from tests.protocol.raw import RawClient, Type
 from tests.strangers.node import WatchedNode, watched_node
 from tests.strangers.test_holds import HOLD_MS_MAX
 from tests.strangers.worst_frames import bad_schemas
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIB = 2**20
+CROWD = 9_000
+"""Clients of one connection and one topic."""
 WORST = {
     "deep": b"[" * 1_000_000,
     "deep and few": b"[" * 4_000,
@@ -31,6 +37,8 @@ WORST = {
     "one text": b'"' + b"[{,\\\\" * 200_000 + b'"',
     "large": b'"' + b"a" * (3 * MIB) + b'"',
 }
+LARGEST = 5 * MIB - 1000
+"""Bytes of messages in a request; one message of them is nearly the largest."""
 PRODUCE = "/topics/persistent/public/default/orders"
 JSON = {"Content-Type": "application/json"}
 
@@ -52,6 +60,7 @@ def client(node: WatchedNode) -> Iterator[httpx.Client]:
 
 def is_quick(node: WatchedNode) -> None:
     held_ms, what = node.longest_hold()
+    print(f"{held_ms:.1f} ms {what}")
     assert held_ms < HOLD_MS_MAX, what
     assert "Traceback" not in node.logged()
 
@@ -98,9 +107,9 @@ def test_schemas(node: WatchedNode, client: httpx.Client) -> None:
     is_quick(node)
 
 
-@pytest.mark.parametrize("messages", [10_000, 1])
+@pytest.mark.parametrize("messages", [10_000, 100, 1])
 def test_producing(node: WatchedNode, client: httpx.Client, messages: int) -> None:
-    value = base64.b64encode(bytes(3 * MIB // messages)).decode()
+    value = base64.b64encode(bytes(LARGEST // messages)).decode()
     rows = [{"payloadBase64": value, "key": "k", "properties": {"a": "b"}}] * messages
     body = json.dumps({"messages": rows}).encode()
     node.longest_hold()
@@ -108,6 +117,59 @@ def test_producing(node: WatchedNode, client: httpx.Client, messages: int) -> No
     assert answer.is_success, answer.text
     assert len(answer.json()["messagePublishResults"]) == messages
     is_quick(node)
+
+
+def test_reading_large_messages(node: WatchedNode, client: httpx.Client) -> None:
+    """As text and as Base64; the text is not ASCII."""
+    path = "/topics/persistent/public/default/large"
+    for value in (b"\xff" * LARGEST, "ü".encode() * (LARGEST // 2), b"a" * LARGEST):
+        body = {"messages": [{"payloadBase64": base64.b64encode(value).decode()}]}
+        assert client.post(path, json=body).is_success
+    node.longest_hold()
+    lines = client.get(f"{path}/messages").text.splitlines()
+    assert [len(json.loads(line).get("value") or "") for line in lines] == [0, LARGEST // 2, LARGEST]
+    is_quick(node)
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared", "producers"])
+def test_thousands_of_clients_of_a_topic(node: WatchedNode, client: httpx.Client, kind: str) -> None:
+    """They join, their statistics are read, and they leave."""
+    path = f"/admin/v2/persistent/public/default/crowded-{kind}"
+    topic = f"persistent://public/default/crowded-{kind}"
+    assert client.put(path).is_success
+    frames = []
+    for number in range(CROWD):
+        if kind == "producers":
+            command = wire.BaseCommand(type=Type.PRODUCER)
+            command.producer.topic, command.producer.producer_id = topic, number
+            command.producer.request_id = number
+        else:
+            command = wire.BaseCommand(type=Type.SUBSCRIBE)
+            command.subscribe.topic, command.subscribe.subscription = topic, "s"
+            command.subscribe.subType = wire.CommandSubscribe.SubType.Value(kind)
+            command.subscribe.consumer_id = command.subscribe.request_id = number
+        frames.append(encode_command(command))
+    node.longest_hold()
+    with RawClient(node.port) as crowd:
+        sending = threading.Thread(target=crowd.send, args=(b"".join(frames),))
+        sending.start()
+        wanted = Type.PRODUCER_SUCCESS if kind == "producers" else Type.SUCCESS
+        for _ in range(CROWD):
+            assert next(each for each in crowd.frames() if each.type == wanted)
+        sending.join()
+        is_quick(node)
+        found = client.get(f"{path}/stats").json()
+        rows = found["publishers"] or found["subscriptions"]["s"]["consumers"]
+        assert len(rows) == CROWD
+        is_quick(node)
+    wait_until(lambda: not _clients(client, path))
+    is_quick(node)
+
+
+def _clients(client: httpx.Client, path: str) -> int:
+    found = client.get(f"{path}/stats").json()
+    consumers = [len(each["consumers"]) for each in found["subscriptions"].values()]
+    return len(found["publishers"]) + sum(consumers)
 
 
 def test_producing_what_is_wrong(node: WatchedNode, client: httpx.Client) -> None:

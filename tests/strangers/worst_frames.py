@@ -29,6 +29,10 @@ TINY = 3000
 LARGE = 2_400_000
 """Bytes of a frame that is below the largest one."""
 
+EMPTY = 870_000
+EMPTY_MESSAGE = b"\0\0\0\x02\x18\0"
+"""Of a batch: as many fit into the largest message."""
+
 END = 2**40
 """The id of the last request."""
 
@@ -150,7 +154,7 @@ def _redeliver(crowd: Crowd) -> None:
     name = "redeliverUnacknowledgedMessages"
     kind = Type.REDELIVER_UNACKNOWLEDGED_MESSAGES
     all_of_them = encode_command(_command(kind, name, consumer_id=1))
-    for count in (300_000, 40_000):
+    for count in (300_000, 50_000):
         command = _command(kind, name, consumer_id=1)
         for number in range(count):
             command.redeliverUnacknowledgedMessages.message_ids.add(ledgerId=1, entryId=number)
@@ -283,6 +287,14 @@ def _send(crowd: Crowd) -> None:
     _properties(metadata.properties, 400_000)
     command = _command(Type.SEND, "send", producer_id=1, sequence_id=1, num_messages=2**31 - 1)
     crowd.send(client, encode_payload(command, encode_entry(metadata, b"x" * LARGE)))  # type: ignore[arg-type]
+    client = crowd.client()
+    client.producer(first)
+    metadata = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=1)
+    metadata.num_messages_in_batch = EMPTY
+    command = _command(Type.SEND, "send", producer_id=1, sequence_id=1, num_messages=EMPTY)
+    batch = b"".join(encode_payload(command, encode_entry(metadata, EMPTY_MESSAGE * EMPTY)))
+    # The second one is not what it says.
+    crowd.send(client, [batch, send_frame(2, b"a"), batch[:-1] + b"\x01"])
 
 
 def _lookup(crowd: Crowd) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
@@ -42,6 +43,7 @@ from lithify.http.auth import TokenFirst, authorize
 from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
+from lithify.http.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,7 +78,7 @@ def create_app(
     app.state.cluster = cluster
     app.state.metrics_open = metrics_open
     app.state.publisher = produce.Publisher(broker)
-    app.state.readers = tail.Readers()
+    app.state.readers = Shares(tail.READERS_MAX, "readers of topics")
     app.state.lookups = asyncio.Lock()
     app.state.health = health.Health(broker, stores)
     app.add_middleware(RawPaths)
@@ -120,6 +122,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # FastAPI makes its routes when it first looks for one, which takes 0.1 s: not a client's time.
     nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
+    # The same goes for what streaming answers import when the first one is sent.
+    await asyncio.to_thread(import_module, "anyio._backends._asyncio")
     yield
     service: blobs.BlobService | None = app.state.blobs
     if service is not None:

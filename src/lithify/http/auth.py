@@ -167,15 +167,25 @@ def _check_blobs(
     access: Access, principal: Principal, request: Request, route: str, *, reads: bool
 ) -> None:
     namespace = _namespace_of_store(request, route)
+    if _names_store(request, route) and not (
+        namespace is not None and any(access.may(principal, namespace, each) for each in Action)
+    ):
+        # Names of stores are common to all namespaces: the answer is the same whether there is
+        # such a store or not, to everybody but superusers.
+        try:
+            access.check_superuser(principal)
+        except NotAuthorized:
+            name = decoded(request.path_params["store"])
+            raise NotAuthorized(f"{principal.name!r} may not use blob store {name!r}") from None
     if namespace is None:
-        # Others are not told which stores there are.
-        access.check_superuser(principal)
-    elif request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
+        # There is no such store, which its route answers.
+        return
+    if request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
         # A node that replicates a store of one namespace must not read those of others, whatever
         # its token allows: who names the replicas of a store administers one namespace.
         asked = request.headers[NAMESPACE]
         raise NotAuthorized(f"a store of namespace {asked} replicates with those of it only")
-    elif route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
+    if route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
         access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
     elif route == _A_STORE and request.method == "POST":
         access.check(principal, namespace, Action.PRODUCE)
@@ -185,10 +195,15 @@ def _check_blobs(
         access.check(principal, namespace, Action.ADMIN)
 
 
+def _names_store(request: Request, route: str) -> bool:
+    """Is the request about a store that there may be, not about a new one or all of them?"""
+    return route != _STORES and not (route == _A_STORE and request.method == "PUT")
+
+
 def _namespace_of_store(request: Request, route: str) -> Namespace | None:
     """Where the store stands that a path names, or is to stand; None if there is none."""
     stores: BlobStores = request.app.state.blobs.stores
-    if route == _STORES or (route == _A_STORE and request.method == "PUT"):
+    if not _names_store(request, route):
         return Namespace.parse(request.query_params.get("namespace", NAMESPACE_DEFAULT))
     name = decoded(request.path_params["store"])
     if name not in stores.names():

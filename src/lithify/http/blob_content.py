@@ -12,9 +12,10 @@ by then and are put in one step of a thread. A larger one is read by a thread of
 `Upload`, which asks the loop for the next piece when it has spooled the one before. A client that
 leaves in the middle, or takes longer than `STALL_S` for a piece, has put nothing.
 
-At most `READS_MAX` clients read, and `PUTS_MAX` write, at a time; the rest of those who write wait.
-A client counts among them once it has sent `BEGUN_BYTES`, or all: the server holds as much of any
-connection. So those who only trickle keep nobody out.
+At most `READS_MAX` clients read contents that take more than one piece, others are refused; at most
+`PUTS_MAX` write, `LARGE_MAX` of them more than one piece, and the rest wait. Callers share these
+places (`shares.py`). A client needs one once it has sent `BEGUN_BYTES`, or all: the server holds as
+much of any connection. So clients that send a few bytes now and then keep nobody out.
 
 Called by the routes of blobs, in the event loop; `Upload.read` by the thread that puts.
 """
@@ -27,14 +28,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lithify.blobs.errors import BlobTooLarge
 from lithify.blobs.shown import etag_of
 from lithify.errors import LithifyError
+from lithify.http.auth import caller_of
 from lithify.http.blob_headers import headers_of, names_tag, range_of
 from lithify.http.errors import Refused
+from lithify.http.shares import PIECE_BYTES, Shares, client_time, gather
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from starlette.datastructures import Headers
-    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from lithify.blobs.answer import Include
@@ -53,13 +55,11 @@ __all__ = [
     "BlobAnswer",
     "BlobThreads",
     "Content",
-    "check_readers",
     "is_known",
     "open_content",
     "receive_content",
 ]
 
-PIECE_BYTES = 2**20
 READS_MAX = 256
 PUTS_MAX = 128
 LARGE_MAX = 32
@@ -67,7 +67,6 @@ LARGE_MAX = 32
 STEPS_MAX = 32
 """Steps of threads at a time; as many puts share an fsync."""
 BEGUN_BYTES = 64 * 1024
-STALL_S = 60.0
 
 log = get_logger("lithify.http")
 
@@ -80,9 +79,9 @@ class BlobThreads:
     def __init__(self) -> None:
         self._steps = ThreadPoolExecutor(STEPS_MAX, "lithify-blobs")
         self._uploads = ThreadPoolExecutor(LARGE_MAX, "lithify-blob-uploads")
-        self.puts = asyncio.Semaphore(PUTS_MAX)
-        self.large = asyncio.Semaphore(LARGE_MAX)
-        self.reads = 0
+        self.puts = Shares(PUTS_MAX, "uploads")
+        self.large = Shares(LARGE_MAX, "large uploads")
+        self.reads = Shares(READS_MAX, "readers of blobs")
 
     async def step(self, function: Callable[..., _Result], *values: Any) -> _Result:
         """Have something done by a thread that takes as long as the disk does."""
@@ -179,18 +178,26 @@ class BlobAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         content = self._content
+        if content.blob is None:
+            await self._send_first(send, more=False)
+            return
+        try:
+            with self._threads.reads.now(caller_of(Request(scope))):
+                await self._send_first(send, more=True)
+                damage: Damage = scope["app"].state.broker.topics.damage
+                await self._send_rest(content.blob, receive, send, damage)
+        finally:
+            content.blob.close()
+
+    async def _send_first(self, send: Send, *, more: bool) -> None:
+        content = self._content
         start = {"type": "http.response.start", "status": content.status}
         await send({**start, "headers": content.headers})
-        more = content.blob is not None
         await send({"type": "http.response.body", "body": content.first, "more_body": more})
-        if content.blob is not None:
-            damage: Damage = scope["app"].state.broker.topics.damage
-            await self._send_rest(content.blob, receive, send, damage)
 
     async def _send_rest(self, blob: Pieces, receive: Receive, send: Send, damage: Damage) -> None:
         left_bytes = self._content.rest_bytes
         gone = asyncio.ensure_future(_gone(receive))
-        self._threads.reads += 1
         pieces = iter(blob)
         reading = asyncio.ensure_future(self._threads.step(next, pieces))
         try:
@@ -200,7 +207,7 @@ class BlobAnswer(Response):
                 left_bytes -= len(piece)
                 body = {"type": "http.response.body", "body": piece, "more_body": left_bytes > 0}
                 # It returns when the client has taken most of the piece before this one.
-                async with asyncio.timeout(STALL_S):
+                async with client_time():
                     await send(body)
                 if not left_bytes:
                     break
@@ -211,23 +218,14 @@ class BlobAnswer(Response):
             damage.note(error)
             log.warning("a blob cannot be read on", blob=blob.blob_id, reason=str(error))
         finally:
-            self._threads.reads -= 1
             gone.cancel()
             await asyncio.wait({reading})
-            blob.close()
 
 
 async def _gone(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         continue
-
-
-def check_readers(threads: BlobThreads) -> None:
-    """Refuse to begin if as many read already as may."""
-    if threads.reads >= READS_MAX:
-        reason = f"{threads.reads} clients read blobs already, which is the limit"
-        raise Refused(HTTPStatus.TOO_MANY_REQUESTS, reason)
 
 
 # --- in ---------------------------------------------------------------------------------------
@@ -254,7 +252,7 @@ class Upload:
     async def _next(self) -> bytes:
         if self._stopped:
             raise ClientDisconnect
-        return (await _gather(self._chunks, PIECE_BYTES))[0]
+        return (await gather(self._chunks))[0]
 
     def stop(self) -> None:
         """Nobody waits for the put any more: the read that goes on, or the next one, ends it."""
@@ -271,16 +269,16 @@ async def receive_content(
     if announced.isdecimal() and int(announced) > limit_bytes:
         # Before its first byte was sent, if the client waits to be told that it may.
         raise BlobTooLarge(int(announced), limit_bytes)
-    chunks = request.stream()
+    chunks, caller = request.stream(), caller_of(request)
     try:
-        begun, ended = await _gather(chunks, BEGUN_BYTES)
-        async with threads.puts:
+        begun, ended = await gather(chunks, BEGUN_BYTES)
+        async with threads.puts.waits(caller):
             if not ended:
-                more, ended = await _gather(chunks, PIECE_BYTES - len(begun))
+                more, ended = await gather(chunks, PIECE_BYTES - len(begun))
                 begun += more
             if ended:
                 return await threads.step(put, begun)
-            async with threads.large:
+            async with threads.large.waits(caller):
                 upload = Upload(begun, chunks)
                 try:
                     return await threads.upload(lambda: put(upload))
@@ -288,20 +286,3 @@ async def receive_content(
                     upload.stop()
     except ClientDisconnect as error:
         raise Refused(HTTPStatus.BAD_REQUEST, "the content ended before its end") from error
-
-
-async def _gather(chunks: AsyncIterator[bytes], size_min: int) -> tuple[bytes, bool]:
-    """A piece, which is shorter than `size_min` only at the end, and whether that was it."""
-    held: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(STALL_S):
-            async for chunk in chunks:
-                held.append(chunk)
-                size += len(chunk)
-                if size >= size_min:
-                    return b"".join(held), False
-    except TimeoutError as error:
-        reason = f"{size} bytes of the content came in {STALL_S:.0f} s, which is too slow"
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, reason) from error
-    return b"".join(held), True

@@ -40,7 +40,6 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.http.blob_content import (
     BlobAnswer,
     BlobThreads,
-    check_readers,
     is_known,
     open_content,
     receive_content,
@@ -247,7 +246,6 @@ async def get(
     # No dependencies here: to solve them is a quarter of what a small get costs.
     service: BlobService = request.app.state.blobs
     name, threads = decoded(store), service.threads
-    check_readers(threads)
     opened = await service.store(name)
     with service.using(name, opened, "get"):
         now_ms = service.stores.now_ms()

@@ -11,10 +11,10 @@ names one is refused. In a partitioned topic the hash of the key chooses the par
 without a key go round; …/partitions/N names one.
 
 1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
-   bounded by that and by twice the largest message. One caller, by its token's name or else by its
-   address, has at most `CALLER_REQUESTS_MAX` of them: its slow requests hold up only its own.
+   bounded by that and by twice the largest message. Callers share these places (`shares.py`).
 2. Everything is checked before anything is written: what is refused has changed nothing.
-3. Messages are appended in their order and answered once they are durable, each by its own result:
+3. All of that is done in pieces, with others in between; a large message is made by a thread.
+4. Messages are appended in their order and answered once they are durable, each by its own result:
    a write that failed has `errorCode` 1 and the reason.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
@@ -22,14 +22,13 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 
 import asyncio
 import itertools
+import time
 from base64 import b64decode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lithify.errors import LithifyError
@@ -37,6 +36,8 @@ from lithify.http.auth import caller_of
 from lithify.http.errors import Refused
 from lithify.http.json_shape import check_json_values
 from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.pieces import TURN_S, in_turns, json_answer
+from lithify.http.shares import Shares, gather
 from lithify.log.commit import Pending
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
@@ -52,17 +53,30 @@ __all__ = ["Publisher", "router"]
 router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
 
 REQUESTS_MAX = 16
-CALLER_REQUESTS_MAX = 4
 MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
-TURN_MESSAGES = 50
-TURN_RESULTS = 1000
-"""Messages that are made before others have their turn, about 1 ms."""
+DECODED_BYTES = 2**18
+"""Of Base64, decoded at a stretch; a multiple of 4."""
+LARGE_BYTES = 2**16
+"""A message with more text than this is made by a thread."""
+APPENDED_BYTES = 2**19
+APPENDED_MAX = 1000
+"""Of messages that are appended at a stretch, about 1 ms."""
 
 
-# Strict: what is no Base64 is refused, where pydantic's own type would leave letters out.
-Base64 = Annotated[bytes, BeforeValidator(lambda text: b64decode(text, validate=True))]
+def _decoded(text: object) -> bytes:
+    """The bytes of Base64, in pieces: one call would keep other threads from running."""
+    if not isinstance(text, str):
+        raise ValueError("must be a text")  # noqa: TRY004  (pydantic makes an error of it)
+    if "=" in text[:-2]:
+        raise ValueError("padding is not at the end")
+    # Strict: what is no Base64 is refused, where pydantic's own type would leave letters out.
+    starts = range(0, len(text), DECODED_BYTES)
+    return b"".join(b64decode(text[at : at + DECODED_BYTES], validate=True) for at in starts)
+
+
+Base64 = Annotated[bytes, BeforeValidator(_decoded)]
 
 
 class NewMessage(BaseModel):
@@ -104,8 +118,19 @@ _BODY = {
 }
 
 
-def _rows(body: bytes) -> list[Any]:
+async def _body(request: Request) -> list[bytes]:
+    """The body in pieces: to join them takes milliseconds."""
+    chunks = request.stream()
+    pieces, ended = [], False
+    while not ended:
+        piece, ended = await gather(chunks)
+        pieces.append(piece)
+    return pieces
+
+
+def _rows(pieces: list[bytes]) -> list[Any]:
     """The messages of a body, not looked into yet."""
+    body = b"".join(pieces)
     check_json_values(body, VALUES_MAX)
     try:
         found = NewRows.model_validate_json(body)
@@ -127,15 +152,6 @@ def _bad(error: ValidationError, *place: object) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
 
 
-@dataclass(slots=True)
-class _Caller:
-    """One of those who produce now."""
-
-    requests: int = 0
-    """Those that wait for their turn included."""
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLER_REQUESTS_MAX))
-
-
 class Publisher:
     """The producer that stands for all who produce over HTTP; one an application."""
 
@@ -144,52 +160,48 @@ class Publisher:
         self._name = broker.new_name()
         self._sequence = itertools.count()
         self._turn = itertools.count()
-        self._requests = asyncio.Semaphore(REQUESTS_MAX)
-        self._callers: dict[str, _Caller] = {}
+        self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
     async def publish(
         self, request: Request, name: TopicName, partition: int | None
-    ) -> dict[str, Any]:
+    ) -> Response:
         """Produce what a request has in its body; the answer to it."""
-        async with self._turn_of(request):
-            body = await request.body()
+        async with self._requests.waits(caller_of(request)):
+            body = await _body(request)
             rows = await asyncio.to_thread(_rows, body)
             # One time for all, in the message and in the frame: reads leave out segments by it.
             now_ms = self._broker.topics.now_ms()
-            messages: list[NewMessage] = []
-            bodies = []
+            made = []
+            begun_s = time.perf_counter()
             for number, row in enumerate(rows):
-                if number % TURN_MESSAGES == TURN_MESSAGES - 1:
+                if _is_large(row):
+                    made.append(await asyncio.to_thread(self._made, number, row, now_ms))
+                else:
+                    made.append(self._made(number, row, now_ms))
+                if time.perf_counter() - begun_s > TURN_S:
                     # Others have their turn.
                     await asyncio.sleep(0)
-                messages.append(_message(number, row))
-                bodies.append(self._entry(number, messages[-1], now_ms))
-            groups = await self._groups(name, partition, messages)
-            results: list[dict[str, Any]] = [{}] * len(messages)
+                    begun_s = time.perf_counter()
+            groups = await self._groups(name, partition, [key for key, _ in made])
+            results: list[dict[str, Any]] = [{}] * len(made)
             appended = []
             for topic, numbers in groups:
-                entries = [bodies[number] for number in numbers]
-                appended.append((topic, numbers, await self._append(topic, entries, now_ms)))
+                for some in _chunks(numbers, [body for _, body in made]):
+                    bodies = [made[number][1] for number in some]
+                    appended.append((topic, some, await self._append(topic, bodies, now_ms)))
+                    await asyncio.sleep(0)
             for topic, numbers, pending in appended:
                 ended = await self._end(topic, pending)
-                for count, (number, result) in enumerate(zip(numbers, ended, strict=False)):
-                    if count % TURN_RESULTS == TURN_RESULTS - 1:
-                        await asyncio.sleep(0)
+                for number, result in zip(numbers, ended, strict=False):
                     results[number] = result
-        return {"messagePublishResults": results}
+                await asyncio.sleep(0)
+        return await json_answer({"messagePublishResults": results})
 
-    @asynccontextmanager
-    async def _turn_of(self, request: Request) -> AsyncIterator[None]:
-        name = caller_of(request)
-        caller = self._callers.setdefault(name, _Caller())
-        caller.requests += 1
-        try:
-            async with caller.turns, self._requests:
-                yield
-        finally:
-            caller.requests -= 1
-            if not caller.requests:
-                del self._callers[name]
+    def _made(self, number: int, row: object, now_ms: int) -> tuple[bytes | None, bytes]:
+        """(key, entry) of a message; any thread may call it."""
+        message = _message(number, row)
+        key = message.key_bytes if message.key is None else message.key.encode()
+        return key, self._entry(number, message, now_ms)
 
     def _entry(self, number: int, message: NewMessage, now_ms: int) -> bytes:
         for text, data, what in (
@@ -215,22 +227,21 @@ class Publisher:
         return body
 
     async def _groups(
-        self, name: TopicName, partition: int | None, messages: list[NewMessage]
+        self, name: TopicName, partition: int | None, keys: list[bytes | None]
     ) -> list[tuple[Topic, list[int]]]:
         """Each topic with the numbers of the messages that go there; all of them may be written."""
         topics = self._broker.topics
         count = topics.partitions(name)
-        numbers: dict[TopicName, list[int]] = {}
-        for number, message in enumerate(messages):
-            part = name
-            if partition is not None:
-                part = name.partition_name(partition)
-            elif count:
-                part = name.partition_name(self._partition(message, count))
-            numbers.setdefault(part, []).append(number)
+        if partition is not None:
+            parts = {name.partition_name(partition): list(range(len(keys)))}
+        elif count:
+            by_partition = await in_turns(self._by_partition(keys, count))
+            parts = {name.partition_name(each): rows for each, rows in by_partition.items()}
+        else:
+            parts = {name: list(range(len(keys)))}
         create = topics.settings.auto_create and partition is None
         found = []
-        for part, rows in numbers.items():
+        for part, rows in parts.items():
             topic = topics.opened_topic(part)
             if topic is None:
                 self._broker.make_room()
@@ -243,9 +254,17 @@ class Publisher:
                 raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
         return found
 
-    def _partition(self, message: NewMessage, count: int) -> int:
-        key = message.key_bytes if message.key is None else message.key.encode()
-        return (next(self._turn) if key is None else key_hash(key)) % count
+    def _by_partition(
+        self, keys: list[bytes | None], count: int
+    ) -> Generator[None, None, dict[int, list[int]]]:
+        """The numbers of the messages of each partition."""
+        found: dict[int, list[int]] = {}
+        for number, key in enumerate(keys):
+            turn = next(self._turn) if key is None else key_hash(key)
+            found.setdefault(turn % count, []).append(number)
+            if not number % APPENDED_MAX:
+                yield
+        return found
 
     async def _append(
         self, topic: Topic, bodies: list[bytes], now_ms: int
@@ -273,6 +292,30 @@ class Publisher:
         return ({"messageId": _text(at, topic), "errorCode": 0} for at in positions)
 
 
+def _is_large(row: object) -> bool:
+    """Has a message so much text that it takes milliseconds to make it?"""
+    if not isinstance(row, dict):
+        return False
+    texts = [*row.values()]
+    properties = row.get("properties")
+    if isinstance(properties, dict):
+        texts += [*properties, *properties.values()]
+    return sum(len(each) for each in texts if isinstance(each, str)) > LARGE_BYTES
+
+
+def _chunks(numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
+    """Numbers of messages in groups that can be appended at a stretch."""
+    some: list[int] = []
+    size_bytes = 0
+    for number in numbers:
+        size_bytes += len(bodies[number])
+        if some and (size_bytes > APPENDED_BYTES or len(some) == APPENDED_MAX):
+            yield some
+            some, size_bytes = [], len(bodies[number])
+        some.append(number)
+    yield some
+
+
 def _text(position: int, topic: Topic) -> str:
     ledger, entry = unpack(position)
     return f"{ledger}:{entry}:{topic.name.partition}"
@@ -280,21 +323,21 @@ def _text(position: int, topic: Topic) -> str:
 
 async def _publish(
     request: Request, name: TopicName, partition: int | None = None
-) -> dict[str, Any]:
+) -> Response:
     publisher: Publisher = request.app.state.publisher
     return await publisher.publish(request, name, partition)
 
 
-@router.post("", openapi_extra=_BODY)
-async def produce(request: Request, name: TopicPath) -> dict[str, Any]:
+@router.post("", openapi_extra=_BODY, response_model=dict[str, Any])
+async def produce(request: Request, name: TopicPath) -> Response:
     """Append messages to a topic."""
     return await _publish(request, name)
 
 
-@router.post("/partitions/{partition}", openapi_extra=_BODY)
+@router.post("/partitions/{partition}", openapi_extra=_BODY, response_model=dict[str, Any])
 async def produce_to_partition(
     request: Request, name: TopicPath, broker: BrokerHere, partition: int
-) -> dict[str, Any]:
+) -> Response:
     """Append messages to one partition of a topic."""
     count = broker.topics.partitions(name)
     if not 0 <= partition < count:

@@ -10,7 +10,8 @@ A row is as `tail.py` of the topics says. Without `follow` what is there when th
 the end. A row with an `error` and no `id` says why there are no more.
 
 Memory: a reader has one piece of about a megabyte, which is read in a thread and sent before the
-next is read; one that waits has none. There are `READERS_MAX` at most. A topic may be unloaded
+next is read; one that waits has none. There are `READERS_MAX` places, which callers share; a client
+that takes nothing of what it is sent loses its place (`shares.py`). A topic may be unloaded
 meanwhile and is found again. Its deletion is the end, and so is that of the caller's token or
 permission, at once.
 
@@ -19,19 +20,23 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from lithify.errors import LithifyError, LogClosed
-from lithify.http.auth import authorize, expires_ms_of
+from lithify.http.auth import authorize, caller_of, expires_ms_of
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, TopicPath, topic_at
+from lithify.http.pieces import sent_pieces
+from lithify.http.shares import Shares, client_time
+from lithify.logger import get_logger
 from lithify.positions import POSITION_MAX
 from lithify.pulsar.alarms import LOOK_S
 from lithify.pulsar.broker import Broker
@@ -40,21 +45,16 @@ from lithify.topics.store import TopicNotFound
 from lithify.topics.tail import Place, place_of, place_of_last, read_rows
 from lithify.topics.topic import Topic
 
-__all__ = ["Readers", "router"]
+__all__ = ["READERS_MAX", "router"]
 
 router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
 
 READERS_MAX = 64
 LAST_MAX = 100_000
 
+log = get_logger("lithify.http")
+
 Count = Annotated[int | None, Query(ge=0, le=2**62)]
-
-
-@dataclass(slots=True)
-class Readers:
-    """How many read now; one an application."""
-
-    count: int = 0
 
 
 @router.get("/messages", response_class=StreamingResponse)
@@ -71,18 +71,16 @@ async def messages(
     """Messages as lines of JSON; with `follow` also those that are yet to come."""
     if start is not None and last is not None:
         raise Refused(HTTPStatus.BAD_REQUEST, "start and last are two places: give one of them")
-    readers: Readers = request.app.state.readers
-    if readers.count >= READERS_MAX:
-        reason = f"{readers.count} callers read already, which is the limit"
-        raise Refused(HTTPStatus.TOO_MANY_REQUESTS, reason)
-    readers.count += 1
+    readers: Shares = request.app.state.readers
+    caller = caller_of(request)
+    readers.take(caller)
     try:
         topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
         place = Place() if start is None else place_of(start)
         if last is not None:
             place = await asyncio.to_thread(place_of_last, topic, last)
     except BaseException:
-        readers.count -= 1
+        readers.release(caller)
         raise
     reading = _Reading(
         broker=broker,
@@ -93,21 +91,27 @@ async def messages(
         left=POSITION_MAX if limit is None else limit,
         request=request,
     )
-    return _Counted(reading.lines(), readers)
+    return _Answer(reading.lines(), partial(readers.release, caller))
 
 
-class _Counted(StreamingResponse):
-    """An answer to one of the counted readers."""
+class _Answer(StreamingResponse):
+    """The answer to a reader, which has a place until it ends."""
 
-    def __init__(self, lines: AsyncIterator[bytes], readers: Readers) -> None:
+    def __init__(self, lines: AsyncIterator[bytes], release: Callable[[], None]) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
-        self._readers = readers
+        self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with client_time():
+                await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            log.info("a client takes nothing of a topic, it is disconnected", path=scope["path"])
         finally:
-            self._readers.count -= 1
+            self._release()
 
 
 @dataclass(slots=True)
@@ -137,7 +141,8 @@ class _Reading:
                     # It was unloaded meanwhile, or deleted, which the next round will tell.
                     continue
                 if found:
-                    yield found
+                    async for piece in sent_pieces(found):
+                        yield piece
                 elif self.follows:
                     await self._wait(expected)
                 else:

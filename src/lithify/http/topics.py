@@ -12,10 +12,11 @@ from lithify.http.errors import Refused
 from lithify.http.ids import from_id, from_position
 from lithify.http.messages import message_response
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, parts_of, topic_at, topics_at
+from lithify.http.pieces import in_turns, json_answer
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.names import TopicName
-from lithify.topics.stats import internal_stats, sum_stats, topic_stats
+from lithify.topics.stats import Steps, internal_stats_steps, sum_stats, topic_stats_steps
 from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
 from lithify.topics.topic import Topic
 
@@ -168,44 +169,45 @@ async def delete_partitioned(
 # --- statistics -------------------------------------------------------------------------------
 
 
-@router.get("/{topic}/stats")
-async def stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+@router.get("/{topic}/stats", response_model=dict[str, Any])
+async def stats(name: TopicPath, broker: BrokerHere) -> Response:
     """What goes in and out, who is connected, what is not acknowledged."""
-    return topic_stats(await topic_at(broker, name))
+    topic = await topic_at(broker, name)
+    return await json_answer(await in_turns(topic_stats_steps(topic)))
 
 
-@router.get("/{topic}/internalStats")
-async def internal(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+@router.get("/{topic}/internalStats", response_model=dict[str, Any])
+async def internal(name: TopicPath, broker: BrokerHere) -> Response:
     """Its ledgers and cursors."""
-    return internal_stats(await topic_at(broker, name))
+    topic = await topic_at(broker, name)
+    return await json_answer(await in_turns(internal_stats_steps(topic)))
 
 
-@router.get("/{topic}/partitioned-stats")
-async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+@router.get("/{topic}/partitioned-stats", response_model=dict[str, Any])
+async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> Response:
     """The same of all partitions together, and of each."""
     _partitioned(broker, name)
-    return sum_stats(await _of_each(broker, name, topic_stats))
+    return await json_answer(sum_stats(await _of_each(broker, name, topic_stats_steps)))
 
 
-@router.get("/{topic}/partitioned-internalStats")
-async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+@router.get("/{topic}/partitioned-internalStats", response_model=dict[str, Any])
+async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
     """Ledgers and cursors of each partition."""
     found = _partitioned(broker, name)
-    return {
-        "metadata": {"partitions": found.partitions, "deleted": False},
-        "partitions": await _of_each(broker, name, internal_stats),
-    }
+    return await json_answer(
+        {
+            "metadata": {"partitions": found.partitions, "deleted": False},
+            "partitions": await _of_each(broker, name, internal_stats_steps),
+        }
+    )
 
 
 async def _of_each(
-    broker: Broker, name: TopicName, of: Callable[[Topic], dict[str, Any]]
+    broker: Broker, name: TopicName, of: Callable[[Topic], Steps]
 ) -> dict[str, dict[str, Any]]:
-    """What is said of each partition, by its name; others have their turn in between."""
-    found = {}
-    for topic in await topics_at(broker, name):
-        found[str(topic.name)] = of(topic)
-        await asyncio.sleep(0)
-    return found
+    """What is said of each partition, by its name."""
+    topics = await topics_at(broker, name)
+    return {str(topic.name): await in_turns(of(topic)) for topic in topics}
 
 
 # --- messages ---------------------------------------------------------------------------------

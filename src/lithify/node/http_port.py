@@ -7,7 +7,9 @@ uvicorn waits for ever for the headers of a request, and for the rest of a body.
    from their first byte on), and have at most `HEADER_BYTES_MAX` in at most `HEADERS_MAX` lines;
 3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each
    `frame_timeout_ms`;
-4. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
+4. a connection that was closed is gone `frame_timeout_ms` later, also if the peer does not take what
+   it was sent;
+5. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
 
 A connection that breaks a limit is closed. Between two requests uvicorn's own limit holds, 5 s.
 
@@ -67,6 +69,8 @@ class HttpConnection(H11Protocol):
         """What is to be parsed in the next turn."""
         self._is_new = True
         """Has no request come yet?"""
+        self._closing = False
+        """Was it seen to be closing already?"""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
@@ -154,6 +158,12 @@ class HttpConnection(H11Protocol):
     def _look(self) -> None:
         """Close the connection if what the peer is sending is late."""
         if self.transport.is_closing():
+            # What is left to send is sent first, but not for ever.
+            if self._closing:
+                self.transport.abort()
+            else:
+                self._closing = True
+                self._timer = self.loop.call_later(self._body_s, self._look)
             return
         state = self.conn.their_state
         waits = state is h11.SEND_BODY and self.transport.is_reading() and not self._rest

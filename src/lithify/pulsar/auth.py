@@ -5,7 +5,8 @@ So everybody is connected, and a client that nobody knows is refused in the answ
 requests, each in the form that the client turns into an exception at once.
 
 1. CONNECT brings a token, which makes the session's principal, or the reason why there is none.
-2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). Commands
+2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). A producer
+   that creates a subscription (`initial_subscription_name`) must be allowed to consume too. Commands
    about a producer or a consumer of the session need nothing (`FREE`): whoever joined was allowed
    to. A command in neither table is refused: what nobody thought about is not allowed.
 3. `REFRESH_S` before the token expires, or later if it is short-lived, the client is asked for a
@@ -102,6 +103,11 @@ class Gate:
         """Is there a principal, or is none asked for?"""
         return self._access is None or self._principal is not None
 
+    @property
+    def client_name(self) -> str:
+        """The name in the client's token; empty if there is none."""
+        return "" if self._principal is None else self._principal.name
+
     def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
         """The commands that this takes."""
         return {_Type.AUTH_RESPONSE: self._response}
@@ -153,6 +159,9 @@ class Gate:
         else:
             namespace = TopicName.parse(request.topic).namespace
         access.check(self._principal, namespace, *actions)
+        if command.type == _Type.PRODUCER and request.initial_subscription_name:
+            # It creates a subscription, as SUBSCRIBE does.
+            access.check(self._principal, namespace, Action.CONSUME)
 
     # --- expiry and revocation --------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from functools import partial
+from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
+from lithify.pulsar.rounds import Rounds
 from lithify.pulsar.session import TURN_COST, Session
 from lithify.pulsar.write_retries import WriteRetries
 
@@ -68,6 +70,7 @@ class Broker:
         self.server_version = version
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.limits = ConnectionLimits()
+        self.rounds = Rounds()
         self.service_url = ""
         self.service_url_tls = ""
         self._name = name
@@ -76,7 +79,7 @@ class Broker:
         self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._working: dict[Topic | TopicName, list[Callable[[], None]]] = {}
+        self._working: dict[Topic | TopicName | Session, list[Callable[[], None]]] = {}
         self._due: dict[Topic, set[Subscription]] = {}
         self._alarms = Alarms(topics.clock)
         self._gates: set[Gate] = set()
@@ -158,12 +161,12 @@ class Broker:
         """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
         self._write_retries.wait(topic, reason, then)
 
-    def is_working(self, on: Topic | TopicName) -> bool:
+    def is_working(self, on: Topic | TopicName | Session) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
         return on in self._working
 
     def in_thread(
-        self, on: Topic | TopicName, work: Callable[[], object], then: Callable[[], None]
+        self, on: Topic | TopicName | Session, work: Callable[[], object], then: Callable[[], None]
     ) -> None:
         """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
         waiting = self._working.get(on)
@@ -175,7 +178,7 @@ class Broker:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _work(self, on: Topic | TopicName, work: Callable[[], object]) -> None:
+    async def _work(self, on: Topic | TopicName | Session, work: Callable[[], object]) -> None:
         try:
             await asyncio.to_thread(work)
         except LithifyError:
@@ -191,9 +194,9 @@ class Broker:
             except Exception:
                 log.exception("a session could not go on", on=str(on))
 
-    def soon(self, then: Callable[[], None]) -> None:
-        """Call `then` in the loop's next round."""
-        asyncio.get_running_loop().call_soon(then)
+    def soon(self, source: str, then: Callable[[], None]) -> None:
+        """Call `then` when it is the turn of that source; see `rounds.py`."""
+        self.rounds.enqueue(source, then)
 
     async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
         """Wait until nobody is at work on it, and `work` was done, or could not be."""
@@ -447,7 +450,7 @@ class Broker:
         Only those for which it has changed, and the last one, which may have just joined: a
         subscription may have thousands that wait.
         """
-        told = set(subscription.consumers[-1:])
+        told = set(islice(reversed(subscription.consumers), 1))
         if subscription.active is not before:
             told |= {each for each in (before, subscription.active) if each is not None}
         for consumer in told:

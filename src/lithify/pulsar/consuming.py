@@ -231,7 +231,7 @@ class Consuming:
         for consumer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
             self._leave(self._joined.pop(consumer_id))
         if self._joined:
-            self._session.host.soon(self._leave_some)
+            self._session.host.soon(self._session.source, self._leave_some)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
         """Close the consumers that may not go on; the client is told for each."""

@@ -47,6 +47,7 @@ from lithify.pulsar.hot_kernels import (
     FULL,
     GOOD_CRC,
     KEYED,
+    LARGE_BATCH,
     MARKER,
     NEED_MORE,
     NO_CRC,
@@ -75,6 +76,7 @@ __all__ = [
     "FULL",
     "GOOD_CRC",
     "KEYED",
+    "LARGE_BATCH",
     "MARKER",
     "MESSAGE_HEADER_BYTES_MAX",
     "NEED_MORE",
@@ -133,7 +135,7 @@ class Sends:
     """Where the scan stopped."""
     why: int
     """`END`; `NEED_MORE` inside a frame; `FULL`, go on at `stop`; `NOT_A_SEND`, which a malformed
-    frame is too; `OVER_LIMIT`."""
+    frame is too; `OVER_LIMIT`; `LARGE_BATCH`, one with more messages than were to be checked."""
 
     plain: bool
     """All are of one producer, and none has a bad CRC or is `UNUSUAL` or `BAD_…`."""
@@ -183,16 +185,25 @@ def signed(number: int) -> int:
     return number if number <= _SIGNED_MAX else number - 2**64
 
 
-def scan_sends(data: NDArray[np.uint8], start: int, stop: int, limit_bytes: int) -> Sends:
+def scan_sends(
+    data: NDArray[np.uint8],
+    start: int,
+    stop: int,
+    limit_bytes: int,
+    messages_max: int = _SIGNED_MAX,
+) -> Sends:
     """Read the SEND frames at the front of `data[start:stop]`; see the module's description.
 
-    `limit_bytes` is that of `framing.next_frame`.
+    `limit_bytes` is that of `framing.next_frame`. Of batches that have more than `messages_max`
+    messages together only the first ones are read. Any thread may call it.
     """
     if not 0 <= start <= stop <= data.size:
         raise InvalidInput(f"range {start}..{stop} is not inside an array of {data.size} bytes")
     rows_max = min(SENDS_MAX, (stop - start) // _SEND_FRAME_BYTES_MIN + 1)
     rows = np.empty((hot_kernels.COLUMNS, rows_max), dtype=np.int64)
-    count, at, why, plain = hot_kernels.scan_sends(data, start, stop, limit_bytes, rows)
+    count, at, why, plain = hot_kernels.scan_sends(
+        data, start, stop, limit_bytes, rows, messages_max
+    )
     return Sends(rows[:, :count], at, why, plain)
 
 

@@ -58,7 +58,7 @@ __all__ = [
     "scan_sends",
 ]
 
-END, NEED_MORE, FULL, NOT_A_SEND, OVER_LIMIT = range(5)
+END, NEED_MORE, FULL, NOT_A_SEND, OVER_LIMIT, LARGE_BATCH = range(6)
 """Why a scan stopped: at the given end; inside a frame; rows full; or in front of a frame."""
 
 NO_CRC, GOOD_CRC, BAD_CRC = range(3)
@@ -78,6 +78,8 @@ _NOT_PLAIN = UNUSUAL | BAD_METADATA | BAD_BATCH
 _FIRST, _SECOND, _THIRD = 1 << 20, 1 << 21, 1 << 22
 _REQUIRED = _FIRST | _SECOND | _THIRD
 """Presence of what a message must have; never leaves this file."""
+_UNCHECKED = 1 << 23
+"""A batch with too many messages to be checked now; never leaves this file either."""
 
 COLUMNS = 18
 (
@@ -226,7 +228,7 @@ def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
+def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-untyped-def]
     """The flags of the metadata size, metadata and payload at `at..stop`; fills in columns."""
     if stop - at < 4 or u32_of(data, at) > stop - at - 4:
         return BAD_METADATA
@@ -249,7 +251,9 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
         if messages < 1 or messages > BATCH_MESSAGES_MAX:
             flags |= BAD_BATCH
         elif compression == 0 and not flags & ENCRYPTED:
-            if not check_batch(data, payload, stop, messages):
+            if messages > messages_max:
+                flags |= _UNCHECKED
+            elif not check_batch(data, payload, stop, messages):
                 flags |= BAD_BATCH
         elif not _may_hold(stop - payload, compression, rows[UNCOMPRESSED_SIZE, row], messages):
             flags |= BAD_BATCH
@@ -257,10 +261,10 @@ def _read_metadata(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def scan_sends(data, start, stop, limit_bytes, rows):  # type: ignore[no-untyped-def]
+def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ignore[no-untyped-def]
     """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
 
-    Returns (count, where it stopped, why, whether all are of one producer and nothing is wrong
+    Batches are checked as long as they have at most `messages_max` messages together. Returns (count, where it stopped, why, whether all are of one producer and nothing is wrong
     with any).
     """
     at, row, plain = start, 0, True
@@ -286,7 +290,11 @@ def scan_sends(data, start, stop, limit_bytes, rows):  # type: ignore[no-untyped
                 front = crc32c_of(data, entry, body)
                 rows[ENTRY_CRC, row] = crc32c_join(front, u32_of(data, entry + 2), end - body)
         if rows[CRC, row] != BAD_CRC:
-            rows[FLAGS, row] |= _read_metadata(data, body, end, rows, row)
+            rows[FLAGS, row] |= _read_metadata(data, body, end, rows, row, messages_max)
+            if rows[FLAGS, row] & _UNCHECKED:
+                return row, at, FULL if row else LARGE_BATCH, plain
+            if rows[FLAGS, row] & BATCH:
+                messages_max -= rows[NUM_IN_BATCH, row]
         plain = (
             plain
             and rows[CRC, row] != BAD_CRC

@@ -22,6 +22,8 @@ A connection costs bounded memory, whatever its peer does:
    sends again. There are at most
    `connections_max` of them, `connections_per_address_max` of one address; others are refused.
 
+Nor does it cost others much time: see `rounds.py`.
+
 A peer that breaks the protocol is sent what it had coming, then hung up on; the log says why.
 """
 
@@ -84,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._receiving = False
+        self._queued = False
+        """Does it wait for its turn?"""
         self._draining = True
         self._heard = True
         self._asked = False
@@ -204,7 +208,26 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have come."""
         self._stop += nbytes
         self._heard = True
-        self._handle()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have a turn: now, or when it is the turn of this connection; see `rounds.py`."""
+        if self._queued:
+            return
+        rounds, session = self._broker.rounds, self._session
+        assert session is not None
+        if rounds.is_open:
+            rounds.run(self._handle)
+            return
+        self._queued = True
+        # What it has sent is in the buffer, which must not fill up meanwhile.
+        self._read_or_not()
+        rounds.enqueue(session.source, self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._queued = False
+        if self._session is not None and not self._session.closed:
+            self._handle()
 
     def _handle(self) -> None:
         session = self._session
@@ -254,7 +277,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         reading = transport.is_reading()
         limit = UNANSWERED_MAX if reading else UNANSWERED_MAX // 2
-        wanted = self._draining and not session.waiting and session.unanswered <= limit
+        busy = self._queued or session.waiting
+        wanted = self._draining and not busy and session.unanswered <= limit
         if reading and not wanted:
             transport.pause_reading()
         elif wanted and not reading:
@@ -291,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._receiving:
                 return
             # Its commands may have been left where they were, because of their answers.
-            self._handle()
+            self._go_on()
 
 
 def _counted(size: int) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.errors import InvalidInput
 from lithify.positions import PACKED_ENTRY_BITS, pack
 from lithify.pulsar import replies
 from lithify.pulsar import wire_pb2 as wire
+from lithify.topics.slots import RANGES_MAX
 
 if TYPE_CHECKING:
     from lithify.topics.topic import Topic
@@ -56,4 +58,8 @@ def slots_of(request: wire.CommandSubscribe) -> list[tuple[int, int]]:
     """The hash ranges that a sticky consumer asks for; none for the others."""
     if request.keySharedMeta.keySharedMode != wire.KeySharedMeta.STICKY:
         return []
-    return [(each.start, each.end) for each in request.keySharedMeta.hashRanges]
+    ranges = request.keySharedMeta.hashRanges
+    if len(ranges) > RANGES_MAX:
+        # Before time is spent on each of them.
+        raise InvalidInput(f"{len(ranges)} hash ranges are above the limit {RANGES_MAX}")
+    return [(each.start, each.end) for each in ranges]

@@ -45,6 +45,8 @@ LEAVING_A_STEP = 200
 """Producers of a lost connection that leave in one turn of the loop."""
 RUNS_A_TURN = 50
 """Runs of SENDs, each of one producer, that are appended in one turn of the loop."""
+REFUSED_A_TURN = 100
+"""SENDs of a run that are refused in one turn of the loop."""
 
 _Type = wire.BaseCommand
 
@@ -196,7 +198,7 @@ class Producing:
         for producer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
             self._leave(self._joined.pop(producer_id))
         if self._joined:
-            self._session.host.soon(self.close)
+            self._session.host.soon(self._session.source, self.close)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
         """Close the producers that may not go on; the client is told for each."""
@@ -212,47 +214,51 @@ class Producing:
         """Append the entries of SEND frames, a run of the same producer at a time.
 
         Returns how many were taken: all, unless the session has to wait before the next, or there
-        are more than `RUNS_A_TURN` runs.
+        are more than `RUNS_A_TURN` runs, or more than `REFUSED_A_TURN` bad ones in a run.
         """
         starts = [0]
         if not sends.plain:
             ids = sends.producer_ids
             starts += (np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist()
         for start, stop in zip(starts[:RUNS_A_TURN], [*starts[1:], len(sends)], strict=False):
-            self._take_run(data, sends, start, stop)
-            if self._session.waiting:
-                return start
+            end = self._take_run(data, sends, start, stop)
+            if end < stop:
+                return end
         return stop
 
-    def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> None:
+    def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> int:
+        """Where it ended."""
         producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED
         joined = self._joined.get(producer_id)
         if joined is None and producer_id in self._gone:
             # It was put out while these were on their way; its client has been told.
-            return
+            return stop
         if joined is None or not joined.ready:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
         if joined.failed:
-            return
+            return stop
         size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
         size_bytes += HEADER_BYTES * (stop - start)
         topic = joined.topic
         if self._session.must_wait(topic, topic.preparation(size_bytes)):
-            return
+            return start
         if sends.plain:
             self._append(data, sends, joined, start, stop)
-            return
+            return stop
         bad = (sends.crcs[start:stop] == hot.BAD_CRC) | (
             sends.flags[start:stop] & (hot.BAD_METADATA | hot.BAD_BATCH | hot.UNUSUAL) != 0
         )
-        at = start
-        for place in (np.flatnonzero(bad) + start).tolist():
+        at, places = start, np.flatnonzero(bad) + start
+        if len(places) > REFUSED_A_TURN:
+            stop = int(places[REFUSED_A_TURN])
+        for place in places[:REFUSED_A_TURN].tolist():
             if place > at:
                 self._append(data, sends, joined, at, place)
             self._refuse(sends, joined, place)
             at = place + 1
         if at < stop:
             self._append(data, sends, joined, at, stop)
+        return stop
 
     def _refuse(self, sends: Sends, joined: _Joined, place: int) -> None:
         flags = int(sends.flags[place])

@@ -12,7 +12,8 @@ Other connections go on.
 
 No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
 and a command that takes longer (an acknowledgement of thousands of messages) is carried out in
-steps (`in_steps`), a step a turn. Other callbacks of the loop run between two turns.
+steps (`in_steps`), a step a turn. Sources share the loop turn by turn (`rounds.py`), and other
+callbacks of the loop run between rounds.
 
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
@@ -25,6 +26,7 @@ is parsed by the generated code.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
+    from lithify.pulsar.hot import Sends
     from lithify.pulsar.limits import ConnectionLimits
     from lithify.topics.access import Access
     from lithify.topics.producers import Producer
@@ -72,6 +75,8 @@ _TEXT_UNUSED = frozenset((_Type.ACK, _Type.FLOW, _Type.PING, _Type.PONG))
 COMMAND_BYTES_MAX = 512 * 2**10
 """Of any command but SEND. The parser takes up to 8 ns a byte, so this is 4 ms. The largest command
 of a client is a schema of `SCHEMA_BYTES_MAX`, or 50 000 message ids."""
+CHECKED_MESSAGES_MAX = 50_000
+"""Messages in batches that are checked in one turn of the loop, about 1 ms."""
 SENDS_PER_COST = 10
 TURN_COST = 200
 """About 2 ms: what commands cost is in units of 10 µs."""
@@ -104,11 +109,11 @@ class Host(Protocol):
     service_url_tls: str
     limits: ConnectionLimits
 
-    def is_working(self, on: Topic | TopicName) -> bool:
+    def is_working(self, on: Topic | TopicName | Session) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
 
     def in_thread(
-        self, on: Topic | TopicName, work: Callable[[], object], then: Callable[[], None]
+        self, on: Topic | TopicName | Session, work: Callable[[], object], then: Callable[[], None]
     ) -> None:
         """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
 
@@ -126,8 +131,8 @@ class Host(Protocol):
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
         """Call `then` once the file system takes writes to a topic again."""
 
-    def soon(self, then: Callable[[], None]) -> None:
-        """Call `then` after everything else that is to be done in the loop by now."""
+    def soon(self, source: str, then: Callable[[], None]) -> None:
+        """Call `then` when it is the turn of that source, after what is ready in the loop now."""
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
         """There may be something to deliver: to one subscription, or to all of a topic."""
@@ -205,6 +210,8 @@ class Session:
         """Why such a command failed."""
         self._waited: set[str] = set()
         """Steps of the present command that were done in a thread already, or could not be."""
+        self._checked: tuple[NDArray[np.uint8], int, Sends] | None = None
+        """A large batch that a thread has checked: the buffer, where it is, what was found."""
         self._may_wait = False
         self._wake = wake
         self._created: set[TopicName] = set()
@@ -249,7 +256,9 @@ class Session:
                 self.in_steps(iter((None,)))
                 break
             if self._connected:
-                sends = hot.scan_sends(data, start, stop, limit)
+                sends = self._scan(data, start, stop, limit)
+                if sends is None:
+                    break
                 if len(sends):
                     taken = self._producing.take(data, sends)
                     if taken < len(sends):
@@ -274,6 +283,28 @@ class Session:
             cost += _COSTS.get(kind, _COST_OF_OTHERS)
             start += size
         return start
+
+    def _scan(self, data: NDArray[np.uint8], start: int, stop: int, limit: int) -> Sends | None:
+        """The SEND frames there; None if a thread has to check a large batch first."""
+        checked, self._checked = self._checked, None
+        if checked is not None and checked[0] is data and checked[1] == start:
+            self._waited.discard("check")
+            return checked[2]
+        if self._wake is None:
+            return hot.scan_sends(data, start, stop, limit)
+        sends = hot.scan_sends(data, start, stop, limit, CHECKED_MESSAGES_MAX)
+        if sends.why != hot.LARGE_BATCH:
+            return sends
+
+        def check() -> None:
+            # Alone: the frames behind it may be as large.
+            frame_stop = start + 4 + int.from_bytes(data[start : start + 4].tobytes(), "big")
+            found = hot.scan_sends(data, start, frame_stop, limit)
+            self._checked = data, start, replace(found, why=hot.FULL)
+
+        # The buffer stays as it is: nothing is read from the client while the session waits.
+        waits = self.must_wait(self, check, "check")
+        return None if waits else hot.scan_sends(data, start, stop, limit)
 
     def _comes_again(self) -> bool:
         """Does the command wait for a thread, and is to be read again afterwards?"""
@@ -304,7 +335,7 @@ class Session:
             # The connection is closed by it, as by any other error of a command.
             self._problem = error
         if more:
-            self.host.soon(self._step)
+            self.host.soon(self.source, self._step)
             return
         self._steps = None
         self.waiting = False
@@ -316,6 +347,12 @@ class Session:
         """The largest frame taken now: a small one until it is known who the client is."""
         known = self._connected and self._gate.knows_client
         return self._limit if known else CONNECT_BYTES_MAX
+
+    @property
+    def source(self) -> str:
+        """Whose turns these are: of the name in a token, or else of an address."""
+        name = self._gate.client_name
+        return f"name {name}" if name else f"address {self.peer.rpartition(':')[0]}"
 
     @property
     def connected(self) -> bool:
@@ -389,7 +426,7 @@ class Session:
 
     def must_wait(
         self,
-        on: Topic | TopicName,
+        on: Topic | TopicName | Session,
         work: Callable[[], object] | None,
         step: str = "prepare",
         after: Callable[[], None] = _nothing,
@@ -410,6 +447,10 @@ class Session:
 
         def go_on() -> None:
             after()
+            # Thousands of sessions may wait for the same topic.
+            self.host.soon(self.source, in_turn)
+
+        def in_turn() -> None:
             self.waiting = False
             # If somebody else was at work, ours is still to be done.
             if not busy:

@@ -58,6 +58,9 @@ class AckedRanges:
         self.entries = 0
         """Acknowledged entries in all ranges."""
 
+    def __len__(self) -> int:
+        return sum(len(block.starts) for block in self._blocks)
+
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(start, stop, entries) of each range."""
         for block in self._blocks:

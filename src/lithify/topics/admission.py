@@ -27,7 +27,8 @@ class TooManySubscriptions(InvalidInput):
 def check_producer(topic: Topic, name: str) -> None:
     """Raise `ProducerBusy` if one more is too many."""
     limit = topic.policies().producers_max
-    others = len(topic.producers.joined.keys() - {name}) + len(topic.producers.waiting)
+    joined = topic.producers.joined
+    others = len(joined) - (name in joined) + len(topic.producers.waiting)
     if 0 < limit <= others:
         raise ProducerBusy(f"topic {topic.name} has {others} producers, the limit is {limit}")
 
@@ -45,14 +46,16 @@ def check_subscription(topic: Topic, name: str) -> None:
 def check_consumer(topic: Topic, subscription: str) -> None:
     """Raise `ConsumerRefused` if one more is too many for the topic or the subscription."""
     policies = topic.policies()
-    there = {name: len(each.consumers) for name, each in topic.subscriptions.items()}
-    for what, count, limit in (
-        (f"topic {topic.name}", sum(there.values()), policies.consumers_max),
-        (
-            f"subscription {subscription} of {topic.name}",
-            there.get(subscription, 0),
-            policies.subscription_consumers_max,
-        ),
-    ):
-        if 0 < limit <= count:
-            raise ConsumerRefused(f"{what} has {count} consumers, the limit is {limit}")
+    limit = policies.consumers_max
+    if limit > 0:
+        count = sum(len(each.consumers) for each in topic.subscriptions.values())
+        if count >= limit:
+            raise ConsumerRefused(
+                f"topic {topic.name} has {count} consumers, the limit is {limit}"
+            )
+    limit, found = policies.subscription_consumers_max, topic.subscriptions.get(subscription)
+    if found is not None and 0 < limit <= len(found.consumers):
+        raise ConsumerRefused(
+            f"subscription {subscription} of {topic.name} has {len(found.consumers)} consumers, "
+            f"the limit is {limit}"
+        )

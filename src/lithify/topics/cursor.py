@@ -282,6 +282,11 @@ class Cursor:
         """The half-open ranges above mark-delete, as they are now, ascending; no two touch."""
         return ((start, stop) for start, stop, _ in self._ranges)
 
+    @property
+    def acked_range_count(self) -> int:
+        """How many of them there are."""
+        return len(self._ranges)
+
     # --- bytes ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:

@@ -65,7 +65,8 @@ class Producers:
     def __init__(self, topic_epoch: int = 0) -> None:
         self.topic_epoch = topic_epoch
         self.joined: dict[str, Producer] = {}
-        self.waiting: list[Producer] = []
+        self.waiting: dict[Producer, None] = {}
+        """In the order in which they came."""
         self.exclusive: Producer | None = None
 
     def add(self, producer: Producer) -> tuple[bool, list[Producer]]:
@@ -80,7 +81,7 @@ class Producers:
                 f"the topic is at {self.topic_epoch}"
             )
         old = self._older(producer)
-        others = [each for each in self.joined.values() if each is not old]
+        others = len(self.joined) - (old is not None)
         if mode is AccessMode.EXCLUSIVE_WITH_FENCING:
             put_out = [*self.joined.values(), *self.waiting]
             self.joined.clear()
@@ -89,7 +90,7 @@ class Producers:
             self._join(producer)
             return True, put_out
         if others and mode is AccessMode.EXCLUSIVE:
-            raise ProducerFenced(f"the topic has {len(others)} producers already")
+            raise ProducerFenced(f"the topic has {others} producers already")
         if others and mode is AccessMode.SHARED and self.exclusive is not None:
             raise ProducerBusy(f"producer {self.exclusive.name} has the topic for itself")
         # From here on it is let in: only now may the old one lose its place.
@@ -98,7 +99,7 @@ class Producers:
             if self.exclusive is old:
                 self.exclusive = None
         if others and mode is AccessMode.WAIT_FOR_EXCLUSIVE:
-            self.waiting.append(producer)
+            self.waiting[producer] = None
         else:
             self._join(producer)
         return producer not in self.waiting, [] if old is None else [old]
@@ -124,7 +125,7 @@ class Producers:
     def remove(self, producer: Producer) -> Producer | None:
         """A producer left; the one that was waiting for that, if any, has joined."""
         if producer in self.waiting:
-            self.waiting.remove(producer)
+            del self.waiting[producer]
             return None
         if self.joined.get(producer.name) is not producer:
             return None
@@ -133,7 +134,8 @@ class Producers:
             self.exclusive = None
         if self.joined or not self.waiting:
             return None
-        following = self.waiting.pop(0)
+        following = next(iter(self.waiting))
+        del self.waiting[following]
         self._join(following)
         return following
 

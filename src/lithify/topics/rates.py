@@ -63,13 +63,12 @@ class RatesByOwner:
         while now_s - notes[1][0] >= WINDOW_SECONDS:
             notes.popleft()
 
-    def per_second(self, now_s: float, counters: Counters) -> dict[object, tuple[float, float]]:
-        """How fast each one's grow, since the oldest note that has it, or since the newest."""
-        found: dict[object, tuple[float, float]] = {}
-        for owner, now in counters.items():
-            since = (note for note in self._notes if owner in note[1])
-            then_s, before = next(since, self._notes[-1])
-            seconds = max(now_s - then_s, SECONDS_MIN)
-            old = before.get(owner, (0, 0))
-            found[owner] = (now[0] - old[0]) / seconds, (now[1] - old[1]) / seconds
-        return found
+    def per_second(
+        self, now_s: float, owner: object, counters: tuple[int, int]
+    ) -> tuple[float, float]:
+        """How fast those of an owner grow, since the oldest note that has it, or the newest."""
+        since = (note for note in self._notes if owner in note[1])
+        then_s, before = next(since, self._notes[-1])
+        seconds = max(now_s - then_s, SECONDS_MIN)
+        old = before.get(owner, (0, 0))
+        return (counters[0] - old[0]) / seconds, (counters[1] - old[1]) / seconds

@@ -9,11 +9,16 @@ whose backlog is what no run has judged.
 
 Rates are those of the last minute or so (`rates.py`).
 
-Pure functions of an open topic, called on the thread that owns it.
+A topic may have thousands of clients. So statistics are made in steps, of `ROWS_A_STEP` rows each,
+between which others may use the topic: `topic_stats_steps` and `internal_stats_steps` yield after
+each and return the result. The numbers of two rows may be of different moments.
+
+Functions of an open topic that change nothing, called on the thread that owns it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -31,18 +36,28 @@ from lithify.topics.producers import AccessMode
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lithify.topics.client import Client
     from lithify.topics.producers import Producer
     from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
-    _Rates = Mapping[object, tuple[float, float]]
+__all__ = [
+    "Steps",
+    "backlog",
+    "internal_stats",
+    "internal_stats_steps",
+    "storage_bytes",
+    "stored_above",
+    "sum_stats",
+    "topic_stats",
+    "topic_stats_steps",
+]
 
-__all__ = ["backlog", "internal_stats", "storage_bytes", "stored_above", "sum_stats", "topic_stats"]
+Steps = Generator[None, None, dict[str, Any]]
 
 RANGES_SHOWN_MAX = 1000
+ROWS_A_STEP = 50
+"""About 1 ms."""
 
 _TYPES = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
@@ -85,11 +100,29 @@ _SUBSCRIPTION_SUMS = (
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """The statistics of a topic that is not partitioned, or of a partition."""
-    rates = topic.client_rates()
-    subscriptions = {
-        name: _subscription_stats(topic, subscription, rates)
-        for name, subscription in sorted(topic.subscriptions.items())
-    }
+    return _at_once(topic_stats_steps(topic))
+
+
+def _at_once(steps: Steps) -> dict[str, Any]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: dict[str, Any] = ended.value
+            return result
+
+
+def topic_stats_steps(topic: Topic) -> Steps:
+    """The same in steps."""
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        subscriptions[name] = yield from _subscription_stats(topic, subscription)
+        yield
+    publishers = []
+    for number, producer in enumerate(list(topic.producers.joined.values()), 1):
+        publishers.append(_publisher_stats(topic, producer))
+        if not number % ROWS_A_STEP:
+            yield
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
     shown = subscriptions.values()
@@ -104,7 +137,7 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
         "averageMsgSize": size_bytes / messages if messages else 0.0,
         "storageSize": storage_bytes(topic),
         "backlogSize": max((row["backlogSize"] for row in shown), default=0),
-        "publishers": [_publisher_stats(each, rates) for each in topic.producers.joined.values()],
+        "publishers": publishers,
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
@@ -126,8 +159,8 @@ def _compaction_stats(topic: Topic) -> dict[str, int]:
     }
 
 
-def _publisher_stats(producer: Producer, rates: _Rates) -> dict[str, Any]:
-    rate, throughput = rates[producer]
+def _publisher_stats(topic: Topic, producer: Producer) -> dict[str, Any]:
+    rate, throughput = topic.client_rate(producer)
     return {
         "producerName": producer.name,
         **_client(producer.client),
@@ -150,11 +183,16 @@ def _client(client: Client) -> dict[str, Any]:
     }
 
 
-def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates) -> dict[str, Any]:
+def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps:
+    consumers = []
+    for number, consumer in enumerate(list(subscription.consumers), 1):
+        consumers.append(_consumer_stats(topic, consumer))
+        if not number % ROWS_A_STEP:
+            yield
     entries, size_bytes = subscription_backlog(topic, subscription)
     active = subscription.active
     durable = topic.is_durable(subscription)
-    rate, throughput = rates[subscription]
+    rate, throughput = topic.client_rate(subscription)
     return {
         "type": _TYPES[subscription.kind],
         "isDurable": durable,
@@ -162,12 +200,12 @@ def _subscription_stats(topic: Topic, subscription: Subscription, rates: _Rates)
         "msgThroughputOut": throughput,
         "msgBacklog": entries,
         "backlogSize": size_bytes,
-        "unackedMessages": sum(each.unacked_messages for each in subscription.consumers),
+        "unackedMessages": sum(each["unackedMessages"] for each in consumers),
         "msgOutCounter": subscription.delivered_messages,
         "bytesOutCounter": subscription.delivered_bytes,
         "activeConsumerName": "" if active is None else active.name,
-        "consumers": [_consumer_stats(each, rates) for each in subscription.consumers],
-        "nonContiguousDeletedMessagesRanges": sum(1 for _ in subscription.cursor.acked_ranges()),
+        "consumers": consumers,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.acked_range_count,
         "isReplicated": False,
         "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
         "readFailure": "" if (found := subscription.read_failure) is None else found.reason,
@@ -195,8 +233,8 @@ def _view_stats(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _consumer_stats(consumer: Consumer, rates: _Rates) -> dict[str, Any]:
-    rate, throughput = rates[consumer]
+def _consumer_stats(topic: Topic, consumer: Consumer) -> dict[str, Any]:
+    rate, throughput = topic.client_rate(consumer)
     return {
         "consumerName": consumer.name,
         **_client(consumer.client),
@@ -240,15 +278,20 @@ def _zeros() -> dict[str, float]:
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
     """How the log and the cursors of a topic stand."""
+    return _at_once(internal_stats_steps(topic))
+
+
+def internal_stats_steps(topic: Topic) -> Steps:
+    """The same in steps."""
+    cursors = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        cursors[name] = _cursor_stats(topic, subscription)
+        yield
     ledgers = ledgers_of(topic)
     active, last, active_entries, active_bytes = ledgers[-1]
     confirmed = last if active_entries else active.first_position - 1
     view = topic.log.manifest.view
     compacted = _ledger(-1, -1, -1)
-    cursors = {
-        name: _cursor_stats(topic, subscription)
-        for name, subscription in sorted(topic.subscriptions.items())
-    }
     if view is not None:
         number = unpack(topic.log.manifest.horizon)[0]
         entries = sum(ref.live_entries for ref in view)
@@ -316,7 +359,7 @@ def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     waits = _waits(topic, subscription)
     above, _ = stored_above(topic, cursor.mark_delete)
     behind, _ = stored_above(topic, subscription.read_position - 1)
-    ranges = sum(1 for _ in cursor.acked_ranges())
+    ranges = cursor.acked_range_count
     shown = [
         f"({_text(start - 1)}..{_text(stop - 1)}]"
         for start, stop in islice(cursor.acked_ranges(), RANGES_SHOWN_MAX)

@@ -32,6 +32,7 @@ or if it is to be delivered again, it comes packed.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
@@ -129,7 +130,8 @@ class Subscription:
         """What need not be delivered: for a compacted subscription also what is not retained."""
         self.durable = durable
         self.compacted = compacted
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, int] = {}
+        """In the order in which they joined, each with its number in that order."""
         self.active: Consumer | None = None
         self.read_position = cursor.mark_delete + 1
         self.gaps_taken: tuple[int, ...] = ()
@@ -149,11 +151,15 @@ class Subscription:
         self._masked = MaskedBatches()
         self._holders: dict[int, Consumer] = {}
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
-        self._levels: list[list[Consumer]] | None = []
-        """Consumers by priority; None until it is asked for after a change."""
+        self._joined = 0
+        self._ranking: list[Consumer] = []
+        """Consumers by priority, then in the order in which they are chosen."""
+        self._turns: list[deque[Consumer]] = []
+        """Shared, while entries are divided: those who may get one, by priority."""
+        self._last_rank = (0, "", 0)
+        """Of the consumer that got the last entry."""
         self._returning: deque[tuple[Consumer, list[int]]] = deque()
         """Entries that are still held, and are to wait for delivery."""
-        self._turn = 0
 
     # --- consumers --------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class Subscription:
             )
         if kind is SubscriptionType.EXCLUSIVE and self.consumers:
             raise ConsumerRefused(
-                f"subscription {self.name} is exclusive and has consumer {self.consumers[0].name}"
+                f"subscription {self.name} is exclusive and has consumer {self._ranking[0].name}"
             )
         if self.consumers and self.compacted is not (consumer.through is not None):
             reads = "compacted" if self.compacted else "the log"
@@ -178,7 +184,9 @@ class Subscription:
         self.kind = kind
         if not self.consumers:
             self._read(compacted=consumer.through is not None)
-        self.consumers.append(consumer)
+        self._joined += 1
+        self.consumers[consumer] = self._joined
+        insort(self._ranking, consumer, key=self._rank)
         self._consumers_changed()
 
     def _read(self, *, compacted: bool) -> None:
@@ -191,7 +199,8 @@ class Subscription:
         """A consumer left; what it held is delivered again."""
         if consumer not in self.consumers:
             return
-        self.consumers.remove(consumer)
+        del self._ranking[bisect_left(self._ranking, self._rank(consumer), key=self._rank)]
+        del self.consumers[consumer]
         if self.kind is SubscriptionType.KEY_SHARED:
             self._slots.remove(consumer)
         self._consumers_changed()
@@ -202,27 +211,21 @@ class Subscription:
 
     def _consumers_changed(self) -> None:
         self._waiting.regroup()
-        self._levels = None
         chosen = self._chosen() if self.kind.single else None
         if chosen is not self.active:
             self.active = chosen
             self.rewind()
 
-    def _ranked(self) -> list[list[Consumer]]:
-        if self._levels is None:
-            ranked = sorted(self.consumers, key=lambda consumer: consumer.priority)
-            self._levels = [list(level) for _, level in groupby(ranked, lambda c: c.priority)]
-        return self._levels
+    def _rank(self, consumer: Consumer) -> tuple[int, str, int]:
+        name = consumer.name if self._partition >= 0 else ""
+        return consumer.priority, name, self.consumers[consumer]
 
     def _chosen(self) -> Consumer | None:
-        levels = self._ranked()
-        if not levels:
+        ranking = self._ranking
+        if not ranking:
             return None
-        best = levels[0]
-        if self._partition < 0:
-            return best[0]
-        by_name = sorted(best, key=lambda consumer: consumer.name)
-        return by_name[self._partition % len(best)]
+        best = bisect_right(ranking, ranking[0].priority, key=lambda each: each.priority)
+        return ranking[max(self._partition, 0) % best]
 
     @property
     def through(self) -> int:
@@ -242,7 +245,7 @@ class Subscription:
         self._return_some()
         while self._delayed and self._delayed[0][0] <= now_ms:
             self._waiting.add(heapq.heappop(self._delayed)[1], _NO_SLOT)
-        takers = self.consumers if not self.kind.single else [self.active]
+        takers = [self.active] if self.kind.single else self._ranking
         ready = [consumer for consumer in takers if consumer is not None and consumer.ready]
         if not ready:
             return None
@@ -293,6 +296,8 @@ class Subscription:
             for position in wanted.positions:
                 if position <= through and position not in there:
                     self._forget(position)
+        if self.kind is SubscriptionType.SHARED:
+            self._begin_turns()
         for entry in entries:
             position = entry.position
             if self.cursor.is_acked(position) or self._is_spent(entry):
@@ -350,12 +355,22 @@ class Subscription:
         holder = self._held_in_slot.get(slot)
         return holder is None or holder[0] is consumer
 
+    def _begin_turns(self) -> None:
+        """Note who may get an entry, each level from the one behind the last that got one."""
+        ready = [consumer for consumer in self._ranking if consumer.ready]
+        self._turns = []
+        for _, group in groupby(ready, lambda consumer: consumer.priority):
+            level = list(group)
+            at = bisect_right(level, self._last_rank, key=self._rank)
+            self._turns.append(deque(level[at:] + level[:at]))
+
     def _next_in_turn(self) -> Consumer | None:
-        for level in self._ranked():
-            for step in range(len(level)):
-                consumer = level[(self._turn + step) % len(level)]
+        for level in self._turns:
+            while level:
+                consumer = level.popleft()
                 if consumer.ready:
-                    self._turn = (self._turn + step + 1) % len(level)
+                    level.append(consumer)
+                    self._last_rank = self._rank(consumer)
                     return consumer
         return None
 

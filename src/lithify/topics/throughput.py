@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.topics.producers import Producer
 from lithify.topics.rates import Rates, RatesByOwner
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
-    from lithify.topics.subscription import Subscription
+    from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = ["Throughput"]
@@ -57,10 +58,10 @@ class Throughput:
         """Messages in, bytes in, messages out and bytes out, a second."""
         return self._rates.per_second(self._clock.monotonic_s(), self._counters())
 
-    def client_rates(self) -> dict[object, tuple[float, float]]:
-        """Messages and bytes a second of each producer, subscription and consumer."""
-        counters = self._client_counters()
-        return self._rates_by_client.per_second(self._clock.monotonic_s(), counters)
+    def client_rate(self, client: Producer | Subscription | Consumer) -> tuple[float, float]:
+        """Messages and bytes a second of a producer, a subscription or a consumer."""
+        counters = _counters_of(client)
+        return self._rates_by_client.per_second(self._clock.monotonic_s(), client, counters)
 
     def _counters(self) -> tuple[int, int, int, int]:
         return self._topic.messages_in, self._topic.bytes_in, *self.delivered()
@@ -75,3 +76,9 @@ class Throughput:
             for consumer in each.consumers:
                 found[consumer] = consumer.delivered_messages, consumer.delivered_bytes
         return found
+
+
+def _counters_of(client: Producer | Subscription | Consumer) -> tuple[int, int]:
+    if isinstance(client, Producer):
+        return client.messages, client.bytes
+    return client.delivered_messages, client.delivered_bytes

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lithify.topics.compaction_service import ServiceFactory, TopicCompactionService
     from lithify.topics.cursor_changes import Change
     from lithify.topics.names import TopicName
+    from lithify.topics.producers import Producer
     from lithify.topics.retention import LogHold
     from lithify.topics.subscription import Delivery
 
@@ -413,9 +414,9 @@ class Topic(TopicLog):
         """(messages, bytes) that went to consumers, those of subscriptions that are gone too."""
         return self._throughput.delivered()
 
-    def client_rates(self) -> dict[object, tuple[float, float]]:
-        """Messages and bytes a second of each producer, subscription and consumer."""
-        return self._throughput.client_rates()
+    def client_rate(self, client: Producer | Subscription | Consumer) -> tuple[float, float]:
+        """Messages and bytes a second of a producer, a subscription or a consumer."""
+        return self._throughput.client_rate(client)
 
     def rates(self) -> list[float]:
         """Messages in, bytes in, messages out and bytes out, a second; see `rates.py`."""

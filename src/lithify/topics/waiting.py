@@ -27,7 +27,8 @@ class Waiting:
         self._owner_of = owner_of
         self._slot_of: dict[int, int] = {}
         self._heaps: dict[int, list[int]] = {}
-        self._groups: dict[object, dict[int, None]] = {}
+        self._groups: dict[object, dict[int, None]] | None = {}
+        """None until it is asked for after slots have changed hands."""
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -43,7 +44,8 @@ class Waiting:
         heap = self._heaps.get(slot)
         if heap is None:
             heap = self._heaps[slot] = []
-            self._groups.setdefault(self._owner_of(slot), {})[slot] = None
+            if self._groups is not None:
+                self._groups.setdefault(self._owner_of(slot), {})[slot] = None
         heappush(heap, position)
 
     def discard(self, position: int) -> None:
@@ -61,7 +63,7 @@ class Waiting:
         """Nothing waits."""
         self._slot_of.clear()
         self._heaps.clear()
-        self._groups.clear()
+        self._groups = {}
 
     def slot_of(self, position: int) -> int | None:
         """The slot in which an entry waits, None if it does not wait."""
@@ -69,6 +71,10 @@ class Waiting:
 
     def slots_of(self, owner: object) -> Iterable[int]:
         """The slots of a consumer in which something waits."""
+        if self._groups is None:
+            self._groups = {}
+            for slot in self._heaps:
+                self._groups.setdefault(self._owner_of(slot), {})[slot] = None
         return list(self._groups.get(owner, ()))
 
     def lowest(self, slot: int) -> int | None:
@@ -81,11 +87,12 @@ class Waiting:
         if heap:
             return heap[0]
         del self._heaps[slot]
-        owner = self._owner_of(slot)
-        group = self._groups[owner]
-        del group[slot]
-        if not group:
-            del self._groups[owner]
+        if self._groups is not None:
+            owner = self._owner_of(slot)
+            group = self._groups[owner]
+            del group[slot]
+            if not group:
+                del self._groups[owner]
         return None
 
     def first(self, slot: int, limit: int) -> list[int]:
@@ -104,6 +111,4 @@ class Waiting:
 
     def regroup(self) -> None:
         """Slots have changed hands."""
-        self._groups.clear()
-        for slot in self._heaps:
-            self._groups.setdefault(self._owner_of(slot), {})[slot] = None
+        self._groups = None

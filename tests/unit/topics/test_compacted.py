@@ -435,7 +435,7 @@ def test_only_one_consumer_at_a_time_can_read_compacted(bench: Compacted) -> Non
     with pytest.raises(ConsumerRefused, match="reads compacted"):
         topic.join(subscription, Consumer("c"), failover)
     assert bench.received(subscription) == [1, 4, 5]
-    topic.leave(subscription, subscription.consumers[0])
+    topic.leave(subscription, next(iter(subscription.consumers)))
     assert bench.received(subscription) == [1, 4, 5]
 
 

@@ -38,12 +38,12 @@ def test_without_notes_it_is_the_rate_since_the_beginning() -> None:
 
 def test_rates_of_those_who_come_and_go() -> None:
     rates = RatesByOwner(0.0)
-    assert rates.per_second(2.0, {"a": (10, 100)}) == {"a": (5.0, 50.0)}
+    assert rates.per_second(2.0, "a", (10, 100)) == (5.0, 50.0)
     for second in range(0, 60, 5):
         rates.note(float(second), {"a": (second, 10 * second)})
-    found = rates.per_second(60.0, {"a": (60, 600), "late": (10, 20)})
-    assert found["a"] == (1.0, 10.0)
-    assert found["late"] == (2.0, 4.0), "since the last note, which it was not there for"
+    assert rates.per_second(60.0, "a", (60, 600)) == (1.0, 10.0)
+    late = rates.per_second(60.0, "late", (10, 20))
+    assert late == (2.0, 4.0), "since the last note, which it was not there for"
     for second in range(60, 200, 5):
         rates.note(float(second), {"b": (5, 5)})
-    assert rates.per_second(200.0, {"b": (5, 5)}) == {"b": (0.0, 0.0)}
+    assert rates.per_second(200.0, "b", (5, 5)) == (0.0, 0.0)

@@ -176,7 +176,7 @@ def test_a_stretch_of_acknowledged_entries_does_not_end_a_dispatch() -> None:
     positions = [pack(m.id.ledger, m.id.entry) for m in bench.topic.read()]
     for position in positions[1:59]:
         bench.topic.acknowledge(subscription, Acked(position))
-    subscription.consumers[0].permits = 10
+    next(iter(subscription.consumers)).permits = 10
     assert len(bench.received(subscription)) == 2
 
 
@@ -355,7 +355,7 @@ def test_messages_older_than_their_time_to_live_count_as_acknowledged() -> None:
     assert bench.received(subscription) == [0, 1, 2, 3, 4]
     bench.maintain()
     assert subscription.cursor.mark_delete == pack(1, 2)
-    assert subscription.consumers[0].unacked_messages == 2
+    assert next(iter(subscription.consumers)).unacked_messages == 2
 
 
 def test_producers_are_refused_while_a_subscription_is_too_far_behind() -> None:

@@ -1,0 +1,46 @@
+"""Many connections that send as much as they may do not hold the event loop together."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from lithify.pulsar import wire_pb2 as wire
+from lithify.pulsar.framing import encode_command
+from tests.protocol.raw import RawClient, Type
+from tests.strangers.node import watched_node
+from tests.strangers.test_holds import HOLD_MS_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONNECTIONS = 100
+PINGS = 2_000
+"""Of each connection: 26 KB, which takes 15 ms."""
+
+
+def test_pings_of_a_hundred_connections(tmp_path: Path) -> None:
+    command = wire.BaseCommand(type=Type.PING)
+    command.ping.SetInParent()
+    pings = encode_command(command) * PINGS
+    with watched_node(tmp_path / "data") as node, ExitStack() as stack:
+        strangers = [
+            stack.enter_context(RawClient(node.port, source="127.0.0.2"))
+            for _ in range(CONNECTIONS)
+        ]
+        node.longest_hold()
+
+        def answered(stranger: RawClient) -> None:
+            for _ in range(PINGS):
+                stranger.expect(Type.PONG)
+
+        for stranger in strangers:
+            stranger.send(pings)
+        readers = [threading.Thread(target=answered, args=(each,)) for each in strangers]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        # A round of turns, and what the loop does for each connection besides.
+        assert node.longest_iteration_ms() < 2 * HOLD_MS_MAX
