@@ -250,12 +250,10 @@ class Publisher:
     async def _append(
         self, topic: Topic, bodies: list[bytes], now_ms: int
     ) -> Pending | LithifyError:
-        # If it could not be done, the append says why.
-        await self._broker.do_first(
-            topic, topic.preparation(sum(len(body) + HEADER_BYTES for body in bodies))
-        )
         count = len(bodies)
         try:
+            size_bytes = sum(len(body) + HEADER_BYTES for body in bodies)
+            await self._broker.run(topic.preparing(size_bytes))
             return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
         except LithifyError as error:
             return error
