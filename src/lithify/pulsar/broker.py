@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lithify.topics.access import Access
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
-    from lithify.topics.steps import Steps
+    from lithify.topics.steps import Steps, Work
     from lithify.topics.store import Topics
     from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
@@ -172,9 +172,11 @@ class Broker:
         """Is a thread doing something for it that others have to wait for?"""
         return self._threads.is_busy(on)
 
-    def carry_out(self, steps: Steps[T], ended: Ended, is_alive: Callable[[], bool]) -> None:
-        """Run an operation, see `threads.py`."""
-        self._threads.carry_out(steps, ended, is_alive)
+    def wait_for(
+        self, steps: Steps[T], wanted: Work | None, ended: Ended, is_alive: Callable[[], bool]
+    ) -> None:
+        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
+        self._threads.wait_for(steps, wanted, ended, is_alive)
 
     async def run(self, steps: Steps[T]) -> T:
         """Run an operation; its result."""

@@ -113,8 +113,10 @@ class Host(Protocol):
     def is_busy(self, on: object) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
 
-    def carry_out(self, steps: Steps[None], ended: Ended, is_alive: Callable[[], bool]) -> None:
-        """Run an operation, see `threads.py`."""
+    def wait_for(
+        self, steps: Steps[None], wanted: Work | None, ended: Ended, is_alive: Callable[[], bool]
+    ) -> None:
+        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
 
     def when_durable(
         self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
@@ -276,8 +278,13 @@ class Session:
         if self._wake is None:
             run_here(steps)
             return
+        # Most have nothing to wait for.
+        try:
+            wanted = next(steps)
+        except StopIteration:
+            return
         self.waiting = self._starting = True
-        self.host.carry_out(steps, self._ended, self._is_open)
+        self.host.wait_for(steps, wanted, self._ended, self._is_open)
         self._starting = False
         self._raise_problem()
 

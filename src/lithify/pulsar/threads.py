@@ -70,6 +70,15 @@ class WorkThreads:
         """Run an operation; `ended` is called at its end, before this returns if nothing waits."""
         self._go_on(steps, ended, is_alive, None, None)
 
+    def wait_for(
+        self, steps: Steps[T], wanted: Work | None, ended: Ended, is_alive: Callable[[], bool]
+    ) -> None:
+        """The same of an operation that was begun and has yielded `wanted`."""
+        go_on = partial(self._go_on, steps, ended, is_alive)
+        answer = self._ask(wanted, go_on)
+        if answer is not None:
+            go_on(*answer)
+
     async def run(self, steps: Steps[T]) -> T:
         """Run an operation; its result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -106,7 +115,6 @@ class WorkThreads:
         if not is_alive():
             steps.close()
             return
-        go_on = partial(self._go_on, steps, ended, is_alive)
         while True:
             try:
                 wanted = steps.send(result) if error is None else steps.throw(error)
@@ -116,22 +124,28 @@ class WorkThreads:
             except Exception as problem:  # noqa: BLE001  (whoever asked for it gets it)
                 ended(None, problem)
                 return
-            if wanted is None:
-                asyncio.get_running_loop().call_soon(go_on, None, None)
+            answer = self._ask(wanted, partial(self._go_on, steps, ended, is_alive))
+            if answer is None:
                 return
-            queue = self._queues.get(wanted.on)
-            if queue is not None:
-                queue.append((wanted, go_on))
-                return
-            result, error = None, None
-            try:
-                call = wanted.find()
-            except Exception as problem:  # noqa: BLE001  (the operation gets it)
-                error = problem
-                continue
-            if call is not None:
-                self._start(wanted.on, call, go_on)
-                return
+            result, error = answer
+
+    def _ask(self, wanted: Work | None, then: Ended) -> tuple[None, Exception | None] | None:
+        """Have it done, and `then` called; the answer if there is nothing to do."""
+        if wanted is None:
+            asyncio.get_running_loop().call_soon(then, None, None)
+            return None
+        queue = self._queues.get(wanted.on)
+        if queue is not None:
+            queue.append((wanted, then))
+            return None
+        try:
+            call = wanted.find()
+        except Exception as problem:  # noqa: BLE001  (the operation gets it)
+            return None, problem
+        if call is None:
+            return None, None
+        self._start(wanted.on, call, then)
+        return None
 
     def _start(self, on: object, call: Callable[[], object], then: Ended) -> None:
         self._queues[on] = deque()
