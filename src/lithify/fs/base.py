@@ -70,6 +70,12 @@ class File(Protocol):
     def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; the number of bytes, fewer only where the file ends."""
 
+    def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """As `readinto`, but only what is in memory: `BlockingIOError` if the disk has to be read.
+
+        The error says nothing about the file. Where the system cannot tell, it is always raised.
+        """
+
     def write(self, data: Buffer) -> None:
         """Put `data` at the end."""
 

@@ -239,6 +239,10 @@ class _FaultyFile:
     def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
         return self._run("readinto", lambda: self.inner.readinto(buffer, offset))
 
+    def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:  # noqa: ARG002
+        # Every read goes through the rules, and may be slow: none is one from memory.
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), self.inner.path)
+
     def write(self, data: Buffer) -> None:
         self._run(
             "write",

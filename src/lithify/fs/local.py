@@ -51,6 +51,12 @@ hand: in a virtual machine a write of 4 MiB took up to four times as long as two
 
 RWF_DONTCACHE = 0x80
 
+RWF_NOWAIT = 0x08
+"""Linux's. A read with it fails with EAGAIN where it would wait for the disk, and with EOPNOTSUPP
+on file systems that cannot tell, as overlayfs."""
+
+_NOT_CACHED = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
+
 COPY_CHUNK_BYTES = 1 << 20
 """Bytes held in memory at once where the kernel cannot copy by itself."""
 
@@ -119,6 +125,21 @@ class _LocalFile:
         filled = 0
         while filled < len(view):
             count = os.preadv(self._fd, [view[filled:]], offset + filled)
+            if not count:
+                break
+            filled += count
+        return filled
+
+    def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            try:
+                count = os.preadv(self._fd, [view[filled:]], offset + filled, RWF_NOWAIT)
+            except OSError as error:
+                if error.errno in _NOT_CACHED:
+                    raise BlockingIOError(error.errno, error.strerror, self._path) from None
+                raise
             if not count:
                 break
             filled += count

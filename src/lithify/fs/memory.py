@@ -120,6 +120,9 @@ class _MemoryFile:
         view[: len(data)] = data
         return len(data)
 
+    def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:
+        return self.readinto(buffer, offset)
+
     def write(self, data: Buffer) -> None:
         with self._disk.guard:
             inode = self._opened(to_write=True)

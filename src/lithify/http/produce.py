@@ -162,9 +162,7 @@ class Publisher:
         self._turn = itertools.count()
         self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
-    async def publish(
-        self, request: Request, name: TopicName, partition: int | None
-    ) -> Response:
+    async def publish(self, request: Request, name: TopicName, partition: int | None) -> Response:
         """Produce what a request has in its body; the answer to it."""
         async with self._requests.waits(caller_of(request)):
             body = await _body(request)
@@ -269,12 +267,10 @@ class Publisher:
     async def _append(
         self, topic: Topic, bodies: list[bytes], now_ms: int
     ) -> Pending | LithifyError:
-        # If it could not be done, the append says why.
-        await self._broker.do_first(
-            topic, topic.preparation(sum(len(body) + HEADER_BYTES for body in bodies))
-        )
         count = len(bodies)
         try:
+            size_bytes = sum(len(body) + HEADER_BYTES for body in bodies)
+            await self._broker.run(topic.preparing(size_bytes))
             return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
         except LithifyError as error:
             return error
@@ -321,9 +317,7 @@ def _text(position: int, topic: Topic) -> str:
     return f"{ledger}:{entry}:{topic.name.partition}"
 
 
-async def _publish(
-    request: Request, name: TopicName, partition: int | None = None
-) -> Response:
+async def _publish(request: Request, name: TopicName, partition: int | None = None) -> Response:
     publisher: Publisher = request.app.state.publisher
     return await publisher.publish(request, name, partition)
 

@@ -4,7 +4,6 @@ For a partitioned topic each does the same in all partitions; positions are thos
 """
 
 import asyncio
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated
 
@@ -48,28 +47,30 @@ async def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
     return rows
 
 
-def _move(broker: Broker, found: _Found, position_in: Callable[[Topic, Subscription], int]) -> None:
-    """Let the subscription begin again at a position of each topic."""
-    for topic, subscription in found:
-        position = position_in(topic, subscription)
-        put_out_consumers(broker, subscription)
-        topic.seek(subscription, position)
+async def _move(broker: Broker, topic: Topic, subscription: Subscription, position: int) -> None:
+    """Let a subscription begin again at a position."""
+    put_out_consumers(broker, subscription)
+    await broker.run(topic.seeking(subscription, position))
 
 
-def _skip_below(broker: Broker, found: _Found, position_in: Callable[[Topic], int]) -> None:
-    """Acknowledge what is below a position of each topic."""
-    for topic, subscription in found:
-        last = min(position_in(topic) - 1, topic.last_position)
-        if last > subscription.acked.mark_delete:
-            topic.acknowledge(subscription, AckedUpTo(last))
-            broker.dispatch(topic, subscription)
+async def _skip_below(
+    broker: Broker, topic: Topic, subscription: Subscription, position: int
+) -> None:
+    """Acknowledge what is below a position."""
+    last = min(position - 1, topic.last_position)
+    if last > subscription.acked.mark_delete:
+        await broker.run(topic.acknowledging(subscription, AckedUpTo(last)))
+        broker.dispatch(topic, subscription)
 
 
-def _expired(broker: Broker, seconds: int) -> Callable[[Topic], int]:
+async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
+    """Acknowledge what was published longer ago than this."""
     if seconds < 0:
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
     time_ms = broker.topics.now_ms() - seconds * 1000
-    return lambda topic: topic.find_time(time_ms)
+    for topic, subscription in found:
+        position = await broker.run(topic.finding_time(time_ms))
+        await _skip_below(broker, topic, subscription, position)
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -97,11 +98,7 @@ async def create_subscription(
     begin = [start.position(topic) for topic in topics]
     kind = SubscriptionType.EXCLUSIVE
     for topic, position in zip(topics, begin, strict=True):
-        work = topic.creation(subscription, kind, durable=True, start=position)
-        if work is not None:
-            await broker.do_first(topic, work)
-            topic.is_created(subscription, kind)
-        topic.subscription(subscription, kind, durable=True, start=position)
+        await broker.run(topic.creating(subscription, kind, durable=True, start=position))
     return _done()
 
 
@@ -116,7 +113,7 @@ async def delete_subscription(
         raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
     for topic, each in found:
         put_out_consumers(broker, each)
-        topic.unsubscribe(each)
+        await broker.run(topic.unsubscribing(each))
     return _done()
 
 
@@ -132,7 +129,9 @@ async def reset_to_id(
     if len(found) > 1 and target.ledger_id not in {-1, LATEST}:
         reason = f"topic {name} is partitioned: name a partition of it"
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, reason)
-    _move(broker, found, lambda topic, _: target.position(topic))
+    positions = [target.position(topic) for topic, _ in found]
+    for (topic, each), position in zip(found, positions, strict=True):
+        await _move(broker, topic, each, position)
     return _done()
 
 
@@ -144,16 +143,17 @@ async def reset_to_time(
 
     A subscription that is read compacted begins at the first retained one.
     """
-    found = await _found(broker, name, subscription)
-    _move(broker, found, lambda topic, each: topic.find_time(timestamp, compacted=each.compacted))
+    for topic, each in await _found(broker, name, subscription):
+        position = await broker.run(topic.finding_time(timestamp, compacted=each.compacted))
+        await _move(broker, topic, each, position)
     return _done()
 
 
 @router.post("/subscription/{subscription}/skip_all", status_code=204)
 async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere) -> Response:
     """Acknowledge all there is."""
-    found = await _found(broker, name, subscription)
-    _skip_below(broker, found, lambda topic: topic.log.next_position)
+    for topic, each in await _found(broker, name, subscription):
+        await _skip_below(broker, topic, each, topic.log.next_position)
     return _done()
 
 
@@ -167,7 +167,7 @@ async def skip(
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     [(_, found)] = await _found(broker, topic.name, subscription)
     last = await _after_entries(topic, found, number)
-    _skip_below(broker, [(topic, found)], lambda _: last + 1)
+    await _skip_below(broker, topic, found, last + 1)
     return _done()
 
 
@@ -176,18 +176,22 @@ async def _after_entries(topic: Topic, subscription: Subscription, number: int) 
     cursor = subscription.cursor
     at = cursor.mark_delete
     while number:
-        with topic.log.snapshot("skip") as snapshot:
-            frames = next(snapshot.read_frames(at + 1), None)
-            positions = [] if frames is None else frames.positions.tolist()
+        positions = await asyncio.to_thread(_positions_from, topic, at + 1)
         if not positions:
             break
         for at in positions:
             number -= not cursor.is_acked(at)
             if not number:
                 break
-        # Others have their turn after each piece of the log.
-        await asyncio.sleep(0)
     return at
+
+
+def _positions_from(topic: Topic, start: int) -> list[int]:
+    """Of the entries in the next piece of the log."""
+    with topic.log.snapshot("skip") as snapshot:
+        frames = next(snapshot.read_frames(start), None)
+        positions: list[int] = [] if frames is None else frames.positions.tolist()
+    return positions
 
 
 @router.post("/subscription/{subscription}/expireMessages/{seconds}", status_code=204)
@@ -195,7 +199,7 @@ async def expire(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, seconds: int
 ) -> Response:
     """Acknowledge what was published longer ago than this."""
-    _skip_below(broker, await _found(broker, name, subscription), _expired(broker, seconds))
+    await _expire(broker, await _found(broker, name, subscription), seconds)
     return _done()
 
 
@@ -207,7 +211,7 @@ async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Respo
         for topic in await topics_at(broker, name)
         for each in list(topic.subscriptions.values())
     ]
-    _skip_below(broker, found, _expired(broker, seconds))
+    await _expire(broker, found, seconds)
     return _done()
 
 
@@ -218,4 +222,4 @@ async def peek(
     """Look at a message that is not acknowledged, the first is 1; nothing changes by it."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     [(_, found)] = await _found(broker, topic.name, subscription)
-    return peek_response(topic, found.cursor, number)
+    return await asyncio.to_thread(peek_response, topic, found.cursor.copy(), number)

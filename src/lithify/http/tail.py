@@ -134,8 +134,8 @@ class _Reading:
                 await authorize(self.request)
                 # Expected before the topic is read: what comes in between is not missed.
                 expected = self.broker.expect_news(self.name)
-                topic = self.broker.topics.get(self.name)
                 try:
+                    topic = await topic_at(self.broker, self.name)
                     found = await asyncio.to_thread(self._read, topic)
                 except LogClosed:
                     # It was unloaded meanwhile, or deleted, which the next round will tell.

@@ -76,10 +76,10 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
     found = []
     for topic in topics:
         # One that was unloaded meanwhile has been opened by older definitions.
-        current = broker.topics.get(topic.name)
+        current = await asyncio.to_thread(broker.topics.get, topic.name)
         current.terminated = True
         await asyncio.to_thread(current.log.sync)
-        found.append(from_id(current.last_message_id()))
+        found.append(from_id(await broker.run(current.finding_last_message_id())))
     return found
 
 
@@ -99,7 +99,7 @@ def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
 async def trim(name: TopicPath, broker: BrokerHere) -> Response:
     """Delete what retention lets go."""
     for topic in await topics_at(broker, name):
-        topic.enforce()
+        await broker.run(topic.enforcing())
         await asyncio.to_thread(topic.maintain_files)
     return _done()
 
@@ -110,7 +110,7 @@ async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
     for topic in await topics_at(broker, name):
         await asyncio.to_thread(topic.log.roll)
         end = topic.log.manifest.active.first_position
-        topic.skip_below(end)
+        await broker.run(topic.skipping_below(end))
         broker.dispatch(topic)
         await asyncio.to_thread(_drop, topic, end)
     return _done()

@@ -271,13 +271,13 @@ class Log(Appending):
         return (writer.header.created_ms, writer.time_max) if writer.entries else None
 
     @contextmanager
-    def snapshot(self, owner: str = "reader") -> Iterator[Snapshot]:
-        """What the log holds now, pinned until the block ends."""
+    def snapshot(self, owner: str = "reader", *, cached: bool = False) -> Iterator[Snapshot]:
+        """What the log holds now, pinned until the block ends; `cached`: see `reader.py`."""
         with self.pin(owner):
             state = self._state
             end, last = state.active.visible
             tail = ActiveTail(state.active.writer.blocks, end, last)
-            yield Snapshot(state.manifest, self._segments, tail)
+            yield Snapshot(state.manifest, self._segments, tail, cached=cached)
 
     def change_settings(self, settings: LogSettings) -> None:
         """Go on with others. What was appended under the old ones is made durable first."""

@@ -8,6 +8,9 @@ Two walks exist. *log*: the log's own segments. *compacted*: the compacted view 
 the log above it. Both leave out what a segment's dead set names, and say of an entry that is partly
 live which of its slots are (`Entry.live`).
 
+A snapshot may be one of what is **in memory**: then a walk raises `NotCached` where it would have
+to open a file or wait for the disk, and an event loop may take it.
+
 Where a walk begins is found by binary search among the segments. Segments that were opened stay
 open, with their block indexes, and dead sets stay in memory, for all readers of a log together: as
 many as `OpenSegments` may keep.
@@ -30,7 +33,7 @@ from lithify.fs import read_file
 from lithify.log.blocks import BlockIndex
 from lithify.log.deadset import DeadSet
 from lithify.log.names import MANIFEST
-from lithify.log.scan import Frames, scan_frames
+from lithify.log.scan import Frames, Readable, scan_frames
 from lithify.log.segment import read_blocks, read_footer, read_header
 from lithify.positions import POSITION_MAX
 
@@ -41,11 +44,40 @@ if TYPE_CHECKING:
     from lithify.log.frame import Entry
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
 
-__all__ = ["ActiveTail", "OpenSegment", "OpenSegments", "Snapshot", "Span", "read_dead_set"]
+__all__ = [
+    "ActiveTail",
+    "NotCached",
+    "OpenSegment",
+    "OpenSegments",
+    "Snapshot",
+    "Span",
+    "read_dead_set",
+]
 
 
 DEAD_BYTES_MAX = 32 * 2**20
 """Of dead sets a log: those of eight segments of 256 MiB with half a million dead entries each."""
+
+
+class NotCached(Exception):
+    """What a snapshot in memory is asked for has to be read from the disk."""
+
+
+class _CachedFile:
+    """The part of an open file that is in memory."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.path = file.path
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """As that of the file; raises `NotCached`."""
+        try:
+            return self._file.readinto_cached(buffer, offset)
+        except BlockingIOError:
+            raise NotCached from None
 
 
 def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
@@ -110,27 +142,46 @@ class OpenSegments:
         self._open: OrderedDict[tuple[str, bool], OpenSegment] = OrderedDict()
         self._dead: OrderedDict[str, DeadSet] = OrderedDict()
         self._dead_used: set[str] = set()
+        self._closed = False
 
     @contextmanager
-    def use(self, ref: SegmentRef) -> Iterator[OpenSegment]:
-        """The open segment; it stays open until the block ends."""
-        segment = self.acquire(ref)
+    def use(self, ref: SegmentRef, *, cached: bool = False) -> Iterator[OpenSegment]:
+        """The open segment; it stays open until the block ends. See `acquire`."""
+        segment = self.acquire(ref, cached=cached)
         try:
             yield segment
         finally:
             self.release(ref, segment)
 
-    def acquire(self, ref: SegmentRef) -> OpenSegment:
-        """The open segment; it stays open until it is released."""
+    def acquire(self, ref: SegmentRef, *, cached: bool = False) -> OpenSegment:
+        """The open segment; it stays open until it is released.
+
+        With `cached` only one that is open already: `NotCached` if it is not.
+        """
         key = ref.name, ref.sealed
         with self._lock:
             segment = self._open.get(key)
+            if segment is not None:
+                self._open.move_to_end(key)
+                segment.users += 1
+                return segment
+        if cached:
+            raise NotCached
+        # Not under the lock, which an event loop may want: opening waits for the disk.
+        opened = OpenSegment(self._fs, self._directory, ref)
+        with self._lock:
+            # Another thread may have opened it meanwhile, or closed all. Then the last user of
+            # this one closes it.
+            segment = self._open.get(key)
             if segment is None:
-                segment = self._open[key] = OpenSegment(self._fs, self._directory, ref)
-            self._open.move_to_end(key)
+                segment = opened
+                if not self._closed:
+                    self._open[key] = opened
             segment.users += 1
             if len(self._open) > self.limit:
                 self._evict(self.limit)
+        if segment is not opened:
+            opened.file.close()
         return segment
 
     def release(self, ref: SegmentRef, segment: OpenSegment) -> None:
@@ -140,14 +191,16 @@ class OpenSegments:
             if not segment.users and self._open.get((ref.name, ref.sealed)) is not segment:
                 segment.file.close()
 
-    def dead_set(self, ref: DeadRef) -> DeadSet:
-        """A dead set, read if it is not in memory."""
+    def dead_set(self, ref: DeadRef, *, cached: bool = False) -> DeadSet:
+        """A dead set, read if it is not in memory; with `cached`, `NotCached` if it is not."""
         with self._lock:
             dead = self._dead.get(ref.name)
             if dead is not None:
                 self._dead.move_to_end(ref.name)
                 self._dead_used.add(ref.name)
                 return dead
+        if cached:
+            raise NotCached
         # Not under the lock: two who read the same file harm nobody, one who waits does.
         dead = read_dead_set(self._fs, self._directory, ref)
         with self._lock:
@@ -176,6 +229,7 @@ class OpenSegments:
     def close(self) -> None:
         """Close all that nobody uses; the rest is closed by its last user."""
         with self._lock:
+            self._closed = True
             for segment in self._open.values():
                 if not segment.users:
                     segment.file.close()
@@ -211,8 +265,17 @@ class ActiveTail:
 class Snapshot:
     """What one reader sees."""
 
-    def __init__(self, manifest: Manifest, segments: OpenSegments, tail: ActiveTail) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        segments: OpenSegments,
+        tail: ActiveTail,
+        *,
+        cached: bool = False,
+    ) -> None:
+        """With `cached` it is a snapshot in memory: `read_frames` may raise `NotCached`."""
         self._segments = segments
+        self._cached = cached
         self._dead: tuple[str, DeadSet] | None = None
         self.manifest = manifest
         self.tail = tail
@@ -256,16 +319,17 @@ class Snapshot:
             return None
         if self._dead is None or self._dead[0] != ref.dead.name:
             # That of the walk stays, also if it is too large to be kept for others.
-            self._dead = ref.dead.name, self._segments.dead_set(ref.dead)
+            self._dead = ref.dead.name, self._segments.dead_set(ref.dead, cached=self._cached)
         return self._dead[1]
 
     @contextmanager
-    def _opened(self, ref: SegmentRef) -> Iterator[tuple[File, BlockIndex, int]]:
-        with self._segments.use(ref) as segment:
+    def _opened(self, ref: SegmentRef) -> Iterator[tuple[Readable, BlockIndex, int]]:
+        with self._segments.use(ref, cached=self._cached) as segment:
+            file = _CachedFile(segment.file) if self._cached else segment.file
             if ref.sealed:
-                yield segment.file, segment.blocks, segment.frames_end
+                yield file, segment.blocks, segment.frames_end
             else:
-                yield segment.file, self.tail.blocks, self.tail.end
+                yield file, self.tail.blocks, self.tail.end
 
     def read_frames(
         self, start: int = 0, *, compacted: bool = False, through: int | None = None

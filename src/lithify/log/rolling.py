@@ -151,6 +151,10 @@ class Rolling:
         self._next_position = max(self._next_position, last + 1)
         self._torn = True
 
+    def must_settle(self) -> bool:
+        """Would an append have to wait, for a roll or for what an earlier failure left?"""
+        return self.sealing or self._torn or not self._publisher.settled
+
     def settle(self) -> None:
         """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
         with self._events, self._write_lock:

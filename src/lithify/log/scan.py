@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.fs import File
     from lithify.log.deadset import Parts
 
-__all__ = ["PIECE_BYTES", "Frames", "Pieces", "Window", "describe", "scan_frames", "stamps_of"]
+__all__ = [
+    "PIECE_BYTES",
+    "Frames",
+    "Pieces",
+    "Readable",
+    "Window",
+    "describe",
+    "scan_frames",
+    "stamps_of",
+]
 
 PIECE_BYTES = 2**20
 
@@ -116,6 +124,17 @@ class Frames:
             yield Entry(position, stamp >> 16, body, stamp & 0xFFFF, tag, live)
 
 
+class Readable(Protocol):
+    """What a scan needs of a file."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; the number of bytes, fewer only where the file ends."""
+
+
 class Window:
     """Memory for a piece and its frames; who keeps it spares the next file the page faults."""
 
@@ -138,7 +157,7 @@ class Pieces:
 
     def __init__(
         self,
-        file: File,
+        file: Readable,
         start: int,
         stop: int,
         before_read: Callable[[int], None] = lambda _: None,
@@ -203,7 +222,7 @@ class Pieces:
 
 
 def scan_frames(
-    file: File,
+    file: Readable,
     start: int,
     stop: int,
     after: int,

@@ -24,7 +24,7 @@ import gc
 import os
 import secrets
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +140,7 @@ async def serve(
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, ended)))
+        await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, broker, ended)))
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
         # Beyond three quarters only those that somebody uses.
@@ -250,15 +250,17 @@ async def _meanwhile(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncI
         await task
 
 
-async def _upkeep(node: Node, ended: asyncio.Event) -> None:
+async def _upkeep(node: Node, broker: Broker, ended: asyncio.Event) -> None:
     """Look after the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
     while not ended.is_set():
         try:
             await asyncio.to_thread(maintain_files, node.topics.opened().values())
             for number, topic in enumerate(node.topics.opened().values()):
-                if not topic.log.closed:
-                    topic.maintain_memory()
+                # It may be closed while it is looked after.
+                with suppress(LogClosed):
+                    if not topic.log.closed:
+                        await broker.run(topic.maintaining())
                 if number % ROUND_TOPICS == ROUND_TOPICS - 1:
                     await asyncio.sleep(0)
         except Exception:

@@ -38,8 +38,9 @@ from lithify.topics.names import Namespace, TopicName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.pulsar.session import Session
+    from lithify.pulsar.session import Handler, Session
     from lithify.topics.access import Access, Principal
+    from lithify.topics.steps import Steps
 
 __all__ = ["FREE", "NEEDS", "Gate"]
 
@@ -108,7 +109,7 @@ class Gate:
         """The name in the client's token; empty if there is none."""
         return "" if self._principal is None else self._principal.name
 
-    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+    def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
         return {_Type.AUTH_RESPONSE: self._response}
 
@@ -218,7 +219,7 @@ class Gate:
         self._stop_waiting = host.after(REFRESH_S, self._give_up)
         self._session.let_go(_nothing_may)
 
-    def _response(self, command: wire.BaseCommand) -> None:
+    def _response(self, command: wire.BaseCommand) -> Steps[None]:
         access, before = self._access, self._principal
         if access is None or before is None or not self._asked:
             raise ProtocolError("AUTH_RESPONSE to no AUTH_CHALLENGE")
@@ -231,9 +232,14 @@ class Gate:
             self._principal = None
         if self._principal is None:
             self._give_up()
-        else:
-            self._release()
-            self._begin(before)
+            return
+        held = self._release()
+        self._begin(before)
+        for each in held:
+            steps = self._session.handle(each)
+            yield None
+            if steps is not None:
+                yield from steps
 
     def review(self) -> None:
         """Permissions have changed: close what may not go on."""
@@ -245,16 +251,17 @@ class Gate:
         self._principal = None
         self._session.host.gate_closed(self)
         # Refusals first: a client whose producer is closed looks the topic up again.
-        self._release()
+        for command in self._release():
+            self.admits(command)
         self._session.let_go(_nothing_may)
 
-    def _release(self) -> None:
+    def _release(self) -> list[wire.BaseCommand]:
+        """Commands wait no longer; those that did."""
         self._asked = False
         self._expired_s = None
         self._wait_no_more()
         held, self._held = self._held, []
-        for command in held:
-            self._session.handle(command)
+        return held
 
     def _wait_no_more(self) -> None:
         if self._stop_waiting is not None:

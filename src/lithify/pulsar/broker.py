@@ -2,7 +2,8 @@
 
 It knows which session each producer and consumer belongs to, wakes subscriptions when there is
 something to deliver, and keeps answers in the order of the appends. It does no I/O itself: sessions
-are given bytes by the listener, and what has to wait for the disk is awaited in a task per topic.
+are given bytes by the listener, appends are awaited in a task per topic, and what else has to wait
+for the disk is done in threads (`threads.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from functools import partial
 from itertools import islice
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
@@ -21,6 +22,7 @@ from lithify.pulsar.alarms import Alarms
 from lithify.pulsar.limits import ConnectionLimits
 from lithify.pulsar.rounds import Rounds
 from lithify.pulsar.session import TURN_COST, Session
+from lithify.pulsar.threads import Owner, WorkThreads
 from lithify.pulsar.write_retries import WriteRetries
 
 if TYPE_CHECKING:
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from lithify.pulsar.auth import Gate
     from lithify.pulsar.consuming import Consuming
     from lithify.pulsar.producing import Producing
+    from lithify.pulsar.threads import Ended
     from lithify.topics.access import Access
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
+    from lithify.topics.steps import Steps, Work
     from lithify.topics.store import Topics
     from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
@@ -50,6 +54,8 @@ READ_RETRY_MS = 1000
 """After which a read is tried again for which no file could be opened."""
 
 log = get_logger("lithify.pulsar")
+
+T = TypeVar("T")
 
 _Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
 
@@ -79,8 +85,12 @@ class Broker:
         self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._working: dict[Topic | TopicName | Session, list[Callable[[], None]]] = {}
+        self._threads = WorkThreads()
         self._due: dict[Topic, set[Subscription]] = {}
+        self._reading: set[Subscription] = set()
+        """Subscriptions that wait for the disk to deliver more."""
+        self._cost = 0
+        """Of the deliveries of this turn."""
         self._alarms = Alarms(topics.clock)
         self._gates: set[Gate] = set()
         self._to_review: deque[Gate] = deque()
@@ -161,57 +171,35 @@ class Broker:
         """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
         self._write_retries.wait(topic, reason, then)
 
-    def is_working(self, on: Topic | TopicName | Session) -> bool:
+    def is_busy(self, on: object) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
-        return on in self._working
+        return self._threads.is_busy(on)
 
-    def in_thread(
-        self, on: Topic | TopicName | Session, work: Callable[[], object], then: Callable[[], None]
+    def wait_for(
+        self,
+        steps: Steps[T],
+        wanted: Work | None,
+        ended: Ended,
+        is_alive: Callable[[], bool],
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
-        waiting = self._working.get(on)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._working[on] = [then]
-        task = asyncio.get_running_loop().create_task(self._work(on, work))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
+        self._threads.wait_for(steps, wanted, ended, Owner(is_alive, soon))
 
-    async def _work(self, on: Topic | TopicName | Session, work: Callable[[], object]) -> None:
-        try:
-            await asyncio.to_thread(work)
-        except LithifyError:
-            # Who waits tries again, and fails where the error can be answered.
-            pass
-        except OSError as error:
-            log.warning("work in a thread failed", on=str(on), reason=str(error))
-        except Exception:
-            log.exception("work in a thread failed", on=str(on))
-        for then in self._working.pop(on):
-            try:
-                then()
-            except Exception:
-                log.exception("a session could not go on", on=str(on))
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an operation; its result."""
+        return await self._threads.run(steps)
 
     def soon(self, source: str, then: Callable[[], None]) -> None:
         """Call `then` when it is the turn of that source; see `rounds.py`."""
         self.rounds.enqueue(source, then)
 
-    async def do_first(self, on: Topic | TopicName, work: Callable[[], object] | None) -> None:
-        """Wait until nobody is at work on it, and `work` was done, or could not be."""
-        while work is not None or self.is_working(on):
-            mine = not self.is_working(on)
-            done = asyncio.get_running_loop().create_future()
-            self.in_thread(on, work or _nothing, partial(done.set_result, None))
-            await done
-            if mine:
-                work = None
-
     async def settled(self) -> None:
         """Wait until no thread is at work and no answer is awaited; before topics are closed."""
-        while self._answering:
-            await asyncio.wait(set(self._answering))
+        while self._answering or self._threads.active:
+            await self._threads.settled()
+            if self._answering:
+                await asyncio.wait(set(self._answering))
 
     # --- idle topics ------------------------------------------------------------------------
 
@@ -237,7 +225,7 @@ class Broker:
             topic.name
             for topic in idle
             if topic.name not in self._news
-            and not any(topic in busy for busy in (self._answers, self._due, self._working))
+            and not (topic in self._answers or topic in self._due or self.is_busy(topic))
         ]
         return self.topics.unloading(unused)
 
@@ -264,44 +252,64 @@ class Broker:
     def _dispatch(self, topic: Topic) -> None:
         """Deliver to subscriptions of a topic for one turn; the rest in a later one."""
         due = self._due.pop(topic)
-        cost = 0
-        while due and cost < TURN_COST:
+        self._cost = 0
+        while due and self._cost < TURN_COST:
             subscription = due.pop()
-            deliveries = self._deliver(topic, subscription)
-            if deliveries is None:
-                cost += 4
-                continue
-            cost += 4 + len(deliveries)
-            if deliveries or subscription.unfinished:
-                subscription.read_failure = None
-                self.dispatch(topic, subscription)
-            elif subscription.due_ms is not None and subscription.consumers:
-                self._wake_at(subscription.due_ms, topic, subscription)
-            else:
-                self._alarms.cancel(subscription)
+            # One that is reading looks again at what it has to deliver when it has read.
+            if subscription not in self._reading:
+                self._reading.add(subscription)
+                ended = partial(self._dispatched, topic, subscription)
+                self._threads.carry_out(topic.dispatching(subscription), ended)
         for subscription in due:
             self.dispatch(topic, subscription)
 
-    def _deliver(self, topic: Topic, subscription: Subscription) -> list[Delivery] | None:
-        """What was delivered; None if it could not be read."""
-        try:
-            deliveries = topic.dispatch(subscription)
-            for delivery in deliveries:
-                consuming, consumer_id = self._consumers[delivery.consumer]
-                consuming.deliver(consumer_id, delivery)
-        except LithifyError as error:
+    def _dispatched(
+        self,
+        topic: Topic,
+        subscription: Subscription,
+        deliveries: list[Delivery],
+        error: Exception | None,
+    ) -> None:
+        """Send what a subscription has to deliver, and look whether there is more."""
+        self._reading.discard(subscription)
+        self._cost += 4
+        if error is None:
+            try:
+                self._send(deliveries)
+            except Exception as problem:  # noqa: BLE001  (the other subscriptions go on)
+                error = problem
+        if error is not None:
+            self._cannot_deliver(topic, subscription, error)
+            return
+        self._cost += len(deliveries)
+        if deliveries or subscription.unfinished:
+            subscription.read_failure = None
+            self.dispatch(topic, subscription)
+        elif subscription.due_ms is not None and subscription.consumers:
+            self._wake_at(subscription.due_ms, topic, subscription)
+        else:
+            self._alarms.cancel(subscription)
+
+    def _send(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            consuming, consumer_id = self._consumers[delivery.consumer]
+            consuming.deliver(consumer_id, delivery)
+
+    def _cannot_deliver(self, topic: Topic, subscription: Subscription, error: Exception) -> None:
+        if isinstance(error, LithifyError):
             self._cannot_read(topic, subscription, error)
-        except OSError as error:
+        elif isinstance(error, OSError):
             # No more files can be opened, as a rule: it is tried again.
             if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
                 log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
             self._wake_at(self.topics.now_ms() + READ_RETRY_MS, topic, subscription)
-        except Exception:
-            # One that cannot be read must not keep the other subscriptions waiting.
-            log.exception("dispatch failed", topic=str(topic.name), subscription=subscription.name)
         else:
-            return deliveries
-        return None
+            log.error(
+                "dispatch failed",
+                topic=str(topic.name),
+                subscription=subscription.name,
+                exc_info=error,
+            )
 
     def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
         again = partial(self.dispatch, topic, subscription)
@@ -464,10 +472,6 @@ def _permissions_of(topics: Topics) -> tuple[object, object]:
     """Other objects whenever a permission may be another one."""
     current = topics.definitions.current
     return current.tenants, current.namespaces
-
-
-def _nothing() -> None:
-    """Only somebody else's work is waited for."""
 
 
 def _problem_of(pending: Pending) -> LithifyError | None:

@@ -13,7 +13,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.framing import encode_command
 from lithify.pulsar.places import LATEST, position_of, resolved, slots_of, start_of
-from lithify.pulsar.schemas import consumer_schema, consumer_schema_work
+from lithify.pulsar.schemas import consumer_schema
 from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.cursor import BATCH_MESSAGES_MAX, bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
@@ -23,11 +23,12 @@ from lithify.topics.names import check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lithify.checksum import Buffer
-    from lithify.pulsar.session import Session
+    from lithify.pulsar.session import Handler, Session
     from lithify.topics.names import Namespace
+    from lithify.topics.steps import Steps
     from lithify.topics.topic import Topic
     from lithify.topics.wire_batch import WireBatch
 
@@ -79,7 +80,7 @@ class Consuming:
         self._session = session
         self._joined: dict[int, _Joined] = {}
 
-    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+    def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
         return {
             _Type.SUBSCRIBE: self._subscribe,
@@ -95,7 +96,7 @@ class Consuming:
 
     # --- joining and leaving ----------------------------------------------------------------
 
-    def _subscribe(self, command: wire.BaseCommand) -> None:
+    def _subscribe(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.subscribe
         host = self._session.host
         known = self._joined.get(request.consumer_id)
@@ -108,20 +109,8 @@ class Consuming:
             check_client_name("consumer", name)
             check_client_name("subscription", request.subscription)
             host.limits.check_consumers(len(self._joined))
-            topic = self._session.topic(command)
-            check_subscription(topic, request.subscription)
-            check_consumer(topic, request.subscription)
-            topic.check_readable(request.subscription)
-            if self._writes_first(topic, request):
-                return
-            consumer_schema(host.topics, topic, request)
-            subscription = topic.subscription(
-                request.subscription,
-                SubscriptionType(request.subType),
-                durable=request.durable,
-                start=start_of(request, topic, host.topics.now_ms()),
-                compacted=request.read_compacted,
-            )
+            topic = yield from self._session.topic(command)
+            subscription = yield from self._subscription(topic, request)
             consumer = Consumer(
                 name=name,
                 priority=request.priority_level,
@@ -130,13 +119,15 @@ class Consuming:
             )
             was_active = subscription.active
             try:
-                topic.join(
+                yield from topic.joining(
                     subscription,
                     consumer,
                     SubscriptionType(request.subType),
                     compacted=request.read_compacted,
                 )
-            except LithifyError:
+                topic.check_open()
+            except BaseException:
+                # Also if the client is gone.
                 topic.leave(subscription, consumer)
                 raise
         except LithifyError as error:
@@ -150,18 +141,27 @@ class Consuming:
         if subscription.kind is SubscriptionType.FAILOVER:
             host.active_changed(subscription, was_active)
 
-    def _writes_first(self, topic: Topic, request: wire.CommandSubscribe) -> bool:
-        """Are a new schema and a new cursor written in a thread, before the command goes on?"""
-        work = consumer_schema_work(self._session.host.topics, topic, request)
-        if self._session.does_first(topic, "schema", work):
-            return True
-        return self._session.creates_first(
-            topic,
-            request.subscription,
-            SubscriptionType(request.subType),
-            start=start_of(request, topic, self._session.host.topics.now_ms()),
-            durable=request.durable,
-            compacted=request.read_compacted,
+    def _subscription(self, topic: Topic, request: wire.CommandSubscribe) -> Steps[Subscription]:
+        """The subscription that a consumer asks for, if it may have it."""
+        name, topics = request.subscription, self._session.host.topics
+
+        def check() -> None:
+            check_subscription(topic, name)
+            check_consumer(topic, name)
+            topic.check_readable(name)
+
+        check()
+        yield from consumer_schema(topics, topic, request)
+        start = yield from start_of(request, topic, topics.now_ms())
+        return (
+            yield from topic.creating(
+                name,
+                SubscriptionType(request.subType),
+                durable=request.durable,
+                start=start,
+                compacted=request.read_compacted,
+                check=check,
+            )
         )
 
     def _fail(self, request_id: int, error: LithifyError) -> None:
@@ -199,27 +199,30 @@ class Consuming:
             self._leave(joined)
         self._session.send(replies.success(request.request_id))
 
-    def _unsubscribe(self, command: wire.BaseCommand) -> None:
+    def _unsubscribe(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.unsubscribe
         joined = self._known(request.consumer_id, request.request_id)
         if joined is None:
             return
-        if len(joined.subscription.consumers) > 1 and not request.force:
+        subscription = joined.subscription
+        if len(subscription.consumers) > 1 and not request.force:
             self._fail(
                 request.request_id,
-                InvalidInput(f"subscription {joined.subscription.name} has other consumers"),
+                InvalidInput(f"subscription {subscription.name} has other consumers"),
             )
             return
-        try:
-            joined.topic.unsubscribe(joined.subscription)
-        except LithifyError as error:
-            self._fail(request.request_id, error)
-            return
-        for consumer in list(joined.subscription.consumers):
+        for consumer in list(subscription.consumers):
             if consumer is not joined.consumer:
                 self._session.host.consumer_put_out(consumer)
         del self._joined[request.consumer_id]
         self._leave(joined)
+        try:
+            yield from joined.topic.unsubscribing(subscription)
+        except LithifyError as error:
+            # It is still there, but without this consumer, whose client subscribes again.
+            self._fail(request.request_id, error)
+            self._session.send(replies.close_consumer(request.consumer_id))
+            return
         self._session.send(replies.success(request.request_id))
 
     def close(self) -> None:
@@ -287,29 +290,29 @@ class Consuming:
         """Failover: this consumer gets the messages from now on, or no longer."""
         self._session.send(replies.active_consumer_change(consumer_id, active=active))
 
-    def _ack(self, command: wire.BaseCommand) -> None:
+    def _ack(self, command: wire.BaseCommand) -> Steps[None] | None:
         request = command.ack
         joined = self._joined.get(request.consumer_id)
         if joined is None:
-            return
+            return None
         if request.ack_type == wire.CommandAck.Cumulative and not joined.subscription.kind.single:
             # Several consumers hold entries of it: what one has done says nothing of the others.
             kind = joined.subscription.kind.name.lower()
             self._answer_ack(joined, request, f"a {kind} subscription takes no cumulative ACK")
-            return
-        self._session.in_steps(self._acks(joined, request))
+            return None
+        return self._acks(joined, request)
 
-    def _acks(self, joined: _Joined, request: wire.CommandAck) -> Iterator[None]:
+    def _acks(self, joined: _Joined, request: wire.CommandAck) -> Steps[None]:
         """Take the acknowledgements of a command in steps that cost about the same."""
         problem, cost = "", 0
         try:
             if request.HasField("validation_error"):
                 _give_permits_back(joined, request)
             for message_id in request.message_id:
-                cost += self._ack_one(joined, message_id, request.ack_type)
+                cost += yield from self._ack_one(joined, message_id, request.ack_type)
                 if cost >= STEP_COST:
                     cost = 0
-                    yield
+                    yield None
         except LithifyError as error:
             problem = str(error)
         self._answer_ack(joined, request, problem)
@@ -321,7 +324,9 @@ class Consuming:
             )
         self._session.host.dispatch(joined.topic, joined.subscription)
 
-    def _ack_one(self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int) -> int:
+    def _ack_one(
+        self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int
+    ) -> Steps[int]:
         """Take one acknowledgement; what it cost, in units of about 20 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
@@ -333,7 +338,8 @@ class Consuming:
                 raise InvalidInput(
                     f"ack set of {len(message_id.ack_set)} words, the limit is {ACK_SET_WORDS_MAX}"
                 )
-            part = self._part_of(joined, position, bits_from_words(message_id.ack_set))
+            bits = bits_from_words(message_id.ack_set)
+            part = yield from self._part_of(joined, position, bits)
             whole = part is not None and not part.remaining
             # One whose size has to be looked up costs a read; a large batch is copied and written.
             cost = 2 if part is None else 2 + part.size // 4096
@@ -341,18 +347,18 @@ class Consuming:
                 cost += STEP_COST // 5
         if ack_type == wire.CommandAck.Cumulative:
             last = position if whole else position - 1
-            topic.acknowledge(subscription, AckedUpTo(max(last, -1)))
+            yield from topic.acknowledging(subscription, AckedUpTo(max(last, -1)))
             joined.forget_up_to(last)
         if whole:
             if ack_type == wire.CommandAck.Individual and position >= 0:
-                topic.acknowledge(subscription, Acked(position))
+                yield from topic.acknowledging(subscription, Acked(position))
                 joined.batches.pop(position, None)
         elif part is not None:
-            topic.acknowledge(subscription, part)
+            yield from topic.acknowledging(subscription, part)
         return cost
 
     @staticmethod
-    def _part_of(joined: _Joined, position: int, bits: int) -> AckedBatch | None:
+    def _part_of(joined: _Joined, position: int, bits: int) -> Steps[AckedBatch | None]:
         """What of a batch is acknowledged if the client has these left of it.
 
         None if nobody knows any more in which form it went out, and so which messages these are:
@@ -362,23 +368,19 @@ class Consuming:
         if not size:
             if joined.subscription.compacted:
                 return None
-            size = _messages_at(joined.topic, position)
+            found = yield from joined.topic.entry_at(max(position, 0))
+            size = 1 if found is None else message_count(found)
         everything = (1 << size) - 1
         if sent is None:
             return AckedBatch(position, bits & everything, size)
         left, masked = sent.left_of(bits), everything & ~sent.left_of(-1)
         return AckedBatch(position, left | masked if left else 0, size, masked)
 
-    def _redeliver(self, command: wire.BaseCommand) -> None:
+    def _redeliver(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.redeliverUnacknowledgedMessages
         joined = self._joined.get(request.consumer_id)
         if joined is None:
             return
-        self._session.in_steps(self._redeliveries(joined, request))
-
-    def _redeliveries(
-        self, joined: _Joined, request: wire.CommandRedeliverUnacknowledgedMessages
-    ) -> Iterator[None]:
         subscription, ids = joined.subscription, request.message_ids
         if not ids or subscription.kind.single:
             subscription.redeliver(joined.consumer, None)
@@ -386,12 +388,12 @@ class Consuming:
             for start in range(0, len(ids), REDELIVERED_A_STEP):
                 some = ids[start : start + REDELIVERED_A_STEP]
                 subscription.redeliver(joined.consumer, [position_of(each) for each in some])
-                yield
+                yield None
         self._session.host.dispatch(joined.topic, subscription)
 
     # --- positions --------------------------------------------------------------------------
 
-    def _seek(self, command: wire.BaseCommand) -> None:
+    def _seek(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.seek
         joined = self._known(request.consumer_id, request.request_id)
         if joined is None:
@@ -399,7 +401,7 @@ class Consuming:
         topic = joined.topic
         try:
             if request.HasField("message_publish_time"):
-                position = topic.find_time(
+                position = yield from topic.finding_time(
                     min(request.message_publish_time, LATEST),
                     compacted=joined.subscription.compacted,
                 )
@@ -412,19 +414,23 @@ class Consuming:
         for consumer in list(joined.subscription.consumers):
             self._session.host.consumer_put_out(consumer)
         try:
-            topic.seek(joined.subscription, position)
+            yield from topic.seeking(joined.subscription, position)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
         self._session.send(replies.success(request.request_id))
 
-    def _last_message_id(self, command: wire.BaseCommand) -> None:
+    def _last_message_id(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.getLastMessageId
         joined = self._known(request.consumer_id, request.request_id)
         if joined is None:
             return
         topic = joined.topic
-        last = topic.last_message_id(joined.consumer.through)
+        try:
+            last = yield from topic.finding_last_message_id(joined.consumer.through)
+        except LithifyError as error:
+            self._fail(request.request_id, error)
+            return
         mark_delete = joined.subscription.cursor.mark_delete
         ledger, entry = unpack(mark_delete) if mark_delete >= 0 else (-1, -1)
         marked = MessageId(ledger, entry, -1, topic.name.partition)
@@ -462,9 +468,3 @@ def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:
     for message_id in ack.message_id:
         size, sent = joined.batches.pop(position_of(message_id), (1, None))
         joined.consumer.grant((size if sent is None else sent.messages) - 1)
-
-
-def _messages_at(topic: Topic, position: int) -> int:
-    """How many messages the entry there has; 1 if there is none."""
-    found = topic.entry_at(max(position, 0))
-    return 1 if found is None else message_count(found)

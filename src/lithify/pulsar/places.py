@@ -14,6 +14,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.slots import RANGES_MAX
 
 if TYPE_CHECKING:
+    from lithify.topics.steps import Steps
     from lithify.topics.topic import Topic
 
 __all__ = ["LATEST", "position_of", "resolved", "slots_of", "start_of"]
@@ -37,14 +38,15 @@ def resolved(position: int, topic: Topic) -> int:
     return min(max(position, 0), topic.log.next_position)
 
 
-def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> int:
+def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps[int]:
     """Where a new subscription begins.
 
     A time to roll back by comes first: clients send it together with an id that means nothing.
     """
     seconds = request.start_message_rollback_duration_sec
     if seconds > 0 and request.subscription not in topic.subscriptions:
-        return topic.find_time(max(0, now_ms - 1000 * seconds), compacted=request.read_compacted)
+        since_ms = max(0, now_ms - 1000 * seconds)
+        return (yield from topic.finding_time(since_ms, compacted=request.read_compacted))
     if request.HasField("start_message_id"):
         position = resolved(position_of(request.start_message_id), topic)
         if position < topic.log.next_position:

@@ -16,7 +16,7 @@ from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.errors import error_code
 from lithify.pulsar.repeats import repeat_receipts, split_run
-from lithify.pulsar.schemas import producer_schema, producer_schema_work
+from lithify.pulsar.schemas import producer_schema
 from lithify.topics.admission import check_producer
 from lithify.topics.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.names import check_client_name
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from lithify.log.commit import Pending
     from lithify.pulsar.hot import Sends
-    from lithify.pulsar.session import Session
+    from lithify.pulsar.session import Handler, Session
     from lithify.topics.dedup import Deduplication, Progress
     from lithify.topics.names import Namespace
+    from lithify.topics.steps import Steps
     from lithify.topics.topic import Topic
 
 __all__ = ["Producing"]
@@ -82,13 +83,13 @@ class Producing:
         self._gone: dict[int, None] = {}
         """Those that were put out last, whose messages may still be on their way."""
 
-    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+    def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
         return {_Type.PRODUCER: self._producer, _Type.CLOSE_PRODUCER: self._close_producer}
 
     # --- joining and leaving ----------------------------------------------------------------
 
-    def _producer(self, command: wire.BaseCommand) -> None:
+    def _producer(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.producer
         session = self._session
         host = session.host
@@ -104,11 +105,8 @@ class Producing:
             if request.initial_subscription_name:
                 check_client_name("subscription", request.initial_subscription_name)
             host.limits.check_producers(len(self._joined))
-            topic = session.topic(command)
-            work = producer_schema_work(host.topics, topic, request)
-            if session.does_first(topic, "schema", work):
-                return
-            schema_version = producer_schema(host.topics, topic, request)
+            topic = yield from session.topic(command)
+            schema_version = yield from producer_schema(host.topics, topic, request)
             named = bool(request.producer_name)
             producer = Producer(
                 name=name,
@@ -122,9 +120,9 @@ class Producing:
             check_producer(topic, name)
             if request.initial_subscription_name:
                 first, kind = request.initial_subscription_name, SubscriptionType.EXCLUSIVE
-                if session.creates_first(topic, first, kind, start=0, durable=True):
-                    return
-                topic.subscription(first, kind, durable=True, start=0)
+                yield from topic.creating(first, kind, durable=True, start=0)
+                check_producer(topic, name)
+            topic.check_open()
             ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
@@ -235,13 +233,17 @@ class Producing:
             return stop
         if joined is None or not joined.ready:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
-        if joined.failed:
+        if self._has_failed(joined):
             return stop
         size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
         size_bytes += HEADER_BYTES * (stop - start)
         topic = joined.topic
-        if self._session.must_wait(topic, topic.preparation(size_bytes)):
-            return start
+        if self._session.host.is_busy(topic) or topic.preparation(size_bytes) is not None:
+            self._session.in_steps(self._preparing(joined, size_bytes))
+            if self._session.waiting:
+                return start
+            if self._has_failed(joined):
+                return stop
         if sends.plain:
             self._append(data, sends, joined, start, stop)
             return stop
@@ -259,6 +261,23 @@ class Producing:
         if at < stop:
             self._append(data, sends, joined, at, stop)
         return stop
+
+    @staticmethod
+    def _has_failed(joined: _Joined) -> bool:
+        return joined.failed
+
+    def _preparing(self, joined: _Joined, size_bytes: int) -> Steps[None]:
+        """Wait until so much can be appended without waiting; if it cannot, the producer goes."""
+        try:
+            yield from joined.topic.preparing(size_bytes)
+        except LithifyError as error:
+            self._cannot_append(joined, error)
+
+    def _cannot_append(self, joined: _Joined, error: LithifyError) -> None:
+        """Nothing was written: the producer goes once all before it has been answered."""
+        joined.failed = True
+        refused = error if isinstance(error, WriteFailed) else None
+        self._session.host.in_order(joined.topic, lambda: self._fail(joined, refused=refused))
 
     def _refuse(self, sends: Sends, joined: _Joined, place: int) -> None:
         flags = int(sends.flags[place])
@@ -381,9 +400,7 @@ class Producing:
                 after=None if known is None else known.last_append(producer.name),
             )
         except LithifyError as error:
-            joined.failed = True
-            refused = error if isinstance(error, WriteFailed) else None
-            session.host.in_order(topic, lambda: self._fail(joined, refused=refused))
+            self._cannot_append(joined, error)
             return
         producer.messages += int(counts.sum())
         producer.bytes += size_of(bodies)

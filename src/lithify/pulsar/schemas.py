@@ -4,9 +4,8 @@ A producer's schema becomes the topic's next version if it is compatible. A cons
 compatible with the topic's; it becomes the first version only of a topic that nobody has written
 to. Whoever brings none, or plain bytes, is not asked for one.
 
-A new version waits for the disk, and any new definition for its parser. The functions that end in
-`_work` say what is to be done first, so that it is done in a thread; when the command comes again,
-its outcome is there.
+The schemas of a topic are read when they are first asked for, a new version waits for the disk, and
+any new definition for its parser: all that is done in threads, in the steps of the commands.
 """
 
 from __future__ import annotations
@@ -28,75 +27,68 @@ from lithify.topics.schemas import (
     version_from_bytes,
     version_to_bytes,
 )
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.pulsar.session import Session
+    from lithify.pulsar.session import Handler, Session
+    from lithify.topics.steps import Steps
     from lithify.topics.store import Topics
     from lithify.topics.topic import Topic
 
-__all__ = [
-    "SchemaRequests",
-    "consumer_schema",
-    "consumer_schema_work",
-    "producer_schema",
-    "producer_schema_work",
-]
+__all__ = ["SchemaRequests", "consumer_schema", "producer_schema"]
 
 _Type = wire.BaseCommand
 _NO_SCHEMA = frozenset((SchemaType.NONE, SchemaType.AUTO_CONSUME))
 
 
-def producer_schema_work(
-    topics: Topics, topic: Topic, request: wire.CommandProducer
-) -> Callable[[], object] | None:
-    """What is to be done before `producer_schema`."""
-    schema = _from_wire(request.schema) if request.HasField("schema") else None
-    return None if schema is None else _registering(topics.schemas(topic.name), schema)
-
-
-def _registering(schemas: Schemas, schema: Schema) -> Callable[[], object] | None:
-    if schemas.is_decided(schema):
-        return None
-    return partial(schemas.register, schema)
-
-
-def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer) -> bytes:
+def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer) -> Steps[bytes]:
     """The version of a producer's schema, empty if it has none; raises `IncompatibleSchema`."""
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     if schema is None:
         return b""
-    return version_to_bytes(topics.schemas(topic.name).register(schema).version)
+    schemas = yield from _opened(topics, topic.name, topic)
+    return (yield from _registered(schemas, schema, topic))
 
 
-def consumer_schema_work(
-    topics: Topics, topic: Topic, request: wire.CommandSubscribe
-) -> Callable[[], object] | None:
-    """What is to be done before `consumer_schema`."""
-    schema = _from_wire(request.schema) if request.HasField("schema") else None
-    if schema is None:
-        return None
-    schemas = topics.schemas(topic.name)
-    if schemas.is_decided(schema):
-        return None
-    if schemas.latest() is not None or topic.last_position >= 0 or topic.producers.joined:
-        return partial(schemas.decide, schema)
-    return partial(schemas.register, schema)
-
-
-def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe) -> None:
+def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe) -> Steps[None]:
     """Check a consumer's schema; raises `IncompatibleSchema`."""
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     if schema is None:
         return
-    schemas = topics.schemas(topic.name)
-    if schemas.latest() is not None:
-        schemas.decide(schema)
-    elif topic.last_position >= 0 or topic.producers.joined:
-        raise IncompatibleSchema(f"topic {topic.name} has messages without a schema")
-    else:
-        schemas.register(schema)
+    schemas = yield from _opened(topics, topic.name, topic)
+
+    def find() -> Callable[[], object] | None:
+        if schemas.latest() is not None:
+            decide = partial(schemas.decide, schema)
+            if schemas.is_decided(schema):
+                decide()
+                return None
+            return decide
+        if topic.last_position >= 0 or topic.producers.joined:
+            raise IncompatibleSchema(f"topic {topic.name} has messages without a schema")
+        return partial(schemas.register, schema)
+
+    yield Work(topic, find)
+
+
+def _opened(topics: Topics, name: TopicName, on: Topic | TopicName) -> Steps[Schemas]:
+    """The schemas of a topic."""
+    schemas = topics.opened_schemas(name)
+    if schemas is None:
+        schemas = yield Work(on, lambda: partial(topics.schemas, name))
+    return schemas
+
+
+def _registered(schemas: Schemas, schema: Schema, on: Topic | TopicName) -> Steps[bytes]:
+    """The version of a schema, a new one if need be."""
+    found: SchemaVersion | None = None
+    if schemas.is_decided(schema):
+        found = schemas.decide(schema)
+    if found is None:
+        found = yield Work(on, lambda: partial(schemas.register, schema))
+    return version_to_bytes(found.version)
 
 
 class SchemaRequests:
@@ -105,17 +97,18 @@ class SchemaRequests:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def handlers(self) -> dict[int, Callable[[wire.BaseCommand], None]]:
+    def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
         return {_Type.GET_SCHEMA: self._get, _Type.GET_OR_CREATE_SCHEMA: self._get_or_create}
 
-    def _get(self, command: wire.BaseCommand) -> None:
+    def _get(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.getSchema
         answer = wire.BaseCommand(type=_Type.GET_SCHEMA_RESPONSE)
         reply = answer.getSchemaResponse
         reply.request_id = request.request_id
         try:
-            schemas = self._session.host.topics.schemas(TopicName.parse(request.topic))
+            name = TopicName.parse(request.topic)
+            schemas = yield from _opened(self._session.host.topics, name, name)
             found: SchemaVersion | None = schemas.latest()
             if request.schema_version:
                 found = schemas.get(version_from_bytes(request.schema_version))
@@ -132,7 +125,7 @@ class SchemaRequests:
                 reply.schema_version = version_to_bytes(found.version)
         self._session.send(encode_command(answer))
 
-    def _get_or_create(self, command: wire.BaseCommand) -> None:
+    def _get_or_create(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.getOrCreateSchema
         answer = wire.BaseCommand(type=_Type.GET_OR_CREATE_SCHEMA_RESPONSE)
         reply = answer.getOrCreateSchemaResponse
@@ -141,15 +134,11 @@ class SchemaRequests:
         try:
             name = TopicName.parse(request.topic)
             if not topics.exists(name):
-                self._session.topic(command)
+                yield from self._session.topic(command)
             schema = _from_wire(request.schema)
             if schema is not None:
-                schemas, topic = topics.schemas(name), topics.opened_topic(name)
-                work = _registering(schemas, schema)
-                if topic is not None and self._session.does_first(topic, "schema", work):
-                    return
-                version = schemas.register(schema).version
-                reply.schema_version = version_to_bytes(version)
+                schemas = yield from _opened(topics, name, name)
+                reply.schema_version = yield from _registered(schemas, schema, name)
         except LithifyError as error:
             reply.error_code = wire.ServerError.ValueType(error_code(error))
             reply.error_message = str(error)

@@ -1,19 +1,16 @@
 """One connection of a Pulsar client, without the connection: bytes in, bytes out.
 
 The listener hands over what it has received and sends what comes back; TCP, TLS and tests do the
-same. Time and topics are parameters. What has to wait for the disk is given to the broker with a
-function to call afterwards.
+same. Time and topics are parameters.
 
-Some of that must happen before a command can be carried out at all: a topic is created or opened, a
-segment is rolled, deduplication is switched. Then the command stays where it is in the receive
-buffer, and all behind it, until a thread has done it; it is read again afterwards, once, and what
-could not be done by the thread is tried in place, so that its error finds its way to the client.
-Other connections go on.
+A command that may have to wait for the disk is an operation in steps (`topics/steps.py`): it is
+parsed once, and the broker carries it out, the waiting parts in threads. Until it has ended nothing
+that the client has sent behind it is looked at. Other connections go on. SEND frames that must wait
+(a segment is rolled, deduplication is switched) stay in the receive buffer and are scanned again.
 
 No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
-and a command that takes longer (an acknowledgement of thousands of messages) is carried out in
-steps (`in_steps`), a step a turn. Sources share the loop turn by turn (`rounds.py`), and other
-callbacks of the loop run between rounds.
+and a command that takes longer (an acknowledgement of thousands of messages) ends its turn itself.
+Sources share the loop turn by turn (`rounds.py`). Other callbacks of the loop run between rounds.
 
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
@@ -26,7 +23,9 @@ is parsed by the generated code.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -48,10 +47,11 @@ from lithify.pulsar.schemas import SchemaRequests
 from lithify.topics.access import Action
 from lithify.topics.client import Client
 from lithify.topics.names import Namespace, TopicName
+from lithify.topics.steps import Work, run_here
 from lithify.topics.store import TopicNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -60,11 +60,16 @@ if TYPE_CHECKING:
     from lithify.log.commit import Pending
     from lithify.pulsar.hot import Sends
     from lithify.pulsar.limits import ConnectionLimits
+    from lithify.pulsar.threads import Ended
     from lithify.topics.access import Access
     from lithify.topics.producers import Producer
+    from lithify.topics.steps import Steps
     from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
+    from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
+
+    Handler = Callable[[wire.BaseCommand], Steps[None] | None]
+    """Carries out a command; what is left to do of it, if anything."""
 
 __all__ = ["PROTOCOL_VERSION", "Host", "Session"]
 
@@ -109,13 +114,18 @@ class Host(Protocol):
     service_url_tls: str
     limits: ConnectionLimits
 
-    def is_working(self, on: Topic | TopicName | Session) -> bool:
+    def is_busy(self, on: object) -> bool:
         """Is a thread doing something for it that others have to wait for?"""
 
-    def in_thread(
-        self, on: Topic | TopicName | Session, work: Callable[[], object], then: Callable[[], None]
+    def wait_for(
+        self,
+        steps: Steps[None],
+        wanted: Work | None,
+        ended: Ended,
+        is_alive: Callable[[], bool],
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Do `work` in a thread and call `then`; while one is at work, only wait for it."""
+        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
 
     def when_durable(
         self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
@@ -180,8 +190,8 @@ class Host(Protocol):
         """Call after a while; what is returned prevents that."""
 
 
-def _nothing() -> None:
-    """Only somebody else's work is waited for."""
+def _end_of_turn() -> Steps[None]:
+    yield None
 
 
 class Session:
@@ -202,17 +212,12 @@ class Session:
         self.closed = False
         self.paused = False
         self.waiting = False
-        """Something is being done in a thread, without which it cannot go on, or its turn is over.
-        """
-        self._steps: Iterator[None] | None = None
-        """The rest of a command that takes several turns."""
+        """An operation is going on, without whose end it cannot go on, or its turn is over."""
+        self._starting = False
         self._problem: Exception | None = None
-        """Why such a command failed."""
-        self._waited: set[str] = set()
-        """Steps of the present command that were done in a thread already, or could not be."""
+        """Why the last operation failed."""
         self._checked: tuple[NDArray[np.uint8], int, Sends] | None = None
         """A large batch that a thread has checked: the buffer, where it is, what was found."""
-        self._may_wait = False
         self._wake = wake
         self._created: set[TopicName] = set()
         self.unanswered = 0
@@ -225,7 +230,7 @@ class Session:
         self._gate = Gate(self, host.access)
         self._producing = Producing(self)
         self._consuming = Consuming(self)
-        self._handlers: dict[int, Callable[[wire.BaseCommand], None]] = {
+        self._handlers: dict[int, Handler] = {
             _Type.PING: lambda _: self.send(replies.pong()),
             _Type.PONG: lambda _: None,
             _Type.PARTITIONED_METADATA: self._partitioned_metadata,
@@ -247,13 +252,12 @@ class Session:
         the connection has to be closed.
         """
         self._gate.look_at_clock()
-        if self._problem is not None:
-            raise self._problem
+        self._raise_problem()
         cost = 0
         limit = self.frame_bytes_max
         while start < stop and not (self.closed or self.paused or self.waiting):
             if cost >= TURN_COST and self._wake is not None:
-                self.in_steps(iter((None,)))
+                self.in_steps(_end_of_turn())
                 break
             if self._connected:
                 sends = self._scan(data, start, stop, limit)
@@ -278,8 +282,6 @@ class Session:
             frame, size = found
             kind = self._command(frame.command)
             limit = self.frame_bytes_max
-            if self._comes_again():
-                return start
             cost += _COSTS.get(kind, _COST_OF_OTHERS)
             start += size
         return start
@@ -288,7 +290,6 @@ class Session:
         """The SEND frames there; None if a thread has to check a large batch first."""
         checked, self._checked = self._checked, None
         if checked is not None and checked[0] is data and checked[1] == start:
-            self._waited.discard("check")
             return checked[2]
         if self._wake is None:
             return hot.scan_sends(data, start, stop, limit)
@@ -296,51 +297,48 @@ class Session:
         if sends.why != hot.LARGE_BATCH:
             return sends
 
-        def check() -> None:
-            # Alone: the frames behind it may be as large.
-            frame_stop = start + 4 + int.from_bytes(data[start : start + 4].tobytes(), "big")
-            found = hot.scan_sends(data, start, frame_stop, limit)
-            self._checked = data, start, replace(found, why=hot.FULL)
-
         # The buffer stays as it is: nothing is read from the client while the session waits.
-        waits = self.must_wait(self, check, "check")
-        return None if waits else hot.scan_sends(data, start, stop, limit)
+        self.in_steps(self._check(data, start, limit))
+        return None
 
-    def _comes_again(self) -> bool:
-        """Does the command wait for a thread, and is to be read again afterwards?"""
-        return self.waiting and self._steps is None
+    def _check(self, data: NDArray[np.uint8], start: int, limit: int) -> Steps[None]:
+        """Check a large batch in a thread; alone, because the frames behind it may be as large."""
+        frame_stop = start + 4 + int.from_bytes(data[start : start + 4].tobytes(), "big")
+        scan = partial(hot.scan_sends, data, start, frame_stop, limit)
+        found: Sends = yield Work(self, lambda: scan)
+        self._checked = data, start, replace(found, why=hot.FULL)
 
-    def in_steps(self, steps: Iterator[None]) -> None:
-        """Carry out a command in steps: one now, each other one in a turn of its own.
-
-        Nothing else of this client is carried out meanwhile.
-        """
+    def in_steps(self, steps: Steps[None]) -> None:
+        """Run an operation; nothing else of this client is carried out before its end."""
         if self._wake is None:
-            for _ in steps:
-                pass
+            run_here(steps)
             return
-        self._steps = steps
-        self._step()
-
-    def _step(self) -> None:
-        steps = self._steps
-        if steps is None or self.closed:
-            return
-        first = not self.waiting
-        self.waiting = True
+        # Most have nothing to wait for.
         try:
-            more = next(steps, self) is not self
-        except Exception as error:  # noqa: BLE001  (raised by the next `receive`)
-            more = False
-            # The connection is closed by it, as by any other error of a command.
-            self._problem = error
-        if more:
-            self.host.soon(self.source, self._step)
+            wanted = next(steps)
+        except StopIteration:
             return
-        self._steps = None
+        self.waiting = self._starting = True
+        self.host.wait_for(steps, wanted, self._ended, self._is_open, self._soon)
+        self._starting = False
+        self._raise_problem()
+
+    def _is_open(self) -> bool:
+        return not self.closed
+
+    def _soon(self, then: Callable[[], None]) -> None:
+        self.host.soon(self.source, then)
+
+    def _ended(self, _: None, error: Exception | None) -> None:
+        # The connection is closed by it, as by any other error of a command.
+        self._problem = error
         self.waiting = False
-        if not first and self._wake is not None:
+        if self._wake is not None and not self._starting and not self.closed:
             self._wake()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            raise self._problem
 
     @property
     def frame_bytes_max(self) -> int:
@@ -376,7 +374,7 @@ class Session:
         self._consuming.resume()
 
     def _command(self, data: memoryview) -> int:
-        """Carry out a command, unless that has to wait; its type."""
+        """Carry out a command, or begin to; its type."""
         if len(data) > COMMAND_BYTES_MAX:
             raise ProtocolError(
                 f"command of {len(data)} bytes is larger than the limit {COMMAND_BYTES_MAX}"
@@ -392,22 +390,17 @@ class Session:
                 raise ProtocolError(f"command {command.type} before CONNECT")
             self._connect(command.connect)
         else:
-            self.handle(command, may_wait=True)
+            steps = self.handle(command)
+            if steps is not None:
+                self.in_steps(steps)
         return int(command.type)
 
-    def handle(self, command: wire.BaseCommand, *, may_wait: bool = False) -> None:
-        """Carry out a command, now or when the client has shown who it is, or refuse it.
-
-        One that `may_wait` is handed over again if `waiting` is set afterwards.
-        """
+    def handle(self, command: wire.BaseCommand) -> Steps[None] | None:
+        """Carry out a command, or refuse it; what is left to do of it, if anything."""
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"command {command.type} is not one that a broker takes")
-        if self._gate.admits(command) and not (may_wait and self._waits_for_topic(command)):
-            self._may_wait = may_wait
-            handler(command)
-            if not self.waiting:
-                self._waited.clear()
+        return handler(command) if self._gate.admits(command) else None
 
     def close(self) -> None:
         """The connection is gone: producers and consumers go with it."""
@@ -422,82 +415,30 @@ class Session:
         self._producing.let_go(lambda namespace: may(namespace, Action.PRODUCE))
         self._consuming.let_go(lambda namespace: may(namespace, Action.CONSUME))
 
-    # --- what has to be done first ----------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------
 
-    def must_wait(
-        self,
-        on: Topic | TopicName | Session,
-        work: Callable[[], object] | None,
-        step: str = "prepare",
-        after: Callable[[], None] = _nothing,
-    ) -> bool:
-        """Does something have to be done in a thread first? Then `waiting` is set.
-
-        Each step of a command is done once: if it could not be done, the command fails by it.
-        `after` is called in the loop when it is done, also if the client has gone meanwhile.
-        """
-        if self._wake is None:
-            return False
-        if step in self._waited:
-            work = None
-        busy = self.host.is_working(on)
-        if work is None and not busy:
-            self._waited.discard(step)
-            return False
-
-        def go_on() -> None:
-            after()
-            # Thousands of sessions may wait for the same topic.
-            self.host.soon(self.source, in_turn)
-
-        def in_turn() -> None:
-            self.waiting = False
-            # If somebody else was at work, ours is still to be done.
-            if not busy:
-                self._waited.add(step)
-            if self._wake is not None and not self.closed:
-                self._wake()
-
-        self.waiting = True
-        self.host.in_thread(on, work or _nothing, go_on)
-        return True
-
-    def does_first(
-        self,
-        topic: Topic,
-        step: str,
-        work: Callable[[], object] | None,
-        after: Callable[[], None] = _nothing,
-    ) -> bool:
-        """A handler's question: is `work` done in a thread first? Then the command comes again."""
-        return self._may_wait and self.must_wait(topic, work, step, after)
-
-    def creates_first(
-        self, topic: Topic, name: str, kind: SubscriptionType, *, start: int, **more: bool
-    ) -> bool:
-        """The same of a subscription that is to be created."""
-        work = topic.creation(name, kind, start=start, **more)
-        return self.does_first(topic, "cursor", work, lambda: topic.is_created(name, kind))
-
-    def _waits_for_topic(self, command: wire.BaseCommand) -> bool:
-        """Does the command need a topic that is opened, or made ready, in a thread first?"""
-        part = _USES_TOPIC.get(command.type)
-        if part is None or self._wake is None:
-            return False
+    def topic(self, command: wire.BaseCommand) -> Steps[Topic]:
+        """The topic that a command uses, opened or created if that may be, and ready to be used."""
         topics = self.host.topics
-        try:
-            name = TopicName.parse(getattr(command, part).topic)
-            topic = topics.opened_topic(name)
-            if topic is not None:
-                return self.must_wait(topic, topic.preparation(0))
+        name = TopicName.parse(getattr(command, _USES_TOPIC[command.type]).topic)
+        topic = topics.opened_topic(name)
+        while topic is None:
             create = self._may_create(name, command)
-        except InvalidInput:
-            # The command's own handler answers that.
-            return False
-        if not create and not topics.exists(name):
-            return False
-        self.host.make_room()
-        return self.must_wait(name, lambda: topics.get(name, create=create), "open")
+            if not create and not topics.exists(name):
+                raise TopicNotFound(f"topic {name} does not exist")
+            self.host.make_room()
+            yield Work(name, partial(self._opening, name, create=create))
+            topic = topics.opened_topic(name)
+        # If this fails, what is appended will.
+        with suppress(LithifyError, OSError):
+            yield Work(topic, partial(topic.preparation, 0))
+        return topic
+
+    def _opening(self, name: TopicName, *, create: bool) -> Callable[[], object] | None:
+        topics = self.host.topics
+        if topics.opened_topic(name) is not None:
+            return None
+        return partial(topics.get, name, create=create)
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
         wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
@@ -507,14 +448,6 @@ class Session:
             self.host.limits.check_topics_created(len(self._created))
             self._created.add(name)
         return True
-
-    def topic(self, command: wire.BaseCommand) -> Topic:
-        """The topic that a command uses, created if that may be; raises why there is none."""
-        name = TopicName.parse(getattr(command, _USES_TOPIC[command.type]).topic)
-        found = self.host.topics.opened_topic(name)
-        if found is not None:
-            return found
-        return self.host.topics.get(name, create=self._may_create(name, command))
 
     def client(self) -> Client:
         """Whose a producer or consumer is that joins now."""

@@ -65,6 +65,9 @@ _DELETED = 2
 _KIND_SHIFT = 8
 _LENGTH = struct.Struct("<I")
 
+RECORD_BYTES_MAX = 2**20
+"""Of an ordinary record; the largest, of a batch of 2^20 messages, has a quarter of this."""
+
 
 @dataclass(frozen=True, slots=True)
 class CursorSettings:
@@ -204,6 +207,15 @@ class CursorStore:
             if subscription.compacted is not compacted:
                 subscription.compacted = compacted
                 self._append_snapshot(subscription)
+
+    def preparation(self) -> Callable[[], None] | None:
+        """What waits for the disk before the next record: to be called, in any thread.
+
+        None if nothing does, as nearly always; otherwise `ack` and the like would wait for it.
+        """
+        if self._log.must_settle():
+            return self._log.settle
+        return self._log.roll if self._log.must_roll(RECORD_BYTES_MAX) else None
 
     def ack(self, name: str, change: Change) -> None:
         """Record a change of a cursor and make it; see the module for what survives when.

@@ -30,12 +30,14 @@ there for as long as deduplication is switched on. To open:
 3. Read the log behind its position and take every entry into account.
 
 So after a crash at any time the progress is that of the entries that are in the log. A snapshot is
-written every `snapshot_entries`, which bounds step 3, and by `close`. One that cannot be written is
-reported and tried again later: it only saves time, unless the log's head has been dropped since.
+due every `snapshot_entries` (`save_due`), which bounds step 3. The owner has it written; `close`
+writes the last one. One that cannot be written is reported and tried again later: it only saves
+time, unless the log's head has been dropped since.
 
 At most `producers_max` producers are remembered, those that wrote last.
 
-Owned by the topic, one thread at a time; `discard` may be called from another one.
+Owned by the topic, one thread at a time; `discard` and what `saving` returns may be called from
+others.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ import itertools
 import json
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +63,7 @@ from lithify.topics.message import text_of
 from lithify.topics.message_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -212,7 +215,7 @@ class Deduplication:
         else:
             self._position = log.last_position
             try:
-                self._write()
+                self._write(self._position, self._rows())
             except OSError as error:
                 raise WriteFailed(path, error) from error
 
@@ -286,8 +289,11 @@ class Deduplication:
         appended.producer.durable = appended.progress
         self._position = appended.pending.position
         self._unsaved_entries += appended.entries
-        if self._unsaved_entries >= self._settings.snapshot_entries:
-            self.save()
+
+    @property
+    def save_due(self) -> bool:
+        """Is it time for a snapshot?"""
+        return self._unsaved_entries >= self._settings.snapshot_entries
 
     def is_durable(self, producer: str, progress: Progress) -> bool:
         """May duplicates be acknowledged?"""
@@ -378,17 +384,29 @@ class Deduplication:
 
     def save(self) -> None:
         """Write a snapshot, if anything has happened since the last one."""
+        save = self.saving()
+        if save is not None:
+            save()
+
+    def saving(self) -> Callable[[], None] | None:
+        """What writes a snapshot of what is known now, in any thread; None if there is no news."""
         if not self._unsaved_entries:
-            return
+            return None
         self._unsaved_entries = 0
+        return partial(self._save, self._position, self._rows())
+
+    def _rows(self) -> list[tuple[str, Progress]]:
+        return [(name, each.durable) for name, each in self._producers.items()]
+
+    def _save(self, position: int, rows: list[tuple[str, Progress]]) -> None:
         try:
-            self._write()
+            self._write(position, rows)
         except (OSError, LithifyError) as error:
             self._events(WriteRefused(self._log.directory, self._path, str(error)))
 
-    def _write(self) -> None:
-        producers = [[name, *_fields_of(each.durable)] for name, each in self._producers.items()]
-        row = {"version": _VERSION, "position": self._position, "producers": producers}
+    def _write(self, position: int, rows: list[tuple[str, Progress]]) -> None:
+        producers = [[name, *_fields_of(durable)] for name, durable in rows]
+        row = {"version": _VERSION, "position": position, "producers": producers}
         if self._log.settings.durability is not Durability.ALWAYS:
             # A snapshot of entries that a power cut takes away would call the same messages,
             # sent again, duplicates of nothing.

@@ -10,11 +10,14 @@ What is not retained may still be in the log, and nobody has acknowledged it. So
 subscription moves a copy of its cursor (`Subscription.cursor`) and leaves the acknowledgements
 themselves alone (`Subscription.acked`): a later consumer that reads the log starts from those.
 
-1. Ask what comes behind mark-delete (`Reading.following`, `following_retained`).
-2. Move there; if that is acknowledged, mark-delete has moved on, and it is asked again.
+1. Look what comes behind mark-delete: in the manifest and the known gaps (`Reading.following`), or
+   in the piece of what is retained there.
+2. Move there; if that is acknowledged, mark-delete has moved on, and step 1 is repeated. It is also
+   repeated at the end of a piece in which everything is done with.
 
-For compacted subscriptions an answer may cost a read, so none is asked for twice: a subscription
-remembers the state in which all gaps were taken. No memory follows the number of gaps.
+For compacted subscriptions step 1 may need a piece that is not in memory. `take` says which, and
+`taking` has it read in a thread. A subscription remembers the state in which all gaps were taken,
+so that nothing is looked at twice. No memory follows the number of gaps.
 
 None of it is recorded, for it follows from the log and the view; see `Topic.acknowledge`.
 
@@ -28,11 +31,10 @@ from typing import TYPE_CHECKING
 from lithify.topics.entries import is_spent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lithify.log.frame import Entry
+    from lithify.topics.cursor import Cursor
     from lithify.topics.cursor_store import CursorStore
-    from lithify.topics.reading import Reading
+    from lithify.topics.reading import Piece, Reading
+    from lithify.topics.steps import Steps
     from lithify.topics.subscription import Subscription
 
 __all__ = ["Gaps"]
@@ -45,27 +47,59 @@ class Gaps:
         self._reading = reading
         self._cursors = cursors
 
-    def take(self, subscription: Subscription) -> None:
+    def taking(self, subscription: Subscription) -> Steps[None]:
         """Move the subscription's cursor over all gaps behind mark-delete."""
+        missing = self.take(subscription)
+        while missing is not None:
+            joined = subscription.through
+            piece = yield from self._reading.loading(missing, joined)
+            # Another consumer may be the active one by now.
+            missing = self.take(subscription, piece if subscription.through == joined else None)
+
+    def take(self, subscription: Subscription, loaded: Piece | None = None) -> int | None:
+        """The same with what is in memory; the position whose piece has to be loaded first, if any.
+
+        `loaded` is the piece that the call before asked for.
+        """
         if not subscription.compacted:
-            self._take(subscription, self._reading.following)
-            return
+            self._take_in_log(subscription)
+            return None
         cursor, joined = subscription.cursor, subscription.through
         view = *self._reading.view(), joined
         if subscription.gaps_taken == (*view, cursor.mark_delete):
-            return
-
-        def is_done(entry: Entry) -> bool:
-            return is_spent(entry, cursor.remaining_of(entry.position))
-
-        self._take(
-            subscription,
-            lambda position: self._reading.following_retained(position, joined, is_done),
-        )
-        subscription.gaps_taken = *view, cursor.mark_delete
-
-    def _take(self, subscription: Subscription, following: Callable[[int], int]) -> None:
-        if subscription.durable and not subscription.compacted:
-            self._cursors.take_gaps(subscription.name, following)
+            return None
+        border = self._reading.border(joined)
+        while (start := cursor.mark_delete + 1) <= border:
+            if loaded is None or not loaded.covers(start):
+                loaded = self._reading.at_hand(start, joined)
+            if loaded is None:
+                return start
+            there, exists = _first_retained(loaded, start, border, cursor)
+            if there > start:
+                cursor.fill(start, there)
+            if exists and cursor.mark_delete + 1 == there:
+                break
         else:
-            subscription.cursor.take_gaps(following)
+            cursor.take_gaps(self._reading.following)
+        subscription.gaps_taken = *view, cursor.mark_delete
+        return None
+
+    def _take_in_log(self, subscription: Subscription) -> None:
+        if subscription.durable:
+            self._cursors.take_gaps(subscription.name, self._reading.following)
+        else:
+            subscription.cursor.take_gaps(self._reading.following)
+
+
+def _first_retained(piece: Piece, start: int, border: int, cursor: Cursor) -> tuple[int, bool]:
+    """The first position from `start` on of an entry that is not done with, and True.
+
+    If the piece has none up to the border: the first position that is not known of, and False.
+    """
+    for number in range(piece.find(start), len(piece.entries)):
+        entry = piece.entries[number]
+        if entry.position > border:
+            return border + 1, False
+        if not is_spent(entry, cursor.remaining_of(entry.position)):
+            return entry.position, True
+    return max(start, min(piece.through, border) + 1), False

@@ -10,13 +10,16 @@ One thread at a time; owned by the topic.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.positions import NO_POSITION
 from lithify.topics.entries import FLAG_BATCH
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
     from lithify.log.log import Log
+    from lithify.topics.steps import Steps
 
 __all__ = ["LogEnd"]
 
@@ -39,7 +42,7 @@ class LogEnd:
         while self._waiting and self._waiting[0][0] <= last:
             self._known = self._waiting.popleft()
 
-    def last(self) -> tuple[int, int]:
+    def finding_last(self) -> Steps[tuple[int, int]]:
         """(position, index in its batch or -1) of the last message; (-1, -1) if there is none."""
         self._take_notes()
         last = self._log.last_position
@@ -47,7 +50,9 @@ class LogEnd:
             # All there was is gone from the log.
             return NO_POSITION, -1
         if self._known[0] != last:
-            self._known = last, self._read(last)
+            index = yield Work(self, lambda: partial(self._read, last))
+            # Others may have been appended meanwhile, and noted.
+            self._known = max(self._known, (last, index))
         return self._known
 
     def _read(self, position: int) -> int:

@@ -9,29 +9,41 @@ A piece covers every position from `start` to `through`: what is in between and 
 not exist. Such a gap within a ledger, left by a failed write, is remembered, so that cursors can
 move over it; those at the ends of ledgers are known from the manifest.
 
+Who owns the topic, an event loop as a rule, never waits for the disk here:
+
+1. `at_hand` finds the piece of a position among those that are kept. A piece of the log that the
+   operating system has in memory is read at once, because that is faster than to ask a thread:
+   what consumers at the end of a topic want was written a moment ago.
+2. If there is none, `loading` reads it in a thread, keeps it and gives it to the caller. The thread
+   reads one piece at a time for a topic and changes nothing here.
+
 Compacted reads take what is retained up to a **border**, and the log above it. The border is the
 horizon that a consumer has found when it joined, so that it does not miss what is deleted while it
 reads; where the log begins only later it is there, for what was trimmed is nowhere else. It is
 found anew for each piece, together with the log's beginning: what lies between two pieces is in one
-of the two places. Pieces of what is retained are dropped as soon as there is a new generation.
+of the two places. Pieces of what is retained are dropped as soon as there is a new generation; one
+that was being read then is still good for the caller that waited for it, as if read before.
 
-One thread at a time; owned by the topic.
+One thread at a time, but for `load`; owned by the topic.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lithify.log.entries import FrameEntries
+from lithify.log.reader import NotCached
 from lithify.positions import PACKED_ENTRY_BITS
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lithify.log.frame import Entry
     from lithify.log.log import Log
@@ -39,8 +51,9 @@ if TYPE_CHECKING:
     from lithify.log.reader import Snapshot
     from lithify.log.scan import Frames
     from lithify.topics.compaction_service import TopicCompactionService
+    from lithify.topics.steps import Steps
 
-__all__ = ["Reading"]
+__all__ = ["Piece", "Reading"]
 
 KEPT_MAX = 4
 COMPACTED_ENTRIES_MAX = 10_000
@@ -50,17 +63,33 @@ WALKS_MAX = 4
 
 
 @dataclass(slots=True)
-class _Piece:
+class Piece:
+    """Some entries side by side."""
+
     start: int
     through: int
     entries: Sequence[Entry]
     view: tuple[int, ...] | None = None
     """Generation, horizon and border of what is retained; None for a piece of the log."""
+    gaps: Sequence[tuple[int, int]] = ()
+    """Half-open ranges of a ledger in which nothing is."""
     used: bool = field(default=True)
+
+    def covers(self, position: int) -> bool:
+        """Is everything known of this position?"""
+        return self.start <= position <= self.through
 
     def find(self, position: int) -> int:
         """The number of the first entry at or above a position."""
         return _find(self.entries, position)
+
+    def take(self, start: int, limit: int) -> tuple[list[Entry], int]:
+        """(entries, through): entries from `start` on, `limit` at most, what was looked at."""
+        low = self.find(start)
+        entries = list(self.entries[low : low + limit])
+        if low + limit >= len(self.entries):
+            return entries, self.through
+        return entries, entries[-1].position
 
 
 def _find(entries: Sequence[Entry], position: int) -> int:
@@ -85,47 +114,61 @@ class Reading:
     def __init__(self, log: Log, service: TopicCompactionService) -> None:
         self._log = log
         self._service = service
-        self._pieces: list[_Piece] = []
+        self._pieces: list[Piece] = []
         self._gap_starts: list[int] = []
         self._gap_stops: dict[int, int] = {}
 
-    def read(self, start: int, limit: int, joined: int | None = None) -> tuple[list[Entry], int]:
-        """(entries, through): entries from `start` on, `limit` at most, what was looked at.
+    def at_hand(self, start: int, joined: int | None = None) -> Piece | None:
+        """The piece of a position if it is in memory; None if it has to be loaded.
 
-        With `joined`, the horizon that a consumer has found: as they are compacted.
+        With `joined`, the horizon that a consumer has found: as it is compacted. What comes from
+        the compaction service is in memory only if it is kept.
         """
-        piece = self._from_log(start) if joined is None else self._compacted(start, joined)
-        if piece is None:
-            return [], start - 1
-        low = piece.find(start)
-        entries = list(piece.entries[low : low + limit])
-        if low + limit >= len(piece.entries):
-            return entries, piece.through
-        return entries, entries[-1].position
+        if joined is not None and start <= (border := self.border(joined)):
+            now = self.view()
+            self._pieces = [p for p in self._pieces if p.view is None or p.view[:-1] == now]
+            return self._kept(start, (*now, border))
+        kept = self._kept(start, None)
+        if kept is not None:
+            return kept
+        try:
+            with self._log.snapshot("dispatch", cached=True) as snapshot:
+                return self._keep(_from_log(snapshot, start))
+        except NotCached:
+            return None
 
-    def _kept(self, start: int, view: tuple[int, ...] | None) -> _Piece | None:
+    def loading(self, start: int, joined: int | None = None) -> Steps[Piece]:
+        """Read the piece of a position in a thread."""
+        piece: Piece = yield Work(self, lambda: partial(self.load, start, joined))
+        return self._keep(piece)
+
+    def load(self, start: int, joined: int | None = None) -> Piece:
+        """The piece of a position, read now; in any thread."""
+        now = self.view()
+        with self._log.snapshot("dispatch") as snapshot:
+            border = start - 1 if joined is None else self._border(joined, snapshot.manifest)
+            if start <= border:
+                entries, looked = self._service.read_compacted_entries(
+                    start, COMPACTED_ENTRIES_MAX, border
+                )
+                # Less only if the view was deleted since: there is only the log now.
+                if looked >= start:
+                    return Piece(start, looked, entries, (*now, border))
+            return _from_log(snapshot, start)
+
+    def _kept(self, start: int, view: tuple[int, ...] | None) -> Piece | None:
         for piece in self._pieces:
-            if piece.start <= start <= piece.through and piece.view == view:
+            if piece.covers(start) and piece.view == view:
                 piece.used = True
                 return piece
         return None
 
-    def _keep(self, piece: _Piece) -> _Piece:
-        self._pieces = [piece, *self._pieces[: KEPT_MAX - 1]]
+    def _keep(self, piece: Piece) -> Piece:
+        if piece.covers(piece.start):
+            self._pieces = [piece, *self._pieces[: KEPT_MAX - 1]]
+        for start, stop in piece.gaps:
+            self._note_gap(start, stop)
         return piece
-
-    def _from_log(self, start: int) -> _Piece | None:
-        kept = self._kept(start, None)
-        if kept is not None:
-            return kept
-        with self._log.snapshot("dispatch") as snapshot:
-            return self._from_snapshot(snapshot, start)
-
-    def _from_snapshot(self, snapshot: Snapshot, start: int) -> _Piece | None:
-        for frames in snapshot.read_frames(start):
-            self._note_gaps(start, frames)
-            return self._keep(_Piece(start, int(frames.positions[-1]), FrameEntries(frames)))
-        return None
 
     # --- compacted --------------------------------------------------------------------------
 
@@ -141,29 +184,6 @@ class Reading:
         """Changes whenever what is retained may have changed."""
         return self._log.manifest.generation, self._service.last_compacted_position
 
-    def _compacted(self, start: int, joined: int) -> _Piece:
-        now = self.view()
-        self._pieces = [p for p in self._pieces if p.view is None or p.view[:-1] == now]
-        with self._log.snapshot("dispatch") as snapshot:
-            border = self._border(joined, snapshot.manifest)
-            if start <= border:
-                view = *now, border
-                kept = self._kept(start, view)
-                if kept is not None:
-                    return kept
-                entries, looked = self._service.read_compacted_entries(
-                    start, COMPACTED_ENTRIES_MAX, border
-                )
-                if entries:
-                    return self._keep(_Piece(start, looked, entries, view))
-                if looked < start:
-                    # The view was deleted since the border was found: there is only the log now.
-                    border = start - 1
-            above = max(start, border + 1)
-            piece = self._kept(above, None) or self._from_snapshot(snapshot, above)
-        # If there is nothing, all of what is compacted was looked at and need not be again.
-        return piece or _Piece(start, max(start - 1, border), [])
-
     def following(self, position: int) -> int:
         """The first position at or above one that an entry has or a future one may get."""
         segments = self._log.manifest.segments
@@ -172,68 +192,32 @@ class Reading:
         there = max(position, segments[at].first_position)
         return self.end_of_gap(there)
 
-    def following_retained(
-        self, position: int, joined: int, is_done: Callable[[Entry], bool]
-    ) -> int:
-        """The same of a consumer's compacted reads; entries that are done with count as gone."""
-        border = self.border(joined)
-        while position <= border:
-            piece = self._compacted(position, joined)
-            for number in range(piece.find(position), len(piece.entries)):
-                entry = piece.entries[number]
-                if entry.position > border:
-                    break
-                if not is_done(entry):
-                    return entry.position
-            if piece.through < position:
-                # The view was deleted since the border was found, and the log has nothing there.
-                break
-            position = min(piece.through, border) + 1
-        return self.following(position)
-
     # --- single positions -------------------------------------------------------------------
 
     def read_each(
-        self, positions: Sequence[int], bytes_max: int, joined: int | None = None
+        self, positions: Sequence[int], bytes_max: int, first: Piece, joined: int | None = None
     ) -> tuple[list[Entry], int]:
         """(entries, through): those at ascending positions, until there are `bytes_max` bytes.
 
-        `joined` is as in `read`.
+        `first` is the piece of the first one. Those behind it are read as far as they are at hand.
         """
         entries: list[Entry] = []
         through = positions[0] - 1
-        at = size = walks = 0
-        with self._log.snapshot("redelivery") as snapshot:
-            while at < len(positions) and size < bytes_max and walks < WALKS_MAX:
-                walks += 1
-                found, last = self._around(snapshot, positions[at], joined)
-                stop = bisect_right(positions, last, at)
-                taken = _at(found, positions[at:stop])
-                entries += taken
-                size += sum(len(entry.body) for entry in taken)
-                through = positions[stop - 1]
-                at = stop
+        at = size = 0
+        piece: Piece | None = first
+        for _ in range(WALKS_MAX):
+            if piece is None:
+                break
+            stop = bisect_right(positions, max(positions[at], piece.through), at)
+            taken = _at(piece.entries, positions[at:stop])
+            entries += taken
+            size += sum(len(entry.body) for entry in taken)
+            through = positions[stop - 1]
+            at = stop
+            if at == len(positions) or size >= bytes_max:
+                break
+            piece = self.at_hand(positions[at], joined)
         return entries, through
-
-    def _around(
-        self, snapshot: Snapshot, position: int, joined: int | None
-    ) -> tuple[Sequence[Entry], int]:
-        """Entries from a position on, and the last position that was looked at."""
-        kept = self._kept(position, None) if joined is None else self._compacted(position, joined)
-        if kept is not None:
-            return kept.entries, max(position, kept.through)
-        for frames in snapshot.read_frames(position):
-            return FrameEntries(frames), int(frames.positions[-1])
-        return [], max(position, snapshot.last_position)
-
-    def _note_gaps(self, start: int, frames: Frames) -> None:
-        positions = frames.positions
-        first = int(positions[0])
-        ledger_start = first >> PACKED_ENTRY_BITS << PACKED_ENTRY_BITS
-        self._note_gap(max(start, ledger_start), first)
-        for at in np.flatnonzero(np.diff(positions) > 1).tolist():
-            before, after = int(positions[at]), int(positions[at + 1])
-            self._note_gap(before + 1, after)
 
     def _note_gap(self, start: int, stop: int) -> None:
         if start >= stop:
@@ -260,3 +244,20 @@ class Reading:
         for start in self._gap_starts[:low]:
             del self._gap_stops[start]
         del self._gap_starts[:low]
+
+
+def _from_log(snapshot: Snapshot, start: int) -> Piece:
+    for frames in snapshot.read_frames(start):
+        through = int(frames.positions[-1])
+        return Piece(start, through, FrameEntries(frames), gaps=_gaps(start, frames))
+    return Piece(start, max(start - 1, snapshot.last_position), [])
+
+
+def _gaps(start: int, frames: Frames) -> list[tuple[int, int]]:
+    """Within the ledger of the first frame, and between the frames."""
+    positions = frames.positions
+    first = int(positions[0])
+    ledger_start = first >> PACKED_ENTRY_BITS << PACKED_ENTRY_BITS
+    before = np.flatnonzero(np.diff(positions) > 1).tolist()
+    between = [(int(positions[at]) + 1, int(positions[at + 1])) for at in before]
+    return [(max(start, ledger_start), first), *between]

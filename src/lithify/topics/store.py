@@ -15,7 +15,7 @@ Deleting a topic
 2. Take the definition away.
 3. Remove the partitions' directories, then the topic's own one, its mark last.
 
-One thread at a time uses it, but for `unopened`, `get`, `create`, `create_partitioned`,
+One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
 `add_partitions`, `unclaimed`, `adopt` and what `deleting` returns, which wait for the disk: other
 threads may call them meanwhile. A topic is opened once; a second caller waits for it, and for no
 other.
@@ -330,7 +330,7 @@ class Topics:
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
-        whole = name if str(name) in self.definitions.current.topics else name.whole
+        whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._check_log(name)
@@ -411,15 +411,24 @@ class Topics:
     def schemas(self, name: str | TopicName) -> Schemas:
         """The schemas of a topic, which all its partitions share."""
         name = _parsed(name)
+        found = self.opened_schemas(name)
+        if found is None:
+            name = self._whole(name)
+            self._check_log(name)
+            new = Schemas(self._fs, self._path(name), clock=self._clock)
+            # Another thread may have read them meanwhile.
+            found = self._schemas.setdefault(name, new)
+        return found
+
+    def opened_schemas(self, name: TopicName) -> Schemas | None:
+        """The same if they were read before."""
         if not self.exists(name):
             raise TopicNotFound(f"topic {name} does not exist")
-        if str(name) not in self.definitions.current.topics:
-            name = name.whole
-        found = self._schemas.get(name)
-        if found is None:
-            self._check_log(name)
-            found = self._schemas[name] = Schemas(self._fs, self._path(name), clock=self._clock)
-        return found
+        return self._schemas.get(self._whole(name))
+
+    def _whole(self, name: TopicName) -> TopicName:
+        """The topic of which it is a partition, or itself."""
+        return name if str(name) in self.definitions.current.topics else name.whole
 
     def why_not_writable(self, topic: Topic | None = None) -> str:
         """Why nothing can be written to a topic, or at all; "" if it can. Waits for the disk."""

@@ -92,6 +92,11 @@ class Wanted:
     messages: int
     """That the consumers can take; more than that need not be read."""
 
+    @property
+    def first(self) -> int:
+        """Where reading begins."""
+        return self.positions[0] if self.positions else self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:

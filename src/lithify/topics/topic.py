@@ -7,7 +7,9 @@ A durable subscription's acknowledgements go into the cursor store, a reader's i
 Compacted subscriptions get what is retained, up to the horizon, and their cursors move over what is
 not.
 
-One thread at a time: the event loop's in a broker, the caller's in a library.
+One thread at a time: the event loop's in a broker, the caller's in a library. What may wait for the
+disk is an operation in steps (`steps.py`): a broker drives it from its loop, and the method without
+`-ing` runs it to its end in the caller's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
 from lithify.logger import get_logger
@@ -32,6 +34,7 @@ from lithify.topics.entries import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
 from lithify.topics.gaps import Gaps
 from lithify.topics.policies import Policies
 from lithify.topics.producers import Producers
+from lithify.topics.steps import Work, run_here
 from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.throughput import Throughput
 from lithify.topics.topic_log import TopicLog, TopicTerminated
@@ -56,7 +59,8 @@ if TYPE_CHECKING:
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
     from lithify.topics.retention import LogHold
-    from lithify.topics.subscription import Delivery
+    from lithify.topics.steps import Steps
+    from lithify.topics.subscription import Delivery, Wanted
 
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
@@ -179,18 +183,16 @@ class Topic(TopicLog):
         start: int,
         compacted: bool = False,
     ) -> Subscription:
-        """The subscription of that name, created to begin at position `start` if it is new."""
-        work = self.creation(name, kind, durable=durable, start=start, compacted=compacted)
-        if work is not None:
-            work()
-            self.is_created(name, kind)
-        found = self.subscriptions.get(name)
-        if found is not None:
-            return found
-        cursor = Cursor(max(start, 0) - 1)
-        return self._add_subscription(name, kind, cursor, durable=False, compacted=compacted)
+        """The subscription of that name, created to begin at position `start` if it is new.
 
-    def creation(
+        Raises `DurabilityDiffers` if there is one of that name that ends when it should not, or the
+        other way round.
+        """
+        return run_here(
+            self.creating(name, kind, durable=durable, start=start, compacted=compacted)
+        )
+
+    def creating(
         self,
         name: str,
         kind: SubscriptionType,
@@ -198,12 +200,29 @@ class Topic(TopicLog):
         durable: bool,
         start: int,
         compacted: bool = False,
-    ) -> Callable[[], None] | None:
-        """What waits for the disk before there is such a subscription: to be called, in any thread.
+        check: Callable[[], None] = no_check,
+    ) -> Steps[Subscription]:
+        """See `subscription`. `check` may refuse it; it is called before anything is written."""
 
-        None if nothing does. Afterwards `is_created` is to be called. Raises `DurabilityDiffers` if
-        there is one of that name that ends when it should not, or the other way round.
-        """
+        def find() -> Callable[[], None] | None:
+            check()
+            return self._creation(name, kind, durable=durable, start=start, compacted=compacted)
+
+        try:
+            yield Work(self, find)
+        finally:
+            # Also if nobody waits for it any longer: it is on disk.
+            self._add_created(name, kind)
+        found = self.subscriptions.get(name)
+        if found is not None:
+            return found
+        cursor = Cursor(max(start, 0) - 1)
+        return self._add_subscription(name, kind, cursor, durable=False, compacted=compacted)
+
+    def _creation(
+        self, name: str, kind: SubscriptionType, *, durable: bool, start: int, compacted: bool
+    ) -> Callable[[], None] | None:
+        """What is to be written before there is such a subscription; None if nothing is."""
         if compacted and not kind.single:
             raise InvalidInput(
                 f"subscription {name} is {kind.name.lower()}: only exclusive and "
@@ -217,7 +236,7 @@ class Topic(TopicLog):
         cursor = Cursor(max(start, 0) - 1)
         return partial(self.cursors.create, name, cursor, {}, compacted=compacted)
 
-    def is_created(self, name: str, kind: SubscriptionType) -> None:
+    def _add_created(self, name: str, kind: SubscriptionType) -> None:
         """The cursor of a new subscription is written, unless that has failed."""
         if name in self.subscriptions or name not in self.cursors.names():
             return
@@ -253,6 +272,19 @@ class Topic(TopicLog):
         compacted: bool = False,
     ) -> None:
         """Let a consumer join, or raise `ConsumerRefused`; it may want to read compacted."""
+        run_here(self.joining(subscription, consumer, kind, compacted=compacted))
+
+    def joining(
+        self,
+        subscription: Subscription,
+        consumer: Consumer,
+        kind: SubscriptionType,
+        *,
+        compacted: bool = False,
+    ) -> Steps[None]:
+        """See `join`. Whoever gives up before the end lets the consumer `leave`."""
+        if subscription.durable:
+            yield Work(self.cursors, self.cursors.preparation)
         consumer.through = self.service.last_compacted_position if compacted else None
         first = not subscription.consumers
         subscription.add(consumer, kind)
@@ -260,7 +292,7 @@ class Topic(TopicLog):
             return
         if subscription.durable:
             self.cursors.set_compacted(subscription.name, compacted=compacted)
-        self._gaps.take(subscription)
+        yield from self._gaps.taking(subscription)
         subscription.rewind()
 
     def is_durable(self, subscription: Subscription) -> bool:
@@ -269,8 +301,19 @@ class Topic(TopicLog):
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Forget it and what it had acknowledged."""
-        if self._remove(subscription) and subscription.durable:
-            self.cursors.delete(subscription.name)
+        run_here(self.unsubscribing(subscription))
+
+    def unsubscribing(self, subscription: Subscription) -> Steps[None]:
+        """See `unsubscribe`. It is out of use at once, and there again if it cannot be deleted."""
+        name = subscription.name
+        if not self._remove(subscription) or not subscription.durable:
+            return
+        try:
+            # Whoever creates one of the same name waits for this.
+            yield Work(self, lambda: partial(self.cursors.delete, name))
+        finally:
+            if name not in self.subscriptions:
+                self._add_created(name, subscription.kind)
 
     def _remove(self, subscription: Subscription) -> bool:
         # Another one may have the name by now.
@@ -294,6 +337,12 @@ class Topic(TopicLog):
 
     def acknowledge(self, subscription: Subscription, change: Change) -> None:
         """Something was acknowledged: remember it, and forget who held it."""
+        run_here(self.acknowledging(subscription, change))
+
+    def acknowledging(self, subscription: Subscription, change: Change) -> Steps[None]:
+        """See `acknowledge`."""
+        if subscription.durable and self.cursors.preparation() is not None:
+            yield Work(self.cursors, self.cursors.preparation)
         first = subscription.cursor.mark_delete + 1
         if subscription.compacted and change == Acked(first):
             # All before it is done with, retained or not. Gaps are not recorded: said this way, a
@@ -305,7 +354,8 @@ class Topic(TopicLog):
             change.apply(subscription.acked)
         if subscription.cursor is not subscription.acked:
             change.apply(subscription.cursor)
-        self._gaps.take(subscription)
+        if self._gaps.take(subscription) is not None:
+            yield from self._gaps.taking(subscription)
         if isinstance(change, AckedUpTo):
             subscription.read_failure = None
             subscription.acknowledged_up_to(change.position)
@@ -317,28 +367,59 @@ class Topic(TopicLog):
 
     def seek(self, subscription: Subscription, position: int) -> None:
         """Begin again at a position; what was acknowledged above it no longer is."""
-        self.acknowledge(subscription, Reset(max(position, 0)))
+        run_here(self.seeking(subscription, position))
+
+    def seeking(self, subscription: Subscription, position: int) -> Steps[None]:
+        """See `seek`."""
+        return self.acknowledging(subscription, Reset(max(position, 0)))
 
     def dispatch(self, subscription: Subscription) -> list[Delivery]:
         """Deliver what can be delivered now; nothing left to do when the answer is empty."""
+        return run_here(self.dispatching(subscription))
+
+    def dispatching(self, subscription: Subscription) -> Steps[list[Delivery]]:
+        """See `dispatch`."""
         now_ms = self._clock.now_ms()
         before = None
+        gaps_taken = not subscription.compacted
         while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
             joined = subscription.through if subscription.compacted else None
-            if wanted.positions:
-                entries, through = self._reading.read_each(wanted.positions, READ_BYTES_MAX, joined)
-            elif wanted.start <= self.log.last_position:
-                limit = min(wanted.messages, DISPATCH_ENTRIES_MAX)
-                entries, through = self._reading.read(wanted.start, limit, joined)
-                self._gaps.take(subscription)
-            else:
+            start = wanted.first
+            if not wanted.positions and start > self.log.last_position:
                 break
+            if not gaps_taken:
+                gaps_taken = True
+                yield from self._gaps.taking(subscription)
+                continue
+            piece = self._reading.at_hand(start, joined)
+            if piece is None:
+                piece = yield from self._reading.loading(start, joined)
+                if not self._still_wants(subscription, wanted, joined, now_ms):
+                    continue
+            if wanted.positions:
+                entries, through = self._reading.read_each(
+                    wanted.positions, READ_BYTES_MAX, piece, joined
+                )
+            else:
+                entries, through = piece.take(start, min(wanted.messages, DISPATCH_ENTRIES_MAX))
+                # What of them is not in memory is taken in the next call.
+                self._gaps.take(subscription)
             deliveries = subscription.offer(entries, now_ms, wanted=wanted, through=through)
             if deliveries:
                 return deliveries
             # All of it was acknowledged, waits or is gone: there may be more behind it.
             before = wanted
         return []
+
+    @staticmethod
+    def _still_wants(
+        subscription: Subscription, wanted: Wanted, joined: int | None, now_ms: int
+    ) -> bool:
+        """Has nothing changed while a piece was loaded that this would be read from another?"""
+        now = subscription.wants(now_ms)
+        if now is None or (now.positions, now.start) != (wanted.positions, wanted.start):
+            return False
+        return joined == (subscription.through if subscription.compacted else None)
 
     def cannot_read(self, subscription: Subscription, error: LithifyError) -> bool:
         """Remember why a subscription cannot be read on; whether that is news."""
@@ -370,7 +451,7 @@ class Topic(TopicLog):
     def maintain(self) -> None:
         """What only time brings about."""
         self.maintain_files()
-        self.maintain_memory()
+        run_here(self.maintaining())
 
     def maintain_files(self) -> None:
         """The part that waits for the disk, and only that: may be called from any thread."""
@@ -392,18 +473,22 @@ class Topic(TopicLog):
         last = self.log.last_position
         return any(e.durable and e.cursor.mark_delete < last for e in self.subscriptions.values())
 
-    def maintain_memory(self) -> None:
-        """The part that does not."""
+    def maintaining(self) -> Steps[None]:
+        """The other part."""
         if self.in_use:
             self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
         self._reading.forget_below(self.log.manifest.segments[0].first_position)
         if self._upkeep.is_due():
-            self.enforce()
+            yield from self.enforcing()
 
     def enforce(self) -> None:
         """Look at the policies now; what may go after that goes with `maintain_files`."""
-        self._upkeep.enforce(self.policies())
+        run_here(self.enforcing())
+
+    def enforcing(self) -> Steps[None]:
+        """See `enforce`."""
+        yield from self._upkeep.enforcing(self.policies())
         self._throughput.note()
 
     def log_holds(self) -> list[LogHold]:
@@ -422,21 +507,20 @@ class Topic(TopicLog):
         """Messages in, bytes in, messages out and bytes out, a second; see `rates.py`."""
         return self._throughput.rates()
 
-    def expire(self, before_ms: int) -> None:
+    def expiring(self, before_ms: int) -> Steps[None]:
         """Take what was published before a time as acknowledged by every subscription."""
-        position = self.find_time(before_ms) - 1
-        for each in list(self.subscriptions.values()):
-            if each.acked.mark_delete < position:
-                self.acknowledge(each, AckedUpTo(position))
+        position = yield from self.finding_time(before_ms)
+        yield from self._skipping_below(position)
 
-    def skip_below(self, position: int) -> None:
+    def skipping_below(self, position: int) -> Steps[None]:
         """Take what is below a position as acknowledged by every subscription: it may go."""
-        last = min(position - 1, self.last_position)
+        yield from self._skipping_below(min(position, self.last_position + 1))
+        yield from self.saving_producers()
+
+    def _skipping_below(self, position: int) -> Steps[None]:
         for each in list(self.subscriptions.values()):
-            if each.acked.mark_delete < last:
-                self.acknowledge(each, AckedUpTo(last))
-        if self.deduplication is not None:
-            self.deduplication.save()
+            if each.acked.mark_delete < position - 1 and each.name in self.subscriptions:
+                yield from self.acknowledging(each, AckedUpTo(position - 1))
 
 
 def _cut_cursors(cursors: CursorStore, name: TopicName, end: int) -> None:

@@ -12,16 +12,18 @@ to retention, to the time to live and to compaction's minimum lag. The message h
 Readers see what is durable as configured; compacted, what is retained up to the horizon and the log
 above it.
 
-The part of a `Topic` that knows nothing of subscriptions. One thread at a time, as there.
+The part of a `Topic` that knows nothing of subscriptions. One thread at a time, as there, but for
+what says otherwise.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
+from lithify.errors import CONFLICT, InvalidInput, LithifyError, LogClosed
 from lithify.log.batch import size_of
 from lithify.positions import NO_POSITION, unpack
 from lithify.topics.compaction_service import LogCompactionService
@@ -32,6 +34,7 @@ from lithify.topics.lookup import Lookup
 from lithify.topics.message import Message, MessageId, new_entry, read_entry
 from lithify.topics.reading import Reading
 from lithify.topics.retention import BacklogExceeded
+from lithify.topics.steps import Work, run_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from lithify.topics.dedup import Deduplication
     from lithify.topics.dedup_switch import DeduplicationSwitch
     from lithify.topics.names import TopicName
+    from lithify.topics.steps import Steps
 
 __all__ = ["TopicLog", "TopicTerminated"]
 
@@ -113,10 +117,27 @@ class TopicLog:
         """
         if self._deduplication is not None and self._deduplication.differs():
             return self._deduplication.switch
-        if self.log.sealing:
-            # By somebody else, a compaction run perhaps: this waits for its end.
+        if self.log.must_settle():
+            # Somebody else rolls it, a compaction run perhaps: this waits for its end.
             return self.log.settle
+        known = self.deduplication
+        if known is not None and known.save_due and (save := known.saving()) is not None:
+            return save
         return self.log.roll if self.log.must_roll(size_bytes) else None
+
+    def preparing(self, size_bytes: int) -> Steps[None]:
+        """Wait until so much can be appended without waiting."""
+        yield Work(self, partial(self.preparation, size_bytes))
+        # Those who waited as well may have filled what was made ready.
+        while self.preparation(size_bytes) is not None:
+            yield Work(self, partial(self.preparation, size_bytes))
+
+    def saving_producers(self) -> Steps[None]:
+        """With deduplication: write down what is known of the producers."""
+        known = self.deduplication
+        if known is not None:
+            # By nobody else meanwhile, and nothing is appended.
+            yield Work(self, known.saving)
 
     def append_entries(
         self,
@@ -187,6 +208,8 @@ class TopicLog:
             raise
         if known is not None:
             known.durable(known.appended(LIBRARY, Progress(sequence_id), pending, 1))
+            if known.save_due:
+                known.save()
         ledger, entry = unpack(position)
         return MessageId(ledger, entry, -1, self.name.partition)
 
@@ -200,6 +223,11 @@ class TopicLog:
             raise TopicTerminated(f"topic {self.name} is terminated")
         if self.refusal:
             raise BacklogExceeded(self.refusal)
+
+    def check_open(self) -> None:
+        """Raise `LogClosed` if it was closed, by its deletion perhaps, while somebody waited."""
+        if self.log.closed:
+            raise LogClosed(f"topic {self.name} was closed meanwhile")
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -246,12 +274,16 @@ class TopicLog:
         return self.log.last_position
 
     def last_message_id(self, through: int | None = None) -> MessageId:
-        """Of the last message; (-1, -1) if there is none. No entry is read for it.
+        """Of the last message; (-1, -1) if there is none.
 
         With `through`, of the last one that a consumer gets which found this horizon.
         """
+        return run_here(self.finding_last_message_id(through))
+
+    def finding_last_message_id(self, through: int | None = None) -> Steps[MessageId]:
+        """See `last_message_id`. An entry is read for it only after an open or a failed write."""
         if through is None or self.log.last_position > self._reading.border(through):
-            position, index = self._end.last()
+            position, index = yield from self._end.finding_last()
         else:
             found = self.service.last_message_position()
             position, index = (NO_POSITION, -1) if found is None else (found.position, found.slot)
@@ -270,18 +302,31 @@ class TopicLog:
         """The first position of the log or the view published at or after a time.
 
         The view has messages that the log has lost to retention. The next position if there is
-        none.
+        none. Waits for the disk; in any thread.
         """
         in_log, in_view = self.find_time(time_ms), self.service.find_by_publish_time(time_ms)
         return in_log if in_view is None else min(in_log, in_view)
 
-    def entry_at(self, position: int) -> Entry | None:
+    def entry_at(self, position: int) -> Steps[Entry | None]:
         """The entry at a position, None if there is none."""
-        entries, _ = self._reading.read(position, 1)
+        piece = self._reading.at_hand(position)
+        if piece is None:
+            piece = yield from self._reading.loading(position)
+        entries, _ = piece.take(position, 1)
         return entries[0] if entries and entries[0].position == position else None
 
+    def finding_time(self, time_ms: int, *, compacted: bool = False) -> Steps[int]:
+        """See `find_time`."""
+        found: int = yield Work(
+            self._reading, lambda: partial(self.find_time, time_ms, compacted=compacted)
+        )
+        return found
+
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
-        """The first position published at or after a time; the next one if there is none."""
+        """The first position published at or after a time; the next one if there is none.
+
+        Waits for the disk; in any thread.
+        """
         horizon = NO_POSITION
         if compacted:
             found = self.service.find_by_publish_time(time_ms)

@@ -2,7 +2,8 @@
 
 1. Once a second the policies are looked at: what is older than the time to live is taken as
    acknowledged; a subscription that is too far behind stops the producers; and the position is
-   found below which nothing is needed any more (`retention.py`). That is memory only.
+   found below which nothing is needed any more (`retention.py`). That is memory only, but for the
+   search by time and the snapshot of the producers, which are steps of their own (`steps.py`).
 2. The files follow in the next round: the log and the cursors do their own upkeep, the active
    segment is rolled if all of it is over age, the head is dropped, and what is retired is deleted.
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.topics.gaps import Gaps
     from lithify.topics.policies import Policies
+    from lithify.topics.steps import Steps
     from lithify.topics.topic import Topic
 
 __all__ = ["Upkeep", "log_holds"]
@@ -66,13 +68,13 @@ class Upkeep:
         """Is it time to look at the policies?"""
         return self._clock.monotonic_s() - self._enforced_s >= POLICY_SECONDS
 
-    def enforce(self, policies: Policies) -> None:
+    def enforcing(self, policies: Policies) -> Steps[None]:
         """Look at them now; what may go after that goes with `files`."""
         self._enforced_s = self._clock.monotonic_s()
         topic = self._topic
         now_ms = self._clock.now_ms()
         if policies.message_ttl_ms:
-            topic.expire(now_ms - policies.message_ttl_ms)
+            yield from topic.expiring(now_ms - policies.message_ttl_ms)
         durable = [each for each in topic.subscriptions.values() if each.durable]
         for each in durable:
             if not each.compacted:
@@ -94,9 +96,9 @@ class Upkeep:
         self._rolls_for_age = topic.log.last_position <= acknowledged and active_may_go(
             topic.log.active_times_ms, policies, now_ms
         )
-        if keep_from > self._keep_from and topic.deduplication is not None:
+        if keep_from > self._keep_from:
             # It is made again from the log behind its snapshot: that must all be there.
-            topic.deduplication.save()
+            yield from topic.saving_producers()
         self._keep_from = keep_from
 
 

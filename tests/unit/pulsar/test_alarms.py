@@ -212,6 +212,8 @@ class Delayed(World):
         self.topic.append_entries([body], times=[now_ms], counts=[1], flags=FLAG_DELAYED).result()
         self.loop.run_until_complete(self._in_loop(lambda: self.broker.dispatch(self.topic)))
         self.loop.advance(0)
+        # The segment is opened in a thread.
+        self.loop.run_until_complete(self.broker.settled())
 
     def came(self) -> list[int]:
         """Entries that came since the last call."""

@@ -22,6 +22,7 @@ from lithify.topics.indexing import index_rows, run_index
 from lithify.topics.message import encode_entry
 from lithify.topics.policies import Policies
 from lithify.topics.rule import UNFINISHED
+from lithify.topics.steps import run_here
 from lithify.topics.topic import FLAG_BATCH
 from tests.unit.topics import segments
 from tests.unit.topics.test_compacted import Compacted
@@ -267,7 +268,7 @@ def test_a_view_that_is_deleted_while_it_is_read_leaves_the_log_to_be_read(
         return read(*given)
 
     monkeypatch.setattr(service, "read_compacted_entries", deleted_first)
-    entries, through = bench.topic._reading.read(0, 10, pack(1, 2))
+    entries, through = bench.topic._reading.load(0, pack(1, 2)).take(0, 10)
     assert [entry.position for entry in entries] == [pack(1, 0), pack(1, 1), pack(1, 2)]
     assert through == pack(1, 2)
 
@@ -296,16 +297,18 @@ def test_a_view_that_is_deleted_while_a_cursor_moves_and_nothing_is_left_of_the_
     subscription, _ = bench.read()
     assert bench.received(subscription) == [1, 2]
     reading = bench.topic._reading
-    view = reading.view
+    border = reading.border
 
-    def deleted_first() -> tuple[int, int]:
+    def deleted_afterwards(joined: int) -> int:
+        found = border(joined)
         monkeypatch.undo()
         bench.topic.compaction.delete_view()
-        return view()
+        return found
 
-    following = reading.following_retained
-    monkeypatch.setattr(reading, "view", deleted_first)
-    assert following(pack(1, 1), pack(1, 2), lambda _: False) == pack(2, 0)
+    monkeypatch.setattr(reading, "border", deleted_afterwards)
+    subscription.gaps_taken = ()
+    run_here(bench.topic._gaps.taking(subscription))
+    assert subscription.cursor.mark_delete + 1 == pack(2, 0)
 
 
 # --- chunks ---------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ class Store:
             self.known.failed(producer, pending)
             raise
         self.known.durable(appended)
+        if self.known.save_due:
+            self.known.save()
 
     def close(self) -> None:
         self.known.close()

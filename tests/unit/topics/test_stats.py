@@ -124,7 +124,7 @@ def test_rates_are_those_of_the_last_minute(topic: Topic, clock: ManualClock) ->
     for _ in range(30):
         topic.append(value=bytes(50))
         clock.advance(1)
-        topic.maintain_memory()
+        topic.maintain()
     rates = topic_stats(topic)
     assert rates["msgRateIn"] == 1.0
     assert rates["msgThroughputIn"] == rates["bytesInCounter"] / 30
@@ -132,11 +132,11 @@ def test_rates_are_those_of_the_last_minute(topic: Topic, clock: ManualClock) ->
     assert sum_stats({"a": rates, "b": rates})["msgRateIn"] == 2.0
     for _ in range(45):
         clock.advance(1)
-        topic.maintain_memory()
+        topic.maintain()
     assert 0 < topic_stats(topic)["msgRateIn"] < 1
     for _ in range(70):
         clock.advance(1)
-        topic.maintain_memory()
+        topic.maintain()
     assert topic_stats(topic)["msgRateIn"] == 0.0
 
 
