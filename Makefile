@@ -23,8 +23,8 @@ demo: setup  ## compact a log of a million entries; then a topic of as many, at 
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/demo_topics.py
 
-test: setup  ## run the tests
-	$(BIN)/python -m pytest
+test: setup  ## run the tests; the rules of the repository are part of `make check`
+	$(BIN)/python -m pytest --ignore tests/test_tidy.py
 
 test-slow: setup  ## run also the tests that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow" -o faulthandler_timeout=1800
@@ -33,7 +33,7 @@ SECONDS ?= 60
 fuzz: setup  ## change conversations of the corpus and play them to sessions, for SECONDS=60
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-check: setup  ## lint, format, types, layers
+check: setup  ## lint, format, types, layers, rules of the repository
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

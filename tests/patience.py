@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROCESS_S_MAX = 100
-"""For a step of another process, on a machine that may be busy. Less than a test may take."""
+"""For a step of another process or thread, on a machine that may be busy; a test that passes waits
+for no more of it than the step takes. Less than a test may take."""
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def at_most(seconds: float, end: Callable[[], object]) -> Iterator[None]:
 
 
 def wait_until(
-    condition: Callable[[], bool], *, seconds: float = 10, every_s: float = 0.01
+    condition: Callable[[], bool], *, seconds: float = PROCESS_S_MAX, every_s: float = 0.01
 ) -> None:
     """Look until something is so that nobody tells us about."""
     deadline = time.monotonic() + seconds

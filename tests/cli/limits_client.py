@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VALUE = b"x" * 1000
-WAIT_S = 20.0
+WAIT_S = 60.0
+RECEIVE_MS = 60_000
 
 
 def eventually(what: Callable[[], bool]) -> None:
@@ -51,7 +52,7 @@ class Case:
         reader = self.client.create_reader("orders", pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(int(reader.read_next(10_000).properties()["n"]))
+            found.append(int(reader.read_next(RECEIVE_MS).properties()["n"]))
         reader.close()
         return found
 
@@ -61,7 +62,7 @@ def retention(case: Case) -> None:
     for number in range(60):
         case.producer.send(VALUE, properties={"n": str(number)})
     for _ in range(30):
-        case.consumer.acknowledge(case.consumer.receive(10_000))
+        case.consumer.acknowledge(case.consumer.receive(RECEIVE_MS))
 
     def half_is_gone() -> bool:
         # The segment with the last acknowledged one in it has others, too.
@@ -70,7 +71,7 @@ def retention(case: Case) -> None:
     eventually(half_is_gone)
     assert case.read()[-30:] == list(range(30, 60))
     for _ in range(30):
-        case.consumer.acknowledge(case.consumer.receive(10_000))
+        case.consumer.acknowledge(case.consumer.receive(RECEIVE_MS))
     eventually(lambda: len(case.read()) < 20)
     left = case.read()
     assert left == list(range(left[0], 60))
@@ -85,7 +86,7 @@ def ttl(case: Case) -> None:
     assert case.backlog() > 0
     eventually(lambda: case.backlog() == 0)
     case.producer.send(b"new")
-    assert case.client.subscribe("orders", "slow").receive(10_000).data() == b"new"
+    assert case.client.subscribe("orders", "slow").receive(RECEIVE_MS).data() == b"new"
 
 
 def quota(case: Case) -> None:
@@ -109,10 +110,10 @@ def quota(case: Case) -> None:
     assert sent > 10
     assert refused(case.new_producer)
     for _ in range(sent):
-        case.consumer.acknowledge(case.consumer.receive(10_000))
+        case.consumer.acknowledge(case.consumer.receive(RECEIVE_MS))
     eventually(lambda: not refused(case.new_producer))
     case.new_producer().send(b"new")
-    assert case.consumer.receive(10_000).data() == b"new", "nothing was written while refused"
+    assert case.consumer.receive(RECEIVE_MS).data() == b"new", "nothing was written while refused"
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Served:
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
         """Send a signal; (exit code, what else was on stdout, all of stderr)."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=PROCESS_S_MAX)
         return self.process.returncode, out, self.logged()
 
     def logged(self) -> str:
@@ -71,12 +71,6 @@ class Served:
         """Kill it, if it is still there."""
         with self._log, self.process:
             self.process.kill()
-
-
-def free_port() -> int:
-    """That nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @contextmanager

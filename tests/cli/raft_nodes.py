@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -17,17 +16,13 @@ from typing import TYPE_CHECKING
 from lithify.raft.client import RaftClient
 from lithify.raft.operations import Address, Operation
 from tests.patience import PROCESS_S_MAX, at_most
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class RaftProcess:
@@ -82,7 +77,7 @@ class RaftProcess:
         """End it well; its exit code."""
         assert self.process is not None
         self.process.terminate()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=PROCESS_S_MAX)
         code = self.process.returncode
         self.process = None
         return code
@@ -146,7 +141,7 @@ def raft_cluster(directory: Path, count: int = 3) -> Iterator[Cluster]:
 async def leader_of(cluster: Cluster) -> RaftProcess:
     """The node that leads, as far as those say that run."""
     async with RaftClient(cluster.addresses) as client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while True:
                 found = await client.ask_json("default", Operation.MEMBERS)
                 if found["leader"]:

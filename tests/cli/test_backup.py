@@ -90,7 +90,7 @@ class Load:
             client.close()
 
     def _put(self) -> None:
-        with httpx.Client(base_url=self.node.http, timeout=20) as client:
+        with httpx.Client(base_url=self.node.http, timeout=PROCESS_S_MAX) as client:
             while not self.stop.is_set():
                 number = len(self.blobs)
                 content = b"%d" % number * 3000
@@ -104,7 +104,7 @@ class Load:
                     self.deleted.add(blob_id)
 
     def _compact(self) -> None:
-        with httpx.Client(base_url=self.node.http, timeout=20) as client:
+        with httpx.Client(base_url=self.node.http, timeout=PROCESS_S_MAX) as client:
             while not self.stop.wait(0.2):
                 client.post("/blobs/photos/compaction")
                 client.put("/admin/v2/persistent/public/default/orders/compaction")

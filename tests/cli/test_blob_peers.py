@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import httpx
 import jwt
 
-from tests.cli.nodes import free_port, served
+from tests.cli.nodes import served
 from tests.cli.test_blobs import blobs, create
 from tests.crash.test_blob_replicas import eventually
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from tests.cli.nodes import served
 from tests.cli.test_blobs import as_json, blobs, create, refused
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_S = 30
+PATIENCE_S = PROCESS_S_MAX
 ABSENT = "http://127.0.0.1:1/blobs/photos"
 
 

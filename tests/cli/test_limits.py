@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.nodes import served
+from tests.patience import PROCESS_S_MAX
 
 CLIENT = Path(__file__).with_name("limits_client.py")
 
@@ -27,7 +28,9 @@ def test_a_serving_node_keeps_its_limits(
 ) -> None:
     with served(tmp_path / "data", **settings) as node:
         client = [sys.executable, str(CLIENT), story, node.pulsar, node.http]
-        ended = subprocess.run(client, capture_output=True, text=True, timeout=90, check=False)
+        ended = subprocess.run(
+            client, capture_output=True, text=True, timeout=PROCESS_S_MAX, check=False
+        )
         code, _, log = node.end(signal.SIGTERM)
     assert ended.returncode == 0, ended.stdout + ended.stderr + log
     assert code == 0

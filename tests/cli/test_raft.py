@@ -113,7 +113,7 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert refused.stderr == f"lithify: error: {tmp_path}/n1 is open for writing by {owner}\n"
 
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PROCESS_S_MAX) == 0
 
 
 def test_other_machines_are_let_in_with_tls_or_on_purpose_only(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def read_all(
 ) -> dict[bytes, bytes | None]:
     """The values as one member has them; each is linearizable, but read from its own log."""
     values: dict[bytes, bytes | None] = {}
-    async with RaftClient([node.address], timeout_s=30) as client:
+    async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
         kv = KvClient(client, group)
         for key in keys:
             reply = await kv.get(key)
@@ -234,7 +234,7 @@ async def overview(node: RaftProcess) -> dict[str, Any]:
 async def compacted(node: RaftProcess) -> None:
     """Have a node take a snapshot and merge segments, and wait until it has begun with that."""
     before = await overview(node)
-    async with asyncio.timeout(30), RaftClient([node.address]) as client:
+    async with asyncio.timeout(PROCESS_S_MAX), RaftClient([node.address]) as client:
         await client.ask_json(GROUP, Operation.SNAPSHOT)
         while (await overview(node))["snapshot_index"] < before["applied_index"]:
             await asyncio.sleep(0.05)
@@ -243,13 +243,20 @@ async def compacted(node: RaftProcess) -> None:
             await asyncio.sleep(0.05)
 
 
-async def live_through(cluster: Cluster, seconds: float, seed: int) -> Load:
-    """Load and harm for a while; then every member has the same, also one that begins anew."""
+async def live_through(cluster: Cluster, seconds: float, seed: int, least: int) -> None:
+    """Load and harm for a while; then every member has the same, also one that begins anew.
+
+    At least so many operations are done, however long that takes.
+    """
     load = Load(cluster, seed)
     until = asyncio.Event()
     clients = [asyncio.create_task(load.run(until)) for _ in range(4)]
     harming = asyncio.create_task(harm(cluster, random.Random(seed), until))
     await asyncio.sleep(seconds)
+    async with asyncio.timeout(PROCESS_S_MAX):
+        # On a busy machine the members may have been without a leader for most of the time.
+        while load.done <= least:
+            await asyncio.sleep(0.1)
     until.set()
     times = await harming
     await asyncio.gather(*clients)
@@ -262,7 +269,6 @@ async def live_through(cluster: Cluster, seconds: float, seed: int) -> Load:
         assert await read_all(node, keys) == values, f"after compaction of {node.node}"
     await rebuild(cluster, "n3", "n4")
     assert await read_all(cluster.nodes["n4"], keys) == values, "on a member that began anew"
-    return load
 
 
 async def rebuild(cluster: Cluster, lost: str, new: str) -> None:
@@ -275,22 +281,20 @@ async def rebuild(cluster: Cluster, lost: str, new: str) -> None:
         await client.ask_json(GROUP, Operation.CHANGE, change=f"-{lost}")
         book = {new: str(node.address)}
         await client.ask_json(GROUP, Operation.CHANGE, change=f"+{new}", book=book)
-    async with asyncio.timeout(30), RaftClient([node.address]) as client:
+    async with asyncio.timeout(PROCESS_S_MAX), RaftClient([node.address]) as client:
         while not (await client.ask_json("", Operation.OVERVIEW))["groups"]:
             await asyncio.sleep(0.05)
 
 
 def test_nothing_is_lost_while_nodes_are_killed_and_stopped(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
-        load = asyncio.run(live_through(cluster, 4, seed=random.getrandbits(32)))
-    assert load.done > 20
+        asyncio.run(live_through(cluster, 4, seed=random.getrandbits(32), least=20))
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_minutes_of_kills_and_stops(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
-        load = asyncio.run(live_through(cluster, 240, seed=random.getrandbits(32)))
-    assert load.done > 1000
+        asyncio.run(live_through(cluster, 240, seed=random.getrandbits(32), least=1000))
 
 
 def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path: Path) -> None:
@@ -306,8 +310,8 @@ def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path
                 began = time.monotonic()
                 with pytest.raises(MayHaveHappened, match="nobody here knows"):
                     await kv.put(b"k", b"after")
-                # Three election timeouts of half a second.
-                assert time.monotonic() - began < 10
+                # Three election timeouts of half a second; not all the time that the client has.
+                assert time.monotonic() - began < 30
             finally:
                 for node in others:
                     node.signal(signal.SIGCONT)
@@ -320,7 +324,7 @@ def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path
 
 def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: Path) -> None:
     async def gone(node: RaftProcess) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while [each.name for each in (node.data / "groups").iterdir()] != ["default"]:
                 await asyncio.sleep(0.05)
 

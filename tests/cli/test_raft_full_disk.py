@@ -17,6 +17,7 @@ from lithify.raft.client import RaftClient
 from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
 from tests.cli.raft_nodes import Cluster, RaftProcess
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ class Writer:
 
     async def check(self, node: RaftProcess) -> None:
         """The node has all of them, as of now."""
-        async with RaftClient([node.address], timeout_s=20) as client:
+        async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
             kv = KvClient(client, GROUP)
             for number in self.acknowledged:
                 reply = await kv.get(b"key-%d" % number)
@@ -99,7 +100,7 @@ class Writer:
 
 async def said(node: RaftProcess, *texts: str) -> None:
     """Come back when the node's log has a line with all of these."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PROCESS_S_MAX):
         while not any(
             all(text in line for text in texts) for line in node.errors.read_text().splitlines()
         ):
@@ -112,7 +113,7 @@ async def leader_of(cluster: Cluster, client: RaftClient) -> RaftProcess:
 
 def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
-        async with RaftClient(cluster.addresses, timeout_s=2) as client:
+        async with RaftClient(cluster.addresses, timeout_s=10) as client:
             writer = Writer(KvClient(client, GROUP))
             await writer.write(20)
             full = await leader_of(cluster, client)
@@ -134,7 +135,7 @@ def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
 
     async def story(cluster: Cluster) -> None:
         node = cluster.nodes["n1"]
-        async with RaftClient(cluster.addresses, timeout_s=2) as client:
+        async with RaftClient(cluster.addresses, timeout_s=10) as client:
             writer = Writer(KvClient(client, GROUP))
             await writer.write(10)
             with filled(node, left_bytes=WAL_BYTES - wal_bytes(node) + 2**16):
@@ -142,7 +143,7 @@ def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
                     pass
                 await said(node, "segments refused", "No space left on device")
                 await said(node, "write refused", "No space left on device")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PROCESS_S_MAX):
                 while await writer.write(1):
                     pass
             assert await writer.write(20) == 0

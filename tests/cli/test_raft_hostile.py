@@ -24,6 +24,7 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
 from lithify.raft.wire import KINDS, encode_frame
 from tests.cli.raft_nodes import RaftProcess, raft_cluster
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +92,7 @@ async def outcome_of(client: RaftClient, operation: int, body: bytes) -> str:
 
 async def works(node: RaftProcess) -> None:
     """The node is the same process, and does what it should."""
-    async with RaftClient([node.address], timeout_s=10) as client:
+    async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
         store = KvClient(client, GROUP)
         await store.put(b"still", b"here")
         assert (await store.get(b"still")).value == b"here"
@@ -108,7 +109,7 @@ def resident_bytes(node: RaftProcess) -> int:
 
 async def hostile_asks(node: RaftProcess) -> None:
     rng = random.Random(SEED)
-    async with RaftClient([node.address], timeout_s=10) as client:
+    async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
         for operation, good in (
             *((Operation.PROPOSE, command) for command in COMMANDS),
             *((Operation.READ, query) for query in QUERIES),
@@ -175,7 +176,7 @@ async def say(node: RaftProcess, *pieces: bytes) -> None:
             writer.write(piece)
         await writer.drain()
         writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while await reader.read(2**16):
                 pass
     writer.close()
@@ -226,7 +227,7 @@ def test_a_scan_of_large_values_comes_in_pieces(node: RaftProcess) -> None:
     """All of it in one answer would be more than a frame, or the memory, can have."""
 
     async def story() -> None:
-        async with RaftClient([node.address], timeout_s=30) as client:
+        async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
             store = KvClient(client, GROUP)
             for number in range(9):
                 await store.put(b"large-%02d" % number, bytes([number]) * (4 * 2**20))

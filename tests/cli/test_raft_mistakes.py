@@ -16,7 +16,9 @@ from lithify.cli.main import app
 from lithify.raft.client import RaftClient
 from lithify.raft.kv_client import KvClient
 from lithify.raft.operations import Operation
-from tests.cli.raft_nodes import Cluster, RaftProcess, free_port, leader_of, raft_cluster
+from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
+from tests.patience import PROCESS_S_MAX
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,7 @@ async def overview(node: RaftProcess) -> dict[str, Any]:
 
 
 async def until_silent(leader: RaftProcess, name: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PROCESS_S_MAX):
         while True:
             (group,) = (await overview(leader))["groups"]
             if "silent" in group["peers"].get(name, ""):
@@ -121,7 +123,7 @@ def test_a_directory_that_was_replaced_forks_nothing(tmp_path: Path) -> None:
         return leader, behind, lost
 
     async def refused(node: RaftProcess, peer: str) -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while True:
                 seen = await overview(node)
                 if peer in seen["refused_by"]:

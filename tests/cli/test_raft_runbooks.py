@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from lithify.cli.main import app
 from tests.cli.nodes import COMMAND
-from tests.cli.raft_nodes import ROOT, free_port
+from tests.cli.raft_nodes import ROOT
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import lithify
 from lithify.cli.main import app
 from tests.cli.nodes import COMMAND, served
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,7 @@ for number in range(3):
     producer.send(b"%d" % number, partition_key="k")
 consumer = client.subscribe("orders", "s", initial_position=pulsar.InitialPosition.Earliest)
 for _ in range(2):
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(60_000))
 client.close()
 """
 
@@ -38,7 +39,9 @@ def test_without_configuration_it_serves_the_real_client_and_stops_cleanly(tmp_p
     data = tmp_path / "data"
     with served(data) as node:
         assert node.pulsar.startswith("pulsar://127.0.0.1:")
-        subprocess.run([sys.executable, "-c", CLIENT, node.pulsar], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", CLIENT, node.pulsar], check=True, timeout=PROCESS_S_MAX
+        )
         with urllib.request.urlopen(f"{node.http}/admin/v2/brokers/health") as answer:
             assert answer.read() == b"ok"
         code, out, err = node.end(signal.SIGTERM)

@@ -14,6 +14,7 @@ import httpx
 import pulsar
 
 from tests.cli.nodes import Served
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ STRANGERS = 300
 def be_strange(address: str) -> None:
     """Say what no Pulsar client says, and wait until the node has hung up, which it logs."""
     host, port = urlsplit(address).hostname, urlsplit(address).port
-    with socket.create_connection((host, port), timeout=20) as stranger:
+    with socket.create_connection((host, port), timeout=PROCESS_S_MAX) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(1) == b""
 
@@ -37,9 +38,9 @@ def test_a_node_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
         with closing(Served(tmp_path, stderr=writing)) as node:
             for _ in range(STRANGERS):
                 be_strange(node.pulsar)
-            with httpx.Client(base_url=node.http, timeout=20) as http:
+            with httpx.Client(base_url=node.http, timeout=PROCESS_S_MAX) as http:
                 assert http.get("/admin/v2/brokers/health").text == "ok"
-            client = pulsar.Client(node.pulsar, operation_timeout_seconds=20)
+            client = pulsar.Client(node.pulsar, operation_timeout_seconds=PROCESS_S_MAX)
             client.create_producer("orders").send(b"paid")
             reader = client.create_reader("orders", pulsar.MessageId.earliest)
             assert reader.read_next(20_000).data() == b"paid"

@@ -200,7 +200,7 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
             succeed("produce", "orders", "third", *where)
             assert next_value(following) == "third"
             following.send_signal(signal.SIGINT)
-            out, err = following.communicate(timeout=20)
+            out, err = following.communicate(timeout=PROCESS_S_MAX)
             assert (following.returncode, out, err) == (0, "", "")
 
 
@@ -211,14 +211,14 @@ def test_whoever_follows_ends_with_the_topic_and_with_the_node(tmp_path: Path) -
         with follow(node.http) as following:
             assert next_value(following) == "first"
             succeed("delete", "orders", *where)
-            assert following.communicate(timeout=20) == ("", "")
+            assert following.communicate(timeout=PROCESS_S_MAX) == ("", "")
             assert following.returncode == 0
         succeed("produce", "orders", "again", *where)
         with follow(node.http) as following:
             assert next_value(following) == "again"
             code, _, lines = node.end(signal.SIGTERM)
             assert (code, "level=error" in lines) == (0, False), lines
-            assert following.communicate(timeout=20) == ("", "")
+            assert following.communicate(timeout=PROCESS_S_MAX) == ("", "")
 
 
 def test_a_node_that_is_killed_is_named_by_whoever_follows(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_node_that_is_killed_is_named_by_whoever_follows(tmp_path: Path) -> No
         with follow(node.http) as following:
             assert next_value(following) == "first"
             node.end(signal.SIGKILL)
-            _, err = following.communicate(timeout=20)
+            _, err = following.communicate(timeout=PROCESS_S_MAX)
             assert following.returncode == 5
             assert json.loads(err)["error"].startswith(f"no node answers at {node.http} (it ended")
             assert err.count("\n") == 1

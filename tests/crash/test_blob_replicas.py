@@ -14,14 +14,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.nodes import Served, free_port
+from tests.cli.nodes import Served
+from tests.patience import PROCESS_S_MAX
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 STORE = {"capacity_bytes": 2**24, "segment_bytes": 2**20}
-PATIENCE_S = 30
+PATIENCE_S = PROCESS_S_MAX
 
 
 class Node:
@@ -44,7 +46,7 @@ class Node:
     def ask(
         self, method: str, path: str = "", body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PROCESS_S_MAX)
         try:
             connection.request(method, urlsplit(self.url).path + path, body, headers)
             answer = connection.getresponse()

@@ -15,7 +15,7 @@ import httpx
 
 import lithify
 from tests.cli.nodes import Served, served
-from tests.patience import PROCESS_S_MAX, wait_until
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +124,7 @@ def test_a_killed_worker_and_a_killed_node_leave_the_old_view_and_the_next_run_w
         node.process.kill()
         node.process.communicate()
     # Its worker hears that the node hung up, and ends by itself.
-    wait_until(lambda: not is_alive(worker), seconds=PROCESS_S_MAX)
+    wait_until(lambda: not is_alive(worker))
     compacted = view(tmp_path)
     assert {k: v for k, v in compacted.items() if v} == oracle, "the old view and the log above it"
 

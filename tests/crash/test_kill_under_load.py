@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from tests.cli.nodes import served
 from tests.crash.keyed_clients import BALLAST
 from tests.crash.test_compaction_kill import ORDERS, Admin
 from tests.patience import PROCESS_S_MAX, at_most
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.cli.nodes import Served
@@ -80,16 +80,11 @@ class Story:
         self.data = data
         self.log = f"{data}/topics/public/default/orders/log"
         self._ballast = ballast
-        self._ports = [self._free_port() for _ in range(2)]
+        self._ports = [str(free_port()) for _ in range(2)]
         with lithify.open(str(data), durability="none") as node:
             topic = node.topics.create(ORDERS)
             for number in range(ballast):
                 topic.append(key=f"{BALLAST}-{number}", value=b"x" * BALLAST_BYTES)
-
-    @staticmethod
-    def _free_port() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return str(listener.getsockname()[1])
 
     def serve(self) -> Any:
         pulsar_port, http_port = self._ports

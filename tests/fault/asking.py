@@ -11,12 +11,15 @@ from urllib.request import Request, urlopen
 
 import pulsar
 
+from tests.patience import PROCESS_S_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOPIC = "persistent://public/default/orders"
 ADMIN = "/admin/v2/persistent/public/default"
-WAIT_S = 30
+WAIT_S = PROCESS_S_MAX
+RECEIVE_MS = 1000 * WAIT_S
 EARLIEST = pulsar.InitialPosition.Earliest
 
 

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from tests.cli.nodes import Served
-from tests.fault.asking import ADMIN, WAIT_S, ask, client_of
+from tests.fault.asking import ADMIN, RECEIVE_MS, WAIT_S, ask, client_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_files_of_topics_that_nobody_uses_are_released(node: Limited) -> None:
             time.sleep(0.1)
         for number in range(100):
             reader = client.create_reader(topic(number), pulsar.MessageId.earliest)
-            assert reader.read_next(10_000).data() == b"%d" % number
+            assert reader.read_next(RECEIVE_MS).data() == b"%d" % number
             reader.close()
 
 

@@ -20,7 +20,7 @@ from lithify.fs import LocalFileSystem
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served
-from tests.fault.asking import ADMIN, EARLIEST, TOPIC, WAIT_S, ask, client_of, said
+from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import fill, filled, small_disk
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(10_000).data())
+            found.append(reader.read_next(RECEIVE_MS).data())
         assert found[0] == b"before"
         assert found[-1] == b"after"
 
@@ -245,7 +245,7 @@ def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.Co
     with served(data) as node, client_of(node) as client:
         consumer = client.subscribe(TOPIC, "reads", kind, initial_position=EARLIEST)
         for number in range(5):
-            assert consumer.receive(10_000).data() == b"message %d" % number
+            assert consumer.receive(RECEIVE_MS).data() == b"message %d" % number
         with pytest.raises(pulsar.Timeout):
             consumer.receive(2000)
         said(node, "health", 503, segment.name)
@@ -256,7 +256,7 @@ def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.Co
             client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
         other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
         client.create_producer(TOPIC).send(b"behind it")
-        assert other.receive(10_000).data() == b"behind it", "others go on"
+        assert other.receive(RECEIVE_MS).data() == b"behind it", "others go on"
         assert node.logged().count("cannot be read on") == 1
         assert segment.name in node.logged()
         assert "Traceback" not in node.logged()

@@ -21,9 +21,10 @@ from lithify.http import create_app
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, served
-from tests.fault.asking import ADMIN, EARLIEST, TOPIC, WAIT_S, ask, client_of, said
+from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import read_only, small_disk
 from tests.fault.test_node_disks import DISK_BYTES
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
@@ -43,7 +44,7 @@ class Failing:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(PROCESS_S_MAX)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -97,8 +98,8 @@ def test_a_producer_whose_disk_fails_times_out_and_goes_on(tmp_path: Path, kind:
         waits = [line for line in lines if "producers wait" in line["event"]]
         assert 1 <= len(waits) <= 3
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-        assert reader.read_next(10_000).data() == b"before"
-        assert reader.read_next(10_000).data() == b"after"
+        assert reader.read_next(RECEIVE_MS).data() == b"before"
+        assert reader.read_next(RECEIVE_MS).data() == b"after"
 
 
 def test_a_consumer_whose_disk_fails_a_read_is_told(tmp_path: Path) -> None:
@@ -139,4 +140,4 @@ def test_a_node_on_a_disk_that_is_read_only_does_not_start_and_says_why(tmp_path
             assert done.returncode == 0, done.stderr
         with served(data) as node, client_of(node) as client:
             reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-            assert reader.read_next(10_000).data() == b"one"
+            assert reader.read_next(RECEIVE_MS).data() == b"one"

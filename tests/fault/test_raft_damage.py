@@ -24,7 +24,8 @@ from lithify.raft.node import NodeSettings, RaftNode
 from lithify.raft.operations import Address, Operation
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import StorageSettings
-from tests.cli.raft_nodes import free_port
+from tests.patience import PROCESS_S_MAX
+from tests.ports import free_port
 from tests.unit.raft.test_node import running
 from tests.unit.raft.test_transport import until
 
@@ -95,7 +96,9 @@ class Three:
         return {key: seen[key] for key in ("damage_found", "damage_repaired", "damaged")}
 
     @asynccontextmanager
-    async def client(self, *names: str, timeout_s: float = 20) -> AsyncIterator[KvClient]:
+    async def client(
+        self, *names: str, timeout_s: float = PROCESS_S_MAX
+    ) -> AsyncIterator[KvClient]:
         addresses = [self.nodes[name].transport.address for name in names]
         async with RaftClient(addresses, timeout_s=timeout_s) as client:
             yield KvClient(client, "default")

@@ -16,7 +16,8 @@ from lithify.raft.operations import Address, Operation
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.wal import Rolled
-from tests.cli.raft_nodes import free_port
+from tests.patience import PROCESS_S_MAX
+from tests.ports import free_port
 from tests.raft_members import Member, Members
 from tests.unit.raft.stored import GROUP, entry, rebuild
 from tests.unit.raft.test_node import client_of, running, settings
@@ -74,7 +75,9 @@ def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
             fs.add(Fault("write", "*.wal", count=None, kind="ENOSPC"))
             await kv.put(b"key", b"new")
             nodes = {"n1": full, "n2": two, "n3": three}
-            async with client_of(*(nodes[name] for name in names), timeout_s=10) as client:
+            async with client_of(
+                *(nodes[name] for name in names), timeout_s=PROCESS_S_MAX
+            ) as client:
                 assert (await KvClient(client, "default").get(b"key")).value == b"new"
             fs.clear()
 

@@ -7,6 +7,8 @@ import sys
 import httpx
 import pulsar
 
+RECEIVE_MS = 60_000
+
 
 def send(client: pulsar.Client, topic: str, count: int) -> None:
     producer = client.create_producer(topic)
@@ -18,7 +20,7 @@ def send(client: pulsar.Client, topic: str, count: int) -> None:
 def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
     received = []
     for _ in range(count):
-        message = consumer.receive(10_000)
+        message = consumer.receive(RECEIVE_MS)
         consumer.acknowledge(message)
         received.append(bytes(message.data()))
     return received
@@ -26,7 +28,7 @@ def receive(consumer: pulsar.Consumer, count: int) -> list[bytes]:
 
 def main(url: str) -> None:
     admin = httpx.Client(base_url=f"{url}/admin/v2/persistent/public/default")
-    client = pulsar.Client(url, operation_timeout_seconds=10)
+    client = pulsar.Client(url, operation_timeout_seconds=60)
     start, latest = pulsar.InitialPosition.Earliest, pulsar.InitialPosition.Latest
 
     # Plain, with a name that has to be encoded, and partitioned.
@@ -62,7 +64,7 @@ def main(url: str) -> None:
     producer.send(b"before")
     assert admin.put("/moved/unload").status_code == 204
     producer.send(b"after")
-    assert [bytes(consumer.receive(10_000).data()) for _ in range(2)][-1] == b"after"
+    assert [bytes(consumer.receive(RECEIVE_MS).data()) for _ in range(2)][-1] == b"after"
 
     # Who is connected, and how much goes through it.
     stats = admin.get("/moved/stats").json()
@@ -82,7 +84,7 @@ def main(url: str) -> None:
     producer.send(b"last")
     assert admin.post("/moved/terminate").status_code == 200
     refused_with(pulsar.TopicTerminated, client, "moved")
-    assert bytes(consumer.receive(10_000).data()) == b"last"
+    assert bytes(consumer.receive(RECEIVE_MS).data()) == b"last"
     late = client.subscribe("moved", "late", initial_position=start)
     assert receive(late, 3) == [b"before", b"after", b"last"]
     client.close()

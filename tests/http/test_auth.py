@@ -21,6 +21,7 @@ from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.definitions import Definitions, NamespaceDefinition
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -284,7 +285,7 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
                 assert (await client.delete(grants, headers=boss)).status_code == 204
             else:
                 site.clock.jump(61)
-            return (await asyncio.wait_for(answer, 10)).text
+            return (await asyncio.wait_for(answer, PROCESS_S_MAX)).text
 
     (last,) = asyncio.run(follow()).splitlines()
     assert ("may not consume" if end == "revoke" else "has expired") in last

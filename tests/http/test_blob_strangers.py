@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.nodes import served
 from tests.http.node import HttpNode
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +131,7 @@ def test_a_list_goes_on_from_any_number(node: Photos) -> None:
 
 def said(port: int, request: bytes) -> bytes:
     """The status of the answer."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PROCESS_S_MAX) as connection:
         connection.sendall(request)
         return connection.recv(12)
 

@@ -15,6 +15,7 @@ import pytest
 from lithify.blobs.settings import DAY_MS
 from tests.cli.nodes import served
 from tests.http.node import HttpNode
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -525,7 +526,7 @@ def test_many_clients_put_at_once(real: Served) -> None:
         assert found.content == content, json.dumps(dict(found.headers))
 
     async def story() -> None:
-        async with httpx.AsyncClient(base_url=real.http, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=real.http, timeout=PROCESS_S_MAX) as client:
             await asyncio.gather(*(put(client, number) for number in range(100)))
 
     asyncio.run(story())

@@ -16,6 +16,7 @@ from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.subscription import Consumer, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +123,7 @@ def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own
     dry = Halted()
     dry_run = threading.Thread(target=topic.compaction.plan, args=(dry,), daemon=True)
     dry_run.start()
-    assert dry.begun.wait(10)
+    assert dry.begun.wait(PROCESS_S_MAX)
     requests = []
     for _ in range(2):
         answer = node.ask("PUT", f"/admin/v2{AT}/compaction")
@@ -167,7 +168,7 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     fill(node.topic(), 100, 10)
     jobs = node.topics.compactions.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
-    assert jobs.begun.wait(10)
+    assert jobs.begun.wait(PROCESS_S_MAX)
     assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan")
     assert node.get(f"{AT}/compaction")["status"] == "RUNNING"
     node.do("DELETE", f"{AT}/compaction")
@@ -228,7 +229,7 @@ def test_one_topic_waits_for_the_other(node: HttpNode) -> None:
     fill(node.topic("persistent://public/default/other"), 100, 10)
     jobs = node.topics.compactions.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
-    assert jobs.begun.wait(10)
+    assert jobs.begun.wait(PROCESS_S_MAX)
     other = "/persistent/public/default/other"
     node.do("PUT", f"{other}/compaction")
     [row] = node.get(f"{other}/compaction/progress")
@@ -316,7 +317,7 @@ def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     jobs = node.topics.compactions.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
-    assert jobs.begun.wait(10)
+    assert jobs.begun.wait(PROCESS_S_MAX)
     node.do("DELETE", AT)
     node.refused(404, "GET", f"{AT}/compaction")
     jobs.go_on.set()
@@ -478,7 +479,7 @@ def test_a_second_deletion_of_the_view_is_refused(node: HttpNode) -> None:
     finished(node)
     jobs = node.topics.compactions.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
-    assert jobs.begun.wait(10)
+    assert jobs.begun.wait(PROCESS_S_MAX)
     first = threading.Thread(target=topic.compaction.delete_view)
     first.start()
     at = f"{AT}/subscription/__compaction"

@@ -18,6 +18,7 @@ from lithify.topics.producers import AccessMode, Producer
 from lithify.topics.subscription import Consumer, Delivery, SubscriptionType
 from lithify.topics.tail import read_rows
 from tests.http.node import ORDERS, HttpNode
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -233,7 +234,7 @@ def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> N
             await begun.acquire()
         async with httpx.AsyncClient(transport=other, base_url="http://node") as client:
             body = {"messages": [{"payload": "quick"}]}
-            answer = await asyncio.wait_for(client.post(AT, json=body), 10)
+            answer = await asyncio.wait_for(client.post(AT, json=body), PROCESS_S_MAX)
         assert answer.status_code == 200
         ended.set()
         assert {each.status_code for each in await asyncio.gather(*slow)} == {200}

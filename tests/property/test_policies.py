@@ -168,7 +168,14 @@ def test_applying_a_plan_frees_what_it_said_and_loses_nothing_live(
 ) -> None:
     plan = policy(segments, limits)
     after = apply_plan(plan, segments)
-    assert plan.bytes_freed >= 0
+    by_id = {segment.id: segment for segment in segments}
+    dropped = [by_id[each.segment] for each in plan.dropped]
+    copied = [by_id[source] for group in plan.groups for source in group.sources]
+    files = len(dropped) + len(copied) - len(plan.groups)
+    assert plan.segments_freed == files
+    dead_bytes = sum(each.bytes for each in dropped)
+    dead_bytes += sum(each.bytes - each.live_bytes for each in copied)
+    assert plan.bytes_freed == dead_bytes + files * limits.overhead_bytes
     assert disk_bytes(after, limits) == disk_bytes(segments, limits) - plan.bytes_freed
     assert len(after) == len(segments) - plan.segments_freed
     assert live_totals(after) == live_totals(segments)

@@ -122,7 +122,7 @@ class Crowd:
                         return {"lives": lives, "read": read, "map": found}
                     self.stop.wait(SLOW_S)
                     continue
-                message = reader.read_next(10_000)
+                message = reader.read_next(60_000)
                 at = place_of(message.message_id())
                 assert at > last, f"{at} comes after {last}"
                 last, read, life = at, read + 1, life - 1

@@ -32,12 +32,17 @@ import pulsar
 import pytest
 
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-RECEIVE_MS = 10_000
+RECEIVE_MS = 600 * PROCESS_S_MAX
+"""More than half of what a case may take; one that passes waits for no more than it has to."""
+
+OPERATION_S = 60
+"""How long a client tries what it is asked for; what is refused is refused long before."""
 
 PARTITIONED = {f"parted-{name}": 3 for name in ("keys", "all", "reader", "schemas")}
 
@@ -98,13 +103,13 @@ class Server:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
         self.settings = settings
-        self.port = 0
-        self._http_port = 0
+        self.port = free_port()
+        self._http_port = free_port()
         self._process: subprocess.Popen[str] | None = None
         self._log = directory.with_suffix(".log")
 
     def start(self) -> None:
-        """Start it, on the ports that it had before if it had any; it listens when this returns."""
+        """Start it, always on the same ports; it listens when this returns."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [
@@ -122,8 +127,7 @@ class Server:
         assert self._process.stdout is not None
         with at_most(PROCESS_S_MAX, self._process.kill):
             line = self._process.stdout.readline()
-        assert line.strip(), f"the broker did not start:\n{self.log}"
-        self.port, self._http_port = map(int, line.split())
+        assert line == "listening\n", f"the broker did not start:\n{self.log}"
 
     def kill(self) -> None:
         """As `kill -9` does."""
@@ -271,7 +275,7 @@ class Case:
     def connect(self, **options: Any) -> Any:
         """Another client."""
         given = {"logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn), **options}
-        return pulsar.Client(self.url, operation_timeout_seconds=10, **given)
+        return pulsar.Client(self.url, operation_timeout_seconds=OPERATION_S, **given)
 
     def fill(self, count: int, topic: str | None = None, **options: Any) -> list[Any]:
         """Send b"0", b"1", … and return their ids."""
@@ -286,7 +290,7 @@ class Case:
             topic or self.topic, name, initial_position=pulsar.InitialPosition.Earliest, **options
         )
 
-    def wait_for_backlog(self, subscription: str, messages: int, *, seconds: float = 10) -> None:
+    def wait_for_backlog(self, subscription: str, messages: int) -> None:
         """Until so many are not acknowledged: the client sends acknowledgements when it likes."""
 
         def is_so() -> bool:
@@ -294,7 +298,7 @@ class Case:
             stats = httpx.get(f"{self.admin}/admin/v2/{path}").json()
             return bool(stats["subscriptions"][subscription]["msgBacklog"] == messages)
 
-        wait_until(is_so, seconds=seconds)
+        wait_until(is_so)
 
 
 def numbers(*limits: int) -> list[bytes]:

@@ -9,6 +9,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command, encode_payload, next_frame
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ class RawClient:
     """One connection."""
 
     def __init__(self, port: int, *, connect: bool = True) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PROCESS_S_MAX)
         self._bytes = b""
         self._requests = 0
         if connect:

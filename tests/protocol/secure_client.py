@@ -13,6 +13,9 @@ import sys
 
 import pulsar
 
+RECEIVE_MS = 50_000
+QUIET_MS = 2_000
+
 
 def main(url: str, trusted: str, *tokens: str) -> None:
     left = list(tokens)
@@ -23,7 +26,7 @@ def main(url: str, trusted: str, *tokens: str) -> None:
     client = pulsar.Client(
         url,
         authentication=pulsar.AuthenticationToken(token) if tokens else None,
-        operation_timeout_seconds=20,
+        operation_timeout_seconds=120,
         tls_trust_certs_file_path=trusted or None,
         tls_validate_hostname=bool(trusted),
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
@@ -42,17 +45,19 @@ def main(url: str, trusted: str, *tokens: str) -> None:
                 consumer = client.subscribe(
                     topic, "s", initial_position=pulsar.InitialPosition.Earliest
                 )
-                consumer.acknowledge(consumer.receive(10_000))
+                consumer.acknowledge(consumer.receive(RECEIVE_MS))
                 consumer.close()
             elif operation == "listen":
                 listening[topic] = client.subscribe(
                     topic, "l", initial_position=pulsar.InitialPosition.Earliest
                 )
             elif operation == "hear":
-                listening[topic].acknowledge(listening[topic].receive(2000))
+                listening[topic].acknowledge(listening[topic].receive(RECEIVE_MS))
+            elif operation == "hear-nothing":
+                listening[topic].receive(QUIET_MS)
             elif operation == "read":
                 reader = client.create_reader(topic, pulsar.MessageId.earliest)
-                reader.read_next(10_000)
+                reader.read_next(RECEIVE_MS)
                 reader.close()
             elif operation == "pattern":
                 client.subscribe(re.compile(topic), "p").close()

@@ -1,8 +1,8 @@
 """A broker in a process of its own: `server.py DIRECTORY PORT [SETTINGS]`, the last as JSON.
 
-Prints its port, and the one for HTTP or 0, once it listens. Logs go to standard error. With `drops`
-among the settings it hangs up so many times, each time on any of its connections; with `http` it
-can be asked there, and compacts a topic on `POST /compact/TOPIC`, answered when it is done.
+Prints `listening` once it does. Logs go to standard error. With `drops` among the settings it hangs
+up so many times, each time on any of its connections; with `http` it can be asked at `http_port`,
+and compacts a topic on `POST /compact/TOPIC`, answered when it is done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def drop(connections: set[Connection], count: int) -> None:
         print("dropped a connection", file=sys.stderr, flush=True)
 
 
-async def serve_http(broker: Broker, port: int) -> int:
+async def serve_http(broker: Broker, port: int) -> None:
     # Most brokers of the tests are not asked, and these take a while to import.
     import uvicorn  # noqa: PLC0415
 
@@ -63,7 +63,6 @@ async def serve_http(broker: Broker, port: int) -> int:
 
     http = uvicorn.Server(uvicorn.Config(app, log_config=None))
     TASKS.add(asyncio.create_task(http.serve([listening])))
-    return int(listening.getsockname()[1])
 
 
 async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
@@ -89,11 +88,11 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
     broker = Broker(topics, name="tests", version="Lithify tests")
     broker.limits = ConnectionLimits(**settings.get("limits", {}))
     connections: set[Connection] = set()
-    server = await listen(broker, "127.0.0.1", port, connections)
-    port = server.sockets[0].getsockname()[1]
+    await listen(broker, "127.0.0.1", port, connections)
     broker.service_url = f"pulsar://127.0.0.1:{port}"
-    http_port = await serve_http(broker, settings["http_port"]) if settings.get("http") else 0
-    print(port, http_port, flush=True)
+    if settings.get("http"):
+        await serve_http(broker, settings["http_port"])
+    print("listening", flush=True)
     await drop(connections, settings.get("drops", 0))
     await asyncio.Event().wait()
 

@@ -10,7 +10,7 @@ import pytest
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
-from tests.patience import wait_until
+from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.harness import (
     RECEIVE_MS,
     Case,
@@ -37,7 +37,7 @@ Pair = tuple[str, bytes]
 
 
 def compact(case: Case) -> None:
-    httpx.post(f"{case.admin}/compact/{case.topic}", timeout=60).raise_for_status()
+    httpx.post(f"{case.admin}/compact/{case.topic}", timeout=PROCESS_S_MAX).raise_for_status()
 
 
 def send(case: Case, pairs: Iterable[Pair], **options: Any) -> list[Any]:
@@ -66,7 +66,7 @@ def rest_of(reading: Any) -> list[Pair]:
     """What a reader finds until it says that there is no more."""
     found = []
     while reading.has_message_available():
-        message = reading.read_next(5000)
+        message = reading.read_next(RECEIVE_MS)
         found.append((message.partition_key(), bytes(message.data())))
     return found
 
@@ -117,7 +117,7 @@ def test_a_topic_that_ends_in_tombstones(case: Case, batched: bool) -> None:
     assert table(case) == newest(left)
     last = reader(case)
     for _ in left:
-        last.read_next(5000)
+        last.read_next(RECEIVE_MS)
     assert not last.has_message_available()
     send(case, [(f"k{key}", b"") for key in range(5)], batching_enabled=batched)
     assert table(case) == {}
@@ -145,7 +145,7 @@ def test_a_reader_that_was_there_before_a_run_sees_the_deletes_above_its_positio
     send(case, rounds(0))
     compact(case)
     reading = reader(case, receiver_queue_size=1)
-    assert reading.read_next(5000).partition_key() == "k0"
+    assert reading.read_next(RECEIVE_MS).partition_key() == "k0"
     deleted = [("k0", b""), ("k5", b"")]
     send(case, deleted)
     compact(case)
@@ -196,12 +196,12 @@ def test_a_run_while_a_reader_is_in_the_middle(case: Case) -> None:
     send(case, rounds(0), batching_enabled=True)
     compact(case)
     reading = reader(case, receiver_queue_size=1)
-    first = reading.read_next(5000)
+    first = reading.read_next(RECEIVE_MS)
     found = [(first.partition_key(), bytes(first.data()))]
     for number in range(1, 4):
         send(case, rounds(number, keys=10 - number), batching_enabled=number % 2 == 0)
         compact(case)
-        message = reading.read_next(5000)
+        message = reading.read_next(RECEIVE_MS)
         found.append((message.partition_key(), bytes(message.data())))
     found += rest_of(reading)
     assert len(found) == len(set(found))

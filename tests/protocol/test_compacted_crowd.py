@@ -72,7 +72,7 @@ def test_ten_readers_end_with_what_ten_producers_have_left(tmp_path: Path, secon
     with (
         served(tmp_path / "data") as node,
         ExitStack() as crowds,
-        httpx.Client(base_url=node.http, timeout=60) as client,
+        httpx.Client(base_url=node.http, timeout=PROCESS_S_MAX) as client,
     ):
         # The worker is started by the first run: here, where nobody takes the processor from it.
         first = {"messages": [{"key": "first", "payload": "of all"}]}

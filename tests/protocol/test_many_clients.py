@@ -17,6 +17,7 @@ import pytest
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
+from tests.patience import PROCESS_S_MAX
 from tests.protocol.crowd import CONNECT, Crowd
 from tests.protocol.raw import RawClient
 from tests.protocol.real_crowd import take_part
@@ -35,7 +36,7 @@ SINGLE = {wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover}
 SUBSCRIPTIONS = TOPICS + (EACH - 1) * len(range(0, TOPICS, 4))
 """Of the real crowd: on every fourth topic each consumer has one of its own."""
 IDLE = 10_000
-CATCH_UP_SECONDS = 60
+CATCH_UP_SECONDS = PROCESS_S_MAX
 GROWTH_BYTES_MAX = 40 * MIB
 NO_LINGER = struct.pack("ii", 1, 0)
 """Closed like this, a socket leaves no port behind that has to wait for a minute."""
@@ -278,7 +279,7 @@ def idle_crowd(broker: Server, count: int) -> None:
     sockets = []
     try:
         for number in range(count):
-            each = socket.create_connection(("127.0.0.1", broker.port), timeout=30)
+            each = socket.create_connection(("127.0.0.1", broker.port), timeout=PROCESS_S_MAX)
             sockets.append(each)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
             if number % 2:

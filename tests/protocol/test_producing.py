@@ -11,7 +11,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.protocol.harness import Case, in_client, nothing_comes, numbers, receive_all, send_all
+from tests.patience import PROCESS_S_MAX
+from tests.protocol.harness import (
+    RECEIVE_MS,
+    Case,
+    in_client,
+    nothing_comes,
+    numbers,
+    receive_all,
+    send_all,
+)
 
 COMPRESSIONS = ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"]
 
@@ -47,7 +56,7 @@ def test_everything_of_a_message_arrives(case: Case) -> None:
             event_timestamp=12345,
         )
         consumer = case.earliest(topic=f"{case.topic}{batched}")
-        message = consumer.receive(5000)
+        message = consumer.receive(RECEIVE_MS)
         assert message.properties() == {"a": "1", "ü": "ß"}
         assert message.partition_key() == "key"
         assert message.ordering_key() == "order"
@@ -63,7 +72,7 @@ def test_null_and_empty_values(case: Case) -> None:
         producer.send(None, partition_key="k")
         producer.send(b"", partition_key="k")
         consumer = case.earliest(topic=topic)
-        null, empty = consumer.receive(5000), consumer.receive(5000)
+        null, empty = consumer.receive(RECEIVE_MS), consumer.receive(RECEIVE_MS)
         assert null.has_null_value()
         assert not empty.has_null_value()
         assert empty.data() == b""
@@ -76,7 +85,7 @@ def test_a_message_of_12_mib_in_chunks(case: Case) -> None:
     consumer = case.earliest()
     producer.send(value)
     producer.send(b"next")
-    message = consumer.receive(10_000)
+    message = consumer.receive(RECEIVE_MS)
     assert message.data() == value
     consumer.acknowledge(message)
     assert receive_all(consumer, 1) == [b"next"]
@@ -164,7 +173,7 @@ def test_waiting_for_the_topic(case: Case) -> None:
     assert thread.is_alive()
     holder.send(b"0")
     holder.close()
-    thread.join(5)
+    thread.join(PROCESS_S_MAX)
     assert not thread.is_alive()
     made[0].send(b"1")
     assert receive_all(case.earliest(), 2) == numbers(2)

@@ -11,6 +11,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import encode_command
 from tests.patience import wait_until
 from tests.protocol.harness import (
+    RECEIVE_MS,
     Case,
     Server,
     in_client,
@@ -25,7 +26,7 @@ from tests.protocol.raw import RawClient, Type, send_frame
 def read_all(reader: Any) -> list[bytes]:
     values = []
     while reader.has_message_available():
-        values.append(bytes(reader.read_next(5000).data()))
+        values.append(bytes(reader.read_next(RECEIVE_MS).data()))
     return values
 
 
@@ -60,7 +61,7 @@ def test_an_empty_topic(case: Case) -> None:
         assert not reader.has_message_available()
         case.client.create_producer(case.topic).send(b"0")
         assert reader.has_message_available()
-        assert reader.read_next(5000).data() == b"0"
+        assert reader.read_next(RECEIVE_MS).data() == b"0"
         assert not reader.has_message_available()
 
 
@@ -128,7 +129,7 @@ def test_keys_go_to_one_partition(case: Case) -> None:
     places: dict[str, set[int]] = {}
     order: dict[str, list[int]] = {}
     for _ in range(100):
-        message = consumer.receive(5000)
+        message = consumer.receive(RECEIVE_MS)
         consumer.acknowledge(message)
         places.setdefault(message.partition_key(), set()).add(message.message_id().partition())
         order.setdefault(message.partition_key(), []).append(int(message.data()))

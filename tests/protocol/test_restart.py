@@ -108,7 +108,7 @@ def produce_and_consume(case: Case, batched: bool) -> None:
     producer.flush()
     # An acknowledgement that the client has not sent yet, or that the broker had not got when it
     # was killed, is none: the message comes again. So only the broker knows when all are there.
-    case.wait_for_backlog("mixed", 0, seconds=60)
+    case.wait_for_backlog("mixed", 0)
     drained.set()
     consuming.join()
     assert sorted(taken) == list(range(sent))

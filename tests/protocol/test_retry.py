@@ -90,7 +90,7 @@ def test_messages_are_tried_again_later_and_then_given_up(case: Case) -> None:
         waited_s = [after - before for before, after in pairwise(times)]
         # The client says when in whole milliseconds, cut off.
         soonest_s = (delay_ms - 1) / 1000
-        assert all(soonest_s <= each < soonest_s + 1 for each in waited_s), waited_s
+        assert all(soonest_s <= each for each in waited_s), waited_s
     assert nothing_comes(retrying.consumer)
     message = dead.receive(RECEIVE_MS)
     assert (message.data(), message.partition_key()) == (b"poison", "key of poison")
@@ -110,8 +110,8 @@ def put_off(case: Case) -> None:
     retrying = Retrying(case, "killed", PUT_OFF_MS)
     case.client.create_producer("killed").send(b"value")
     message = retrying.consumer.receive(RECEIVE_MS)
+    print("due", int(time.time() * 1000) + PUT_OFF_MS)
     retrying.reconsume_later(message)
-    print("due", round(time.time() * 1000) + PUT_OFF_MS)
     # Sends the acknowledgement.
     retrying.consumer.close()
 
@@ -119,8 +119,8 @@ def put_off(case: Case) -> None:
 def take_up(case: Case, due_ms: int) -> None:
     retrying = Retrying(case, "killed", PUT_OFF_MS)
     message = retrying.consumer.receive(RECEIVE_MS)
-    # The delay began a little before the other process looked at its clock.
-    assert time.time() * 1000 > due_ms - 200
+    # The delay began a little after the other process looked at its clock.
+    assert time.time() * 1000 >= due_ms
     assert message.properties()["RECONSUMETIMES"] == "1"
     assert message.topic_name().endswith("-s-RETRY")
     retrying.consumer.acknowledge(message)

@@ -2,7 +2,7 @@
 
 The broker runs in a thread, with a clock that the tests move: a token expires when they say so. The
 client runs in a process of its own. What is refused must be refused at once: every answer is asked
-for with a limit far below the client's own timeout.
+for with a limit far below the client's own timeout of two minutes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 CLIENT = Path(__file__).with_name("secure_client.py")
 SECRET = b"a secret of more than thirty-two bytes"
-AT_ONCE_S = 8.0
+AT_ONCE_S = 60.0
 
 PATTERN_REFUSED = "LookupError"
 """What the client makes of any error when it asks for the topics of a namespace."""
@@ -157,7 +157,7 @@ class Site:
         thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(PROCESS_S_MAX)
             yield
         finally:
             for client in self._clients:
@@ -273,7 +273,7 @@ def test_who_is_refused_from_now_on_hears_nothing_more(
         site.grants("reader")
         wait_until(lambda: not consumers)
         assert boss.does("produce-again", ORDERS) == "ok"
-        assert reader.does("hear", ORDERS) in REFUSED_LATER
+        assert reader.does("hear-nothing", ORDERS) in REFUSED_LATER
         assert reader.does("consume", ORDERS) == "AuthorizationError"
         site.grants("reader", "consume")
         again = site.client(site.token("reader"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -100,6 +101,7 @@ def keyed(case: Case, keys: int, rounds: int) -> None:
 def take_all(consumers: list[Any], count: int) -> list[dict[str, list[int]]]:
     found: list[dict[str, list[int]]] = [defaultdict(list) for _ in consumers]
     left = count
+    quiet_since = time.monotonic()
     while left:
         before = left
         for consumer, rows in zip(consumers, found, strict=True):
@@ -111,7 +113,9 @@ def take_all(consumers: list[Any], count: int) -> list[dict[str, list[int]]]:
                 consumer.acknowledge(message)
                 rows[message.partition_key()].append(int(message.data()))
                 left -= 1
-        assert left < before, f"{left} messages missing"
+        if left < before:
+            quiet_since = time.monotonic()
+        assert time.monotonic() - quiet_since < RECEIVE_MS / 1000, f"{left} messages missing"
     return found
 
 

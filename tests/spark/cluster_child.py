@@ -19,7 +19,7 @@ from lithify.pipeline.jobs import SparkJobs
 from lithify.pipeline.session import open_session
 from lithify.pipeline.target import SparkTarget
 from lithify.topics.compaction import TOPIC_TASKS
-from tests.patience import PROCESS_S_MAX, wait_until
+from tests.patience import wait_until
 from tests.spark.dying import DyingRewriting
 from tests.spark.test_topic_compaction import grow, topic
 
@@ -59,7 +59,7 @@ def compact(master: str, workers: str, data: str, archives: str = "") -> None:
         orders.log.roll()
         # The executors of a cluster come after the session.
         jobs = SparkJobs(session, small_weight=0)
-        wait_until(lambda: jobs._executors() == int(workers), seconds=PROCESS_S_MAX)
+        wait_until(lambda: jobs._executors() == int(workers))
         phases: dict[str, None] = {}
         try:
             orders.compaction.run("test", jobs, lambda phase, *_: phases.setdefault(phase))

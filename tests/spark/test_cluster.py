@@ -17,7 +17,8 @@ import pytest
 from lithify.errors import SparkUnreachable
 from lithify.pipeline.java import find_java
 from lithify.pipeline.target import reach_master
-from tests.patience import PROCESS_S_MAX, wait_until
+from tests.patience import wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 SPARK = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -81,7 +75,7 @@ class Cluster:
         self._stack = stack
         self._workers = 0
         stack.enter_context(started(directory / "master.log", "master.Master", "--port", port))
-        wait_until(self._answers, seconds=PROCESS_S_MAX)
+        wait_until(self._answers)
 
     def _answers(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.patience import PROCESS_S_MAX
 from tests.strangers.node import WatchedNode, watched_node
 from tests.strangers.test_holds import HOLD_MS_MAX
 from tests.strangers.worst_frames import bad_schemas
@@ -42,7 +43,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedNode]:
 
 @pytest.fixture(scope="module")
 def client(node: WatchedNode) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{node.http_port}", timeout=60) as client:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{node.http_port}", timeout=PROCESS_S_MAX
+    ) as client:
         assert client.put("/admin/v2/persistent/public/default/orders").is_success
         yield client
 
@@ -117,7 +120,7 @@ def test_producing_what_is_wrong(node: WatchedNode, client: httpx.Client) -> Non
 def test_a_body_in_tiny_chunks(node: WatchedNode) -> None:
     head = b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n"
     node.longest_hold()
-    with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as each:
+    with socket.create_connection(("127.0.0.1", node.http_port), timeout=PROCESS_S_MAX) as each:
         each.sendall(head + b"1\r\n \r\n" * 100_000 + b"0\r\n\r\n")
         assert each.recv(100).startswith(b"HTTP/1.1 4")
     is_quick(node)
@@ -131,7 +134,7 @@ def test_many_headers(node: WatchedNode) -> None:
         (b"a: b\r\n c\r\n" * 3_000, b""),
         (b"A" * 30_000 + b": b\r\n", b"HTTP/1.1 4"),
     ):
-        with socket.create_connection(("127.0.0.1", node.http_port), timeout=60) as each:
+        with socket.create_connection(("127.0.0.1", node.http_port), timeout=PROCESS_S_MAX) as each:
             each.sendall(b"GET / HTTP/1.1\r\nHost: n\r\n" + header + b"\r\n")
             try:
                 found = each.recv(10)

@@ -12,7 +12,7 @@ import pytest
 
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.framing import CONNECT_BYTES_MAX, encode_command
-from tests.patience import wait_until
+from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.raw import RawClient, Type, send_frame
 from tests.strangers.node import WatchedNode, watched_node
 
@@ -40,7 +40,9 @@ def strangers(port: int, count: int, data: bytes) -> Iterator[list[socket.socket
     with ExitStack() as stack:
         found = []
         for _ in range(count):
-            each = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            each = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=PROCESS_S_MAX)
+            )
             found.append(each)
             send_what_is_taken(each, data)
         yield found
@@ -51,7 +53,7 @@ def send_what_is_taken(each: socket.socket, data: bytes) -> None:
     # Either its buffer is full or the node has hung up.
     with suppress(OSError):
         each.sendall(data)
-    each.settimeout(30)
+    each.settimeout(PROCESS_S_MAX)
 
 
 def hung_up(each: socket.socket) -> bool:
@@ -66,7 +68,7 @@ def hung_up(each: socket.socket) -> bool:
 
 def idle(node: WatchedNode) -> None:
     """Wait until the node has hung up on everybody: what is left are the two ports and its own."""
-    wait_until(lambda: node.sockets <= 4, seconds=30)
+    wait_until(lambda: node.sockets <= 4)
 
 
 def test_strangers_with_large_frames(tmp_path: Path, secret: Path) -> None:
@@ -121,7 +123,7 @@ def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
             one._socket.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 one._socket.recv(1)
-            one._socket.settimeout(10)
+            one._socket.settimeout(PROCESS_S_MAX)
             one.send(frame[50:])
             one.expect(Type.SEND_RECEIPT)
 

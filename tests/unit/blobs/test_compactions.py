@@ -20,6 +20,7 @@ from lithify.compaction.report import Cause
 from lithify.errors import InvalidSetting, JobFailed, RunRefused
 from lithify.fs import MemoryFileSystem
 from tests.hooked_jobs import HookedJobs
+from tests.patience import PROCESS_S_MAX
 from tests.unit.blobs.life import RETENTION_MS, Life
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class Together(HookedJobs):
 
     def before(self, name: str, check: Check) -> None:
         if not hasattr(self._run, "has_met"):
-            self._run.has_met = self._all_here.wait(timeout=30) >= 0
+            self._run.has_met = self._all_here.wait(timeout=PROCESS_S_MAX) >= 0
 
 
 def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:

@@ -16,6 +16,7 @@ from lithify.blobs.puts import EARLY_MIN
 from lithify.clock import ManualClock
 from lithify.errors import LogClosed, WriteFailed
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from tests.patience import PROCESS_S_MAX
 from tests.unit.blobs.life import content_of
 from tests.unit.blobs.test_store import SEGMENT, create, read
 from tests.unit.log.helpers import Gate
@@ -40,7 +41,7 @@ class Told(deque[Any]):
 
     def wait(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self._came.acquire(timeout=60)
+            assert self._came.acquire(timeout=PROCESS_S_MAX)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.settings import Durability
 from lithify.topics.definitions import DefinitionsFile
+from tests.patience import PROCESS_S_MAX
 
 SHAPE: dict[str, Any] = {"capacity_bytes": 2**20, "segment_bytes": 2**18}
 
@@ -161,7 +162,7 @@ class Slow(MemoryFileSystem):
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> Any:
         if path.endswith(".seg") and threading.current_thread().name == "erase":
             self.erasing.set()
-            assert self.deleting.wait(10)
+            assert self.deleting.wait(PROCESS_S_MAX)
             # A file that is removed under it would be removed now.
             self.removed.wait(0.2)
             self.order.append("erased")
@@ -185,7 +186,7 @@ def test_files_are_deleted_when_nobody_writes_to_them_any_more() -> None:
     stores.clock.advance(1)
     erasing = threading.Thread(target=photos.erase.step, args=(2**20,), name="erase")
     erasing.start()
-    assert fs.erasing.wait(10)
+    assert fs.erasing.wait(PROCESS_S_MAX)
     deleting = threading.Thread(target=stores.delete, args=("photos",))
     deleting.start()
     while stores.names():

@@ -9,6 +9,7 @@ import pytest
 
 from lithify.compaction.jobs import LocalJobs, ThreadJobs, ignore_progress, no_check
 from lithify.errors import InvalidInput, RunCancelled
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def test_there_must_be_a_weight_for_each_task() -> None:
 
 
 def test_threads_work_side_by_side() -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=PROCESS_S_MAX)
 
     def meet(task: int, check: object) -> int:
         together.wait()
@@ -101,7 +102,7 @@ def test_threads_tell_their_progress_and_need_a_weight_for_each_task() -> None:
 
 
 def test_what_a_thread_raises_ends_the_job_and_stops_the_others() -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=PROCESS_S_MAX)
     stopped = threading.Event()
 
     def work(task: int, check: Callable[[], None]) -> None:

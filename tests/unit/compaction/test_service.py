@@ -14,6 +14,7 @@ from lithify.compaction.service import CompactionService
 from lithify.errors import InvalidInput, PlanStale
 from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
+from tests.patience import PROCESS_S_MAX
 from tests.unit.compaction.logs import compactor_of, contents, fill, open_log
 
 if TYPE_CHECKING:
@@ -140,6 +141,6 @@ def test_threads_do_the_work_and_end() -> None:
     service.add("a", compactor_of(log, fs, Tells()), disk="d")
     service.start()
     service.request("a")
-    assert judged.wait(30)
+    assert judged.wait(PROCESS_S_MAX)
     service.stop()
     assert service.status()[0].state in {State.IDLE, State.QUARANTINED}

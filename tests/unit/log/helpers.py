@@ -14,6 +14,7 @@ from lithify.log.manifest import DeadRef
 from lithify.log.names import dead_set_name
 from lithify.positions import DENSE
 from lithify.settings import Durability, LogSettings
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 DIRECTORY = "/log"
 SMALL = LogSettings(segment_bytes_max=1024)
 LAZY = LogSettings(segment_bytes_max=1024, durability=Durability.NONE)
-PATIENCE_S = 20.0
+PATIENCE_S = PROCESS_S_MAX
 """How long a test waits for something it will be told about, before it gives up."""
 
 

@@ -12,6 +12,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.node.blob_upkeep import keep_up
 from lithify.topics.definitions import DefinitionsFile
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def kept_up(stores: BlobStores, until: Callable[[], bool]) -> None:
         ended.set()
         await task
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
 
 
 def test_stores_that_nobody_uses_are_opened_and_one_that_cannot_be_holds_up_no_other() -> None:

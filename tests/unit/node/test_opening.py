@@ -14,6 +14,7 @@ from lithify.node.opening import STEP_TOPICS, open_rest
 from lithify.node.settings import NodeSettings
 from lithify.topics.cursor_changes import AckedUpTo
 from lithify.topics.subscription import SubscriptionType
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,9 @@ def test_one_that_cannot_be_opened_is_named_and_does_not_keep_the_others() -> No
     fs = FaultyFileSystem(stored(3), [Fault("open_append", "*/t1/log/*", count=None)])
     with structlog.testing.capture_logs() as lines:
         assert opened(fs) == ["t0", "t2"]
-    assert [line["topic"] for line in lines] == ["persistent://public/default/t1"]
+    assert [line["topic"] for line in lines if "topic" in line] == [
+        "persistent://public/default/t1"
+    ]
 
 
 def test_a_node_that_stops_does_not_open_all_of_them_first() -> None:
@@ -64,7 +67,8 @@ def test_with_too_few_descriptors_the_rest_is_left_until_it_is_used() -> None:
     with structlog.testing.capture_logs() as lines:
         found = opened(stored(3 * STEP_TOPICS), topics_max=STEP_TOPICS + 1)
     assert len(found) == 2 * STEP_TOPICS, "whole steps are made"
-    assert [(line["topics"], line["open_max"]) for line in lines] == [(STEP_TOPICS, 11)]
+    told = [(line["topics"], line["open_max"]) for line in lines if "open_max" in line]
+    assert told == [(STEP_TOPICS, 11)]
 
 
 def test_retention_holds_for_a_topic_that_nobody_has_used_since_the_start(tmp_path: Path) -> None:
@@ -94,4 +98,4 @@ def test_retention_holds_for_a_topic_that_nobody_has_used_since_the_start(tmp_pa
             stop.set()
             await serving
 
-    asyncio.run(asyncio.wait_for(story(), 10))
+    asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))

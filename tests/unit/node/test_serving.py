@@ -21,6 +21,7 @@ from lithify.node.serving import CannotListen, authority, maintain_files
 from lithify.node.settings import NodeSettings
 from lithify.pulsar import wire_pb2 as wire
 from lithify.settings import Durability
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +47,7 @@ async def serving(node: Node, make_app: MakeApp | None = None) -> AsyncIterator[
         raise
     finally:
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, PROCESS_S_MAX)
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
@@ -263,4 +264,4 @@ def test_a_serving_node_looks_after_its_topics_by_itself(tmp_path: Path) -> None
                 while not synced(fs):  # The test's own time limit is that of the loop.
                     await asyncio.sleep(0.001)
 
-    asyncio.run(asyncio.wait_for(story(), 10))
+    asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))

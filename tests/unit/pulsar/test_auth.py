@@ -21,6 +21,7 @@ from lithify.pulsar.session import Session
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ class Visit:
                 found.extend(self.answers())
                 await asyncio.sleep(0.01)
 
-        self.loop.run_until_complete(asyncio.wait_for(wait(), 10))
+        self.loop.run_until_complete(asyncio.wait_for(wait(), PROCESS_S_MAX))
         return found
 
     def answers(self) -> list[Any]:

@@ -15,6 +15,7 @@ from lithify.pulsar.broker import Broker
 from lithify.pulsar.framing import encode_command, next_frame
 from lithify.settings import LogSettings
 from lithify.topics.store import Topics, TopicSettings
+from tests.patience import PROCESS_S_MAX
 from tests.unit.pulsar.frames import LIMIT_BYTES, array, entry, send
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Client:
 
     async def answered(self, count: int) -> list[wire.BaseCommand]:
         """The next so many answers."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PROCESS_S_MAX):
             while len(self.answers) < count:
                 await asyncio.sleep(0)
         found, self.answers = self.answers[:count], self.answers[count:]

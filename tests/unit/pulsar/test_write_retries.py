@@ -11,6 +11,7 @@ import pytest
 
 from lithify.pulsar import write_retries
 from lithify.pulsar.write_retries import WriteRetries
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from lithify.topics.topic import Topic
@@ -62,7 +63,7 @@ async def waited(retries: WriteRetries, topic: Topic, producers: int = 1) -> Non
     done = [asyncio.get_running_loop().create_future() for _ in range(producers)]
     for each in done:
         retries.wait(topic, "full", lambda each=each: each.set_result(None))  # type: ignore[misc]
-    await asyncio.wait_for(asyncio.gather(*done), 10)
+    await asyncio.wait_for(asyncio.gather(*done), PROCESS_S_MAX)
 
 
 def test_all_producers_of_a_topic_go_on_together(disk: Disk) -> None:

@@ -25,6 +25,7 @@ from lithify.raft.live_state import LiveState
 from lithify.raft.names import segment_name
 from lithify.raft.segment import SegmentAppender, SegmentFile, SegmentLimits
 from lithify.raft.segments import GroupSegments
+from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.stored import DIRECTORY, GROUP, LIMITS, Member
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Meeting(MemoryFileSystem):
         file = super().open_append(path, exclusive=exclusive, uncached=uncached)
         if path.endswith(".compacting") and next(self._created) <= 2:
             self.threads.add(threading.current_thread().name)
-            self._meeting.wait(10)
+            self._meeting.wait(PROCESS_S_MAX)
         return file
 
 

@@ -23,13 +23,15 @@ from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.node import NodeSettings, RaftNode
 from lithify.raft.operations import Address, MayHaveHappened, NoAnswer, Operation, Refused
+from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.test_transport import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from lithify.raft.machine import Batch
+    from lithify.raft.transport import Tls
 
 
 def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> NodeSettings:
@@ -57,10 +59,32 @@ async def running(
 
 
 @asynccontextmanager
-async def client_of(*nodes: RaftNode, timeout_s: float = 20) -> AsyncIterator[RaftClient]:
+async def client_of(
+    *nodes: RaftNode, timeout_s: float = PROCESS_S_MAX
+) -> AsyncIterator[RaftClient]:
     addresses = [node.transport.address for node in nodes]
     async with RaftClient(addresses, timeout_s=timeout_s) as client:
         yield client
+
+
+async def refusal(
+    node: RaftNode,
+    kind: type[Exception] | tuple[type[Exception], ...],
+    ask: Callable[[RaftClient], Awaitable[object]],
+    tls: Tls | None = None,
+) -> str:
+    """Why a client with little time gets no answer; it has more until a node has said so."""
+    timeout_s = 0.3
+    while True:
+        at = [node.transport.address]
+        async with RaftClient(at, tls=tls, timeout_s=timeout_s) as client:
+            with pytest.raises(kind) as raised:
+                await ask(client)
+        why = str(raised.value)
+        if "no node was asked" not in why and "is silent" not in why:
+            return why
+        assert timeout_s < PROCESS_S_MAX, why
+        timeout_s *= 2
 
 
 def members_of(node: RaftNode) -> list[str]:
@@ -94,7 +118,7 @@ class Failing(KvMachine):
 def test_a_machine_that_fails_ends_the_node(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1"), Failing) as node:
-            async with client_of(node, timeout_s=2) as client:
+            async with client_of(node) as client:
                 with pytest.raises(MayHaveHappened):
                     await KvClient(client, "default").put(b"key", b"value")
             # What follows would be done by a machine that has not seen this command.
@@ -119,7 +143,7 @@ def test_what_a_group_wants_done_while_the_node_stops_is_dropped(tmp_path: Path)
         async with running(settings(tmp_path, "n1")) as node:
             async with client_of(node) as client:
                 await KvClient(client, "default").put(b"key", b"value")
-            node._disk.run(partial(let_go.wait, 10), lambda _: None)
+            node._disk.run(partial(let_go.wait, PROCESS_S_MAX), lambda _: None)
             wanted = asyncio.create_task(want(node))
         await wanted
 
@@ -161,7 +185,7 @@ def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> No
             await client.ask_json("orders", Operation.CHANGE, change="+n3", book=book)
             await client.ask_json("orders", Operation.TRANSFER, to="n2")
             await client.ask_json("orders", Operation.CHANGE, change="-n1")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PROCESS_S_MAX):
                 found = await client.ask_json("orders", Operation.MEMBERS)
                 while found["members"] != "voters n2 n3":
                     await asyncio.sleep(0.02)
@@ -169,7 +193,7 @@ def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> No
             assert sorted(found["book"]) == ["n1", "n2", "n3"]
             async with client_of(three) as other:
                 assert (await KvClient(other, "orders").get(b"a")).value == b"1"
-            async with asyncio.timeout(20), client_of(one) as first:
+            async with asyncio.timeout(PROCESS_S_MAX), client_of(one) as first:
                 seen = await first.ask_json("", Operation.OVERVIEW)
                 while len(seen["groups"]) > 1:
                     await asyncio.sleep(0.02)
@@ -202,12 +226,11 @@ def test_a_client_is_sent_to_the_leader_by_any_member(tmp_path: Path) -> None:
 def test_without_a_majority_nothing_is_done_and_the_client_is_told(tmp_path: Path) -> None:
     async def story() -> None:
         peers = {"n2": "127.0.0.1:1", "n3": "127.0.0.1:2"}
-        async with (
-            running(settings(tmp_path, "n1", peers=peers)) as node,
-            client_of(node, timeout_s=0.5) as client,
-        ):
-            with pytest.raises(NoAnswer, match="no leader is known"):
-                await client.ask("default", Operation.PROPOSE, b"")
+        async with running(settings(tmp_path, "n1", peers=peers)) as node:
+            why = await refusal(
+                node, NoAnswer, lambda client: client.ask("default", Operation.PROPOSE, b"")
+            )
+            assert "no leader is known" in why
 
     asyncio.run(story())
 

@@ -123,6 +123,7 @@ def test_a_receiver_that_crashes_at_any_message_has_its_log_as_it_was(count: int
 
     members.lose = crash
     members.tick(200)
+    assert left <= 0, "it did not crash"
     assert left <= 0
     check(members, "n3")
 

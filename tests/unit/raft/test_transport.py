@@ -31,6 +31,7 @@ from lithify.raft.identity import Identity
 from lithify.raft.operations import Address
 from lithify.raft.transport import CannotListen, Handlers, Tls, Transport
 from lithify.raft.wire import decode_frame, encode_frame, frame_bytes
+from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.authority import Authority
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PROCESS_S_MAX):
         while not true():
             await asyncio.sleep(0.005)
 
@@ -135,7 +136,7 @@ def test_a_peer_that_is_away_is_unreachable_until_it_comes() -> None:
 async def has_closed(node: Node) -> bool:
     """Is it closed within a time that is long for it?"""
     closing = asyncio.create_task(node.transport.close())
-    done, _ = await asyncio.wait({closing}, timeout=10)
+    done, _ = await asyncio.wait({closing}, timeout=PROCESS_S_MAX)
     return bool(done)
 
 
@@ -173,15 +174,15 @@ async def closed(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def frames(reader: asyncio.StreamReader) -> tuple[list[list[tuple[str, Any]]], bool]:
-    """(all frames, True) when the other end hangs up; False if it says nothing more for a while."""
+async def frames(
+    reader: asyncio.StreamReader, last: tuple[str, Any] | None = None
+) -> tuple[list[list[tuple[str, Any]]], bool]:
+    """(all frames, True) when the other end hangs up; False after the message `last`."""
     found: list[list[tuple[str, Any]]] = []
     data = b""
-    while True:
+    while not found or last not in found[-1]:
         try:
-            more = await asyncio.wait_for(reader.read(2**16), 0.5)
-        except TimeoutError:
-            return found, False
+            more = await asyncio.wait_for(reader.read(2**16), PROCESS_S_MAX)
         except ConnectionResetError:
             return found, True
         data += more
@@ -190,6 +191,7 @@ async def frames(reader: asyncio.StreamReader) -> tuple[list[list[tuple[str, Any
             data = data[size:]
         if not more:
             return found, True
+    return found, False
 
 
 @pytest.mark.parametrize(
@@ -286,8 +288,9 @@ def test_who_breaks_the_protocol_is_hung_up_on(what: str) -> None:
             await closed(writer)
             good, other = await greeted(a)
             other.write(encode_frame([("g", Ask(7, 1, b"x"))]))
-            found, hung_up = await frames(good)
-            assert (found[-1][-1], hung_up) == (("g", Answer(7, 0, 0, b"x")), False)
+            answer = ("g", Answer(7, 0, 0, b"x"))
+            found, hung_up = await frames(good, answer)
+            assert (found[-1][-1], hung_up) == (answer, False)
             await closed(other)
 
     asyncio.run(story())

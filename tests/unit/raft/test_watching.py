@@ -12,6 +12,7 @@ from lithify.raft import feed, kv_client, watching
 from lithify.raft.client import RaftClient
 from lithify.raft.kv_client import FROM_NOW, KvClient, WatchReset
 from lithify.raft.operations import NoAnswer, Operation, Refused, encode_watch
+from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.test_node import client_of, running, settings
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 async def some(changes: AsyncIterator[WatchEvent | WatchReset], count: int) -> list[Any]:
     """The next ones: (key, value) of a change, a number for a reset."""
     found: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PROCESS_S_MAX):
         while len(found) < count:
             change = await anext(changes)
             if isinstance(change, WatchReset):
@@ -40,7 +41,7 @@ def watchers(node: RaftNode) -> list[bytes]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PROCESS_S_MAX):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -115,7 +116,7 @@ def test_a_deletion_that_was_missed_is_told_as_a_reset(
                 await kv.put(b"k4", b"changed")
                 await kv.delete(b"k3")
                 view: dict[bytes, bytes | None] = {}
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PROCESS_S_MAX):
                     while view.get(b"k3", b"") is not None or len(view) < 4:
                         key, value = (await some(changes, 1))[0]
                         view[key] = value
