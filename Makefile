@@ -24,7 +24,7 @@ demo: setup  ## compact a log of a million entries; then a topic of as many, at 
 	$(BIN)/python examples/demo_topics.py
 
 test: setup  ## run the tests; the rules of the repository are part of `make check`
-	$(BIN)/python -m pytest --ignore tests/test_tidy.py
+	$(BIN)/python -m pytest --ignore tests/test_tidy.py --ignore tests/test_docs.py
 
 test-slow: setup  ## run also the tests that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow" -o faulthandler_timeout=1800

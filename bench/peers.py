@@ -1,13 +1,12 @@
 """Processes that the rows of `topics.py` talk to or wait for: `python -m bench.peers WHAT …`.
 
     echo                     a bare asyncio server: for each frame one reply of a receipt's size
-    sendfile PATH            sends the file to whoever connects, with `sendfile`
+    sendfile PATH            sends the file to each client, with `sendfile`
     produce URL TOPIC COUNT  the real client sends messages of 1 KiB in batches; prints the seconds
-    start DIRECTORY          starts a node and opens one of its topics; prints the seconds
-    open DIRECTORY           opens every topic of a data directory; prints the seconds
 
 The first two print their port and serve until they are killed. They are the raw sides: the least
-that a server in Python has to do for the same bytes.
+that a server in Python has to do for the same bytes. Nothing of Lithify is imported here, so that
+they start quickly.
 """
 
 from __future__ import annotations
@@ -17,15 +16,6 @@ import os
 import socket
 import sys
 import time
-
-import uvicorn  # noqa: F401  (a node imports it when it starts, which is not to count)
-
-from lithify.fs import MemoryFileSystem
-from lithify.http.app import create_app
-from lithify.node import serving  # noqa: TC001  (for the same reason)
-from lithify.node.node import Node
-from lithify.node.settings import NodeSettings
-from lithify.topics.subscription import SubscriptionType
 
 MESSAGE = bytes(1024)
 REPLY = bytes(33)
@@ -45,7 +35,7 @@ class Echo(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """A client has connected."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
@@ -87,7 +77,7 @@ def sendfile(path: str) -> None:
 
 
 def produce(url: str, topic: str, count: int) -> None:
-    import pulsar  # noqa: PLC0415  (nobody else here needs it)
+    import pulsar  # noqa: PLC0415  (only this function needs it)
 
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(
@@ -108,44 +98,6 @@ def produce(url: str, topic: str, count: int) -> None:
     assert not problems, problems[0]
 
 
-def start(directory: str) -> None:
-    """From a process with its code loaded until a topic that nobody has used is open."""
-    _load_code()
-    began_s = time.perf_counter()
-    node = Node(NodeSettings(directory, pulsar_port=0, http_port=0))
-
-    def ready(_: serving.Addresses) -> None:
-        node.topics.get(next(reversed(node.topics.definitions.current.topics)))
-        _print_and_exit(time.perf_counter() - began_s)
-
-    asyncio.run(node.serve(stop=asyncio.Event(), ready=ready, make_app=create_app))
-
-
-def open_all(directory: str) -> None:
-    _load_code()
-    node = Node(NodeSettings(directory))
-    began_s = time.perf_counter()
-    for name in node.topics.unopened():
-        node.topics.get(name)
-    _print_and_exit(time.perf_counter() - began_s)
-
-
-def _load_code() -> None:
-    """Compiled kernels are loaded when they are first used: by a topic in memory."""
-    memory = MemoryFileSystem()
-    for _ in range(2):
-        with Node(NodeSettings("/data"), fs=memory) as node:
-            topic = node.topics.get("t", create=True)
-            topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
-            topic.append(value=MESSAGE)
-
-
-def _print_and_exit(seconds: float) -> None:
-    print(seconds, flush=True)
-    # What closing costs is of no interest, and what is killed is read again just as well.
-    os._exit(0)
-
-
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["echo"]:
@@ -154,9 +106,5 @@ if __name__ == "__main__":
             sendfile(path)
         case ["produce", url, topic, count]:
             produce(url, topic, int(count))
-        case ["start", directory]:
-            start(directory)
-        case ["open", directory]:
-            open_all(directory)
         case other:
             sys.exit(f"unknown: {other}")

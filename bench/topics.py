@@ -81,9 +81,9 @@ def _peer(*words: str) -> Iterator[int]:
             process.kill()
 
 
-def _seconds(*words: str) -> float:
-    """What a peer that measures itself has printed."""
-    command = [sys.executable, "-m", "bench.peers", *words]
+def _seconds(module: str, *words: str) -> float:
+    """What a process that measures itself has printed."""
+    command = [sys.executable, "-m", module, *words]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(run.stdout)
 
@@ -219,7 +219,7 @@ def produce_client(directory: str, sizes: Sizes) -> Iterator[Case]:
 
     def produce(node: Served) -> float:
         topic = f"t{time.monotonic_ns()}"
-        took_s = _seconds("produce", node.pulsar, topic, str(count))
+        took_s = _seconds("bench.peers", "produce", node.pulsar, topic, str(count))
         node.delete(topic)
         return took_s
 
@@ -333,7 +333,7 @@ def many_topics(directory: str, sizes: Sizes) -> Iterator[Case]:
         0.1,
         sizes.topics,
         "topics",
-        lambda: _seconds("start", data),
+        lambda: _seconds("bench.starting", "start", data),
         raw,
         memory,
     )
@@ -344,7 +344,7 @@ def many_topics(directory: str, sizes: Sizes) -> Iterator[Case]:
         None,
         sizes.topics,
         "topics",
-        lambda: _seconds("open", data),
+        lambda: _seconds("bench.starting", "open", data),
         raw,
     )
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from tests.cli.nodes import COMMAND, free_port
+from tests.cli.nodes import COMMAND
 from tests.patience import PROCESS_S_MAX, at_most
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
