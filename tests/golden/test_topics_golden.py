@@ -35,9 +35,9 @@ from lithify.topics.definitions import (
     NamespaceDefinition,
     TopicDefinition,
 )
+from lithify.topics.inventory import Inventory
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
-from lithify.topics.inventory import Inventory
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.schemas import Schema, Schemas, SchemaType
 

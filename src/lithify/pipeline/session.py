@@ -130,7 +130,7 @@ def _start_java(settings: dict[str, str], java: JavaErrors) -> None:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(settings.items()))
         with java.writing() as descriptor:
-            gateway = launch_gateway(conf, {"stderr": descriptor})
+            gateway = launch_gateway(conf, {"stderr": descriptor})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 

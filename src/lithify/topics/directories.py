@@ -304,7 +304,6 @@ class TopicDirectories:
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
 
-
     def _take_stock(self, found: Found) -> None:
         """Put the logs that are there into the inventory, and report those that are not."""
         definitions = self._definitions.current
