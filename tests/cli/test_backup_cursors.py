@@ -111,7 +111,7 @@ def test_subscriptions_of_a_backup_under_load_lose_nothing(tmp_path: Path, round
             try:
                 for number in range(rounds):
                     wanted = load.sent + 300
-                    wait_until(lambda: load.sent >= wanted or load.errors)  # noqa: B023
+                    wait_until(lambda: load.sent >= wanted or bool(load.errors))  # noqa: B023
                     sent = load.sent
                     run("backup", tmp_path / f"backup-{number}", "--url", node.http)
                     acked = {name: set(numbers) for name, numbers in load.acked.items()}

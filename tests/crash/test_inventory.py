@@ -163,8 +163,8 @@ def test_what_is_missing_is_restored_whole_or_is_still_missing(cut: tuple[int, i
         first.sync_dir(path.rpartition("/")[0])
 
     def restore(fs: FileSystem) -> None:
-        for what in ({"topic": "kept"}, {"topic": "parts"}, {"store": "kept"}):
-            run_restore(fs, "/backup", NODE, clock=ManualClock(), **what)
+        for topic, store in (("kept", None), ("parts", None), (None, "kept")):
+            run_restore(fs, "/backup", NODE, clock=ManualClock(), topic=topic, store=store)
 
     def missing(node: Stage) -> set[str]:
         topics = (each.name.local for each in node.topics.missing())

@@ -174,6 +174,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_deleted_comes_back(
     assert found["acknowledged"] > 100
     assert found["reads"] > 0
     assert found["views"] > 0
+    # One view is made at a time: while a node is killed, and perhaps while the next one starts.
+    assert found["broken"] <= 2 * rounds
     assert kills[Phase.COPY] == rounds // 2
     assert kills[Phase.COMMIT] or not ballast
     assert "Traceback" not in logged, logged

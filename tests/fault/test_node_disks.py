@@ -186,7 +186,6 @@ def test_a_full_disk_lets_blobs_stores_and_topics_be_deleted_and_the_node_stop(
 def test_ttls_undeletes_and_replicated_deletes_use_the_reserve_of_a_full_disk(
     tmp_path: Path,
 ) -> None:
-    shape = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
     ids = [f"{number}" for number in range(100)]
     with (
         small_disk(tmp_path / "disk", DISK_BYTES) as disk,
@@ -194,7 +193,7 @@ def test_ttls_undeletes_and_replicated_deletes_use_the_reserve_of_a_full_disk(
         lithify.open(str(disk / "data")) as here,
     ):
         for node in (there, here):
-            made = node.blobs.create("photos", **shape)
+            made = node.blobs.create("photos", capacity_bytes=2**22, segment_bytes=2**20)
             for blob_id in ids:
                 made.put(bytes(1000), service="test", blob_id=blob_id)
         photos = here.blobs.get("photos")

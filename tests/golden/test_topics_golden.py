@@ -35,6 +35,7 @@ from lithify.topics.definitions import (
     NamespaceDefinition,
     TopicDefinition,
 )
+from lithify.topics.inventory import Inventory
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
 from lithify.topics.names import Namespace, TopicName
@@ -50,6 +51,7 @@ CURSOR = HERE / "cursor_v1.bin"
 RECORDS = HERE / "cursor_records_v1.txt"
 DEFINITIONS = HERE / "definitions_v2.txt"
 DEFINITIONS_V1 = HERE / "definitions_v1.txt"
+INVENTORY = HERE / "inventory_v1.txt"
 SCHEMAS = HERE / "schemas_v1.txt"
 PRODUCERS = HERE / "producers_v1.txt"
 
@@ -174,6 +176,14 @@ def write_definitions(fs: MemoryFileSystem) -> bytes:
     return read_file(fs, "/data/definitions")
 
 
+def write_inventory(fs: MemoryFileSystem) -> bytes:
+    inventory = Inventory(fs, "/data/inventory", ignore_events)
+    inventory.add([TopicName.parse("orders")])
+    inventory.add([TopicName.parse("acme/shop/ä-partition-3"), TopicName.parse("old")])
+    inventory.remove([TopicName.parse("old")])
+    return read_file(fs, "/data/inventory")
+
+
 def write_schemas(fs: MemoryFileSystem) -> bytes:
     schemas = Schemas(fs, "/data", clock=ManualClock())
     schemas.register(RECORD)
@@ -203,6 +213,7 @@ def write_producers(fs: MemoryFileSystem) -> bytes:
 
 LINES: list[tuple[Path, Callable[[MemoryFileSystem], bytes]]] = [
     (DEFINITIONS, write_definitions),
+    (INVENTORY, write_inventory),
     (SCHEMAS, write_schemas),
     (PRODUCERS, write_producers),
 ]
@@ -222,6 +233,12 @@ def test_every_version_of_definitions_is_still_read() -> None:
     assert DefinitionsFile(fs, "/data/definitions").current == golden_definitions()
     fs = disk_with("/data/definitions", DEFINITIONS_V1)
     assert DefinitionsFile(fs, "/data/definitions").current == golden_definitions_v1()
+
+
+def test_version_1_of_the_inventory_is_still_read() -> None:
+    fs = disk_with("/data/inventory", INVENTORY)
+    names = Inventory(fs, "/data/inventory", ignore_events).names()
+    assert names == [TopicName.parse("acme/shop/ä-partition-3"), TopicName.parse("orders")]
 
 
 def test_version_1_of_schemas_is_still_read() -> None:
