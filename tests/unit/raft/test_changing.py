@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lithify.raft.client import RaftClient
     from lithify.raft.core import Message
     from lithify.raft.node import NodeSettings, RaftNode
+    from lithify.raft.wal import WalEvent
 
 
 class Three:
@@ -448,6 +449,11 @@ def test_a_member_with_another_history_stops_and_the_node_goes_on(tmp_path: Path
     asyncio.run(story())
 
 
+def nothing_written() -> list[WalEvent]:
+    time.sleep(0.01)
+    return []
+
+
 def test_a_learner_that_is_behind_stays_one_and_the_answer_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +468,7 @@ def test_a_learner_that_is_behind_stays_one_and_the_answer_says_so(
             await KvClient(client, "default").put(b"k", b"v")
             wal, flush = two._storage.wal, two._storage.wal.flush
             # It answers, but its disk is so slow that it has nothing.
-            monkeypatch.setattr(wal, "flush", lambda: time.sleep(0.01) or [])
+            monkeypatch.setattr(wal, "flush", nothing_written)
             book = {"n2": str(two.transport.address)}
             with pytest.raises(PartlyDone) as raised:
                 await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
