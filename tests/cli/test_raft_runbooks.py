@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from contextlib import chdir, suppress
 from typing import TYPE_CHECKING
@@ -156,6 +157,27 @@ def test_damaged_disk(operator: Operator) -> None:
         operator.type(line)
     assert operator.get("colour", "127.0.0.1:7004") == "red"
     assert operator.run("lithify raft members").startswith("voters n1 n3 n4")
+
+
+@pytest.mark.slow
+def test_an_older_copy(operator: Operator) -> None:
+    directory = operator.directory / "raft/n2"
+    operator.kill("n2")
+    copy = shutil.copytree(directory, directory.with_name("n2-copy"), symlinks=True)
+    operator.serve("n2")
+    # With n2 alone, so that n1 has met its new start.
+    operator.kill("n3")
+    operator.run("lithify raft put colour blue")
+    operator.serve("n3")
+    operator.kill("n2")
+    shutil.rmtree(directory)
+    copy.rename(directory)
+    operator.serve("n2")
+    at_n2 = "lithify raft overview --json --nodes 127.0.0.1:7002"
+    wait_until(lambda: '"disowned"' in operator.run(at_n2))
+    for line in commands_of("An older copy"):
+        operator.type(line)
+    assert operator.get("colour", "127.0.0.1:7002") == "blue"
 
 
 @pytest.mark.slow

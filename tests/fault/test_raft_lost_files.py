@@ -88,18 +88,23 @@ def segments(directory: Path) -> list[Path]:
     return sorted((directory / "groups/default").glob("*.segment"))
 
 
+def remove_all(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink()
+
+
 def only_wal(directory: Path) -> Path:
     (path,) = (directory / "wal").iterdir()
     return path
 
 
-LOSSES: dict[str, Callable[[Path], None]] = {
+LOSSES: dict[str, Callable[[Path], object]] = {
     "the directory of the write-ahead log": lambda d: shutil.rmtree(d / "wal"),
     "the file of the write-ahead log": lambda d: only_wal(d).unlink(),
     "all bytes of the write-ahead log": lambda d: only_wal(d).write_bytes(b""),
     "all groups": lambda d: shutil.rmtree(d / "groups"),
     "the group": lambda d: shutil.rmtree(d / "groups/default"),
-    "all segments": lambda d: [path.unlink() for path in segments(d)] and None,
+    "all segments": lambda d: remove_all(segments(d)),
     "the first segment": lambda d: segments(d)[0].unlink(),
     "a segment in the middle": lambda d: segments(d)[1].unlink(),
     "the last segment": lambda d: segments(d)[-1].unlink(),

@@ -38,4 +38,4 @@ def test_without_identities_two_histories_are_found(monkeypatch: pytest.MonkeyPa
     # What a member notices by itself is not what is to be shown here.
     monkeypatch.setattr(Wiped, "nobody_stops", False)
     with pytest.raises(AssertionError, match=r"two histories at|linearizable"):
-        simulate_some(26, 104, 138)
+        simulate_some(104)

@@ -197,7 +197,8 @@ def parse_batches(data: bytes, number: int, path: str) -> Parsed:
 def _tail(data: bytes, at: int) -> Tail:
     if at == len(data):
         return Tail.NOTHING
-    if len(data) - at < BATCH_HEADER_BYTES or _has_hole(data, at):
+    if len(data) - at <= BATCH_HEADER_BYTES or _has_hole(data, at):
+        # A batch that is no longer than its header has nothing to lose.
         return Tail.TORN
     _, length, _, records, _ = _BATCH.unpack_from(data, at)
     is_whole = at + BATCH_HEADER_BYTES + length <= len(data) or _fills(data, at, records)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.compaction.lines import encode_line
+from lithify.errors import FAILED
 from lithify.raft import changing
 from lithify.raft.core import AppendRequest, Diverged, Heartbeat
 from lithify.raft.entry import Entry
 from lithify.raft.kv_client import KvClient
 from lithify.raft.kv_format import Outcome
 from lithify.raft.membership import MemberGone
-from lithify.raft.operations import NoAnswer, Operation, Refused, parse_address
+from lithify.raft.operations import NoAnswer, Operation, PartlyDone, Refused, parse_address
 from lithify.raft.recognition import Standing
 from tests.ports import free_port
 from tests.unit.raft.test_node import client_of, members_of, refusal, running, settings
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from lithify.raft.client import RaftClient
     from lithify.raft.core import Message
     from lithify.raft.node import NodeSettings, RaftNode
+    from lithify.raft.wal import WalEvent
 
 
 class Three:
@@ -443,5 +446,44 @@ def test_a_member_with_another_history_stops_and_the_node_goes_on(tmp_path: Path
         assert "two histories" in put
         orders = KvClient(client, "orders")
         assert (await orders.put(b"k", b"v")).outcome is Outcome.DONE
+
+    asyncio.run(story())
+
+
+def nothing_written() -> list[WalEvent]:
+    time.sleep(0.01)
+    return []
+
+
+def test_a_learner_that_is_behind_stays_one_and_the_answer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "CHANGE_S", 0.5)
+
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1")) as one,
+            running(settings(tmp_path, "n2", join=True)) as two,
+            client_of(one) as client,
+        ):
+            await KvClient(client, "default").put(b"k", b"v")
+            wal, flush = two._storage.wal, two._storage.wal.flush
+            # It answers, but its disk is so slow that it has nothing.
+            monkeypatch.setattr(wal, "flush", nothing_written)
+            book = {"n2": str(two.transport.address)}
+            with pytest.raises(PartlyDone) as raised:
+                await client.ask_json("default", Operation.CHANGE, change="+n2", book=book)
+            assert raised.value.exit_code == FAILED
+            said = str(raised.value)
+            assert said.startswith("n2 was added as a learner and stays one")
+            assert "has 0 of" in said
+            assert "Repeat the command" in said
+            found = await client.ask_json("default", Operation.MEMBERS)
+            assert found["members"].startswith("voters n1, learners n2")
+            monkeypatch.setattr(wal, "flush", flush)
+            monkeypatch.setattr(changing, "CHANGE_S", 20.0)
+            await client.ask_json("default", Operation.CHANGE, change="+n2")
+            found = await client.ask_json("default", Operation.MEMBERS)
+            assert found["members"].startswith("voters n1 n2")
 
     asyncio.run(story())

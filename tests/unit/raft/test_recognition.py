@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lithify.raft.core import Config
-from lithify.raft.recognition import KNOWN_MAX, PROBATION_TICKS, Recognition, Standing
+from lithify.raft.recognition import (
+    KNOWN_MAX,
+    MARKS_MAX,
+    PROBATION_TICKS,
+    Met,
+    Recognition,
+    Standing,
+    Starts,
+)
 
 OLD, NEW, OWN = "0a" * 16, "0b" * 16, "0c" * 16
 THREE = Config(frozenset(("n1", "n2", "n3")))
@@ -82,3 +90,74 @@ def test_who_was_accepted_once_is_not_disowned_by_one_peer() -> None:
     known = recognition()
     assert not known.disown()
     assert known.may_vote(THREE)
+
+
+def test_an_older_copy_is_known_by_the_start_that_it_lacks() -> None:
+    members = [Config(frozenset({"n1", "n2"}))]
+    seen = recognition()
+    starts = Starts().again("a").again("b")
+    copy = starts
+    starts = starts.again("c")
+    assert seen.saw_start("n2", Met(OLD, 3, "c"))
+    assert seen.older_copy("n2", OLD, starts, members) == ""
+    # The copy itself, its next start, and the ones after that.
+    for mark in ("d", "e", "f", "g"):
+        assert "is an older copy" in seen.older_copy("n2", OLD, copy, members)
+        copy = copy.again(mark)
+    # It goes on as it was, and some starts were not met here.
+    for mark in ("h", "i", "j"):
+        starts = starts.again(mark)
+    assert seen.older_copy("n2", OLD, starts, members) == ""
+    assert seen.older_copy("n2", OLD, Starts(), members) == "", "of an earlier version"
+    assert seen.older_copy("n2", OLD, copy, []) == "", "no member"
+
+
+def test_hearsay_of_starts_counts_if_it_is_newer() -> None:
+    seen = recognition()
+    assert seen.saw_start("n2", Met(OLD, 3, "c"))
+    assert not seen.saw_start("n2", Met(OLD, 2, "b"))
+    assert not seen.saw_start("n2", Met("9" * 32, 9, "x")), "another directory than the known one"
+    assert not seen.saw_start("n1", Met(OWN, 3, "c")), "nobody tells it about itself"
+    assert seen.met_starts == {"n2": Met(OLD, 3, "c")}
+
+
+def test_a_node_finds_that_it_is_an_older_copy_and_is_another_one_then() -> None:
+    seen = recognition()
+    seen.starts = Starts().again("a")
+    assert not seen.is_older_copy(Met(OWN, 1, "a"))
+    assert not seen.is_older_copy(Met("9" * 32, 7, "z")), "of another directory"
+    assert seen.is_older_copy(Met(OWN, 2, "b"))
+    members = Config(frozenset({"n1", "n2", "n3"}))
+    assert seen.may_vote(members)
+    seen.renounce("8" * 32)
+    assert not seen.may_vote(members)
+
+
+def test_marks_are_bounded() -> None:
+    starts = Starts()
+    for number in range(MARKS_MAX + 10):
+        starts = starts.again(f"{number}")
+    assert (starts.number, len(starts.marks)) == (MARKS_MAX + 10, MARKS_MAX)
+    assert starts.has(1, "whatever"), "too long ago to tell"
+    assert not starts.has(11, "whatever")
+
+
+def test_after_a_start_others_are_asked_before_it_votes() -> None:
+    seen = recognition()
+    seen.ticks = 0
+    members = Config(frozenset({"n1", "n2", "n3"}))
+    seen.accepted_by.add("n2")
+    assert not seen.may_vote(members)
+    assert seen.may_vote(Config(frozenset({"n1", "n2"})))
+    seen.ticks = PROBATION_TICKS
+    assert seen.may_vote(members)
+
+
+def test_a_cluster_refuses_another_but_never_a_member_that_it_knows() -> None:
+    seen = recognition()
+    members = [Config(frozenset({"n1", "n2"}))]
+    assert seen.foreign("n9", "9" * 32, "e" * 32, members) == "", "the own id is not known"
+    seen.cluster_id = "d" * 32
+    assert "belongs to cluster" in seen.foreign("n9", "9" * 32, "e" * 32, members)
+    assert seen.foreign("n9", "9" * 32, "", members) == ""
+    assert seen.foreign("n2", OLD, "e" * 32, members) == ""

@@ -6,17 +6,19 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from lithify.clock import ManualClock
 from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveState, LiveStates
 from lithify.raft.names import wal_name
 from lithify.raft.wal import Resend, Rolled, StateSaved, Wal, Written
+from lithify.raft.wal_format import Tail, parse_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 def entries(*indexes: int, term: int = 1) -> list[Entry]:
     return [Entry(index, term, b"%d/%d" % (index, term)) for index in indexes]
+
+
+@pytest.fixture(autouse=True)
+def records_go_to_logging() -> None:
+    """Whatever another test in this process has configured."""
+    structlog.reset_defaults()
 
 
 def reopened(fs: MemoryFileSystem, live: LiveStates | None = None) -> dict[str, list[str]]:
@@ -285,3 +293,97 @@ def test_a_file_that_is_begun_after_a_refusal_is_never_taken_for_closed() -> Non
     assert wal.closed_number == 1
     assert wal.flush() == [Written("a", 1, 1, 1, 0, 2)]
     assert max(wal.seen) == 1
+
+
+def tail_of(data: bytes) -> Tail:
+    return parse_batches(data, 1, "1.wal").tail
+
+
+def written(*payloads: bytes) -> tuple[bytes, int]:
+    """A file with a batch for each payload, and where the last one begins."""
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    start = 0
+    for index, payload in enumerate(payloads, 1):
+        start = 0 if index == 1 else fs.stat(f"wal/{wal_name(1)}").size
+        wal.append("a", [Entry(index, 1, payload)], index - 1)
+        wal.flush()
+    return read_file(fs, f"wal/{wal_name(1)}"), start
+
+
+@pytest.mark.parametrize("payload", [b"", b"short", b"x" * 700, bytes(3000)])
+def test_every_flipped_bit_of_the_last_batch_is_told_from_a_torn_write(payload: bytes) -> None:
+    data, start = written(b"first", payload)
+    holes = not payload.strip(b"\0") and len(payload) > 1000
+    for at in range(start, len(data), 1 if len(payload) < 1000 else 97):
+        for bit in range(8):
+            flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            # Whole sectors of zeros may be what the disk has not written.
+            assert tail_of(flipped) is (Tail.TORN if holes else Tail.DAMAGED), (at - start, bit)
+
+
+def test_what_a_power_cut_leaves_is_torn() -> None:
+    data, start = written(b"first", b"second", bytes(range(1, 256)) * 12)
+    assert tail_of(data) is Tail.NOTHING
+    for end in range(start + 1, len(data)):
+        assert tail_of(data[:end]) is Tail.TORN, end
+    for sector in range(start // 512 + 1, len(data) // 512 + 1):
+        low, high = sector * 512, min(sector * 512 + 512, len(data))
+        if low < len(data):
+            assert tail_of(data[:low] + bytes(high - low) + data[high:]) is Tail.TORN
+            # The file has its length, and the rest of it is missing.
+            assert tail_of(data[:low] + bytes(len(data) - low)) is Tail.TORN
+
+
+def test_a_state_is_proved_before_anybody_is_told() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    before = fs.stat(f"wal/{wal_name(1)}").size
+    wal.save("a", HardState(7, "n3", 0))
+    wal.append("a", entries(2), 1)
+    wal.flush()
+    data = read_file(fs, f"wal/{wal_name(1)}")
+    for at in range(before, len(data) - 24):
+        with pytest.raises(DamagedFile):
+            tail_of(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+
+
+def test_a_batch_is_proved_when_nothing_else_is_written() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates())
+    for index in (1, 2):
+        wal.append("a", entries(index), index - 1)
+        wal.flush()
+    assert wal.prove() == []
+    size = fs.stat(f"wal/{wal_name(1)}").size
+    assert wal.prove() == []
+    assert fs.stat(f"wal/{wal_name(1)}").size == size, "once is enough"
+    fs.flip(f"wal/{wal_name(1)}", size - 24 - 10)
+    with pytest.raises(DamagedFile):
+        reopened(fs)
+    # The proof itself has nothing to lose.
+    fs.flip(f"wal/{wal_name(1)}", size - 24 - 10)
+    fs.flip(f"wal/{wal_name(1)}", size - 10)
+    wal = Wal(fs, "wal", LiveStates())
+    assert list(wal.recover({})["a"].entries) == [1, 2]
+    assert not wal.is_doubtful
+
+
+def test_what_is_cut_off_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    data, start = written(b"first", b"second")
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    for content, doubtful in ((data[:-3], False), (bytes(damaged), True)):
+        fs = MemoryFileSystem()
+        fs.mkdir("wal")
+        with fs.open_append(f"wal/{wal_name(1)}") as file:
+            file.write(content)
+        wal = Wal(fs, "wal", LiveStates())
+        caplog.clear()
+        assert list(wal.recover({})["a"].entries) == [1]
+        cut_bytes = len(content) - start
+        assert (wal.is_doubtful, wal.cut_bytes) == (doubtful, cut_bytes)
+        (line,) = [each.getMessage() for each in caplog.records]
+        assert f"file='wal/{wal_name(1)}' offset={start} bytes={cut_bytes}" in line

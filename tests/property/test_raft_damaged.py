@@ -1,0 +1,50 @@
+"""A damaged last batch of the write-ahead log loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from lithify.raft.group import Group
+from lithify.raft.manifest import Manifest
+from tests.property.raft_damaged import simulate
+
+
+@pytest.mark.parametrize("first", range(0, 16, 8))
+def test_a_damaged_last_batch_forks_nothing(first: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(first, first + 8):
+        counts += simulate(seed).counts
+    # A world where nothing happens proves nothing.
+    for what, least in (("damages", 4), ("doubts", 50), ("trust", 4), ("put", 20)):
+        assert counts[what] >= least, counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1400, 100))
+def test_a_damaged_last_batch_forks_nothing_for_long(first: int) -> None:
+    for seed in range(first, first + 100):
+        simulate(seed, steps=2500)
+
+
+def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = Group._begin_in_doubt
+
+    def begin_and_vote(group: Group[Any], term: int) -> None:
+        begin(group, term)
+        group._own.doubt_term = None
+
+    monkeypatch.setattr(Group, "_begin_in_doubt", begin_and_vote)
+    with pytest.raises(AssertionError, match="two histories"):
+        simulate(18)
+
+
+def test_a_member_that_only_forgets_stops_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader counts on entries that it has not: such members stop."""
+    monkeypatch.setattr(Manifest, "doubt", lambda *_: None)
+    with pytest.raises(AssertionError, match="no progress"):
+        simulate(1)
