@@ -125,12 +125,18 @@ def test_reading_large_messages(node: WatchedNode, client: httpx.Client) -> None
         assert client.post(path, json=body).is_success
     node.longest_hold()
     lines = client.get(f"{path}/messages").text.splitlines()
-    assert [len(json.loads(line).get("value") or "") for line in lines] == [0, LARGEST // 2, LARGEST]
+    assert [len(json.loads(line).get("value") or "") for line in lines] == [
+        0,
+        LARGEST // 2,
+        LARGEST,
+    ]
     is_quick(node)
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared", "producers"])
-def test_thousands_of_clients_of_a_topic(node: WatchedNode, client: httpx.Client, kind: str) -> None:
+def test_thousands_of_clients_of_a_topic(
+    node: WatchedNode, client: httpx.Client, kind: str
+) -> None:
     """They join, their statistics are read, and they leave."""
     path = f"/admin/v2/persistent/public/default/crowded-{kind}"
     topic = f"persistent://public/default/crowded-{kind}"

@@ -162,9 +162,7 @@ class Publisher:
         self._turn = itertools.count()
         self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
-    async def publish(
-        self, request: Request, name: TopicName, partition: int | None
-    ) -> Response:
+    async def publish(self, request: Request, name: TopicName, partition: int | None) -> Response:
         """Produce what a request has in its body; the answer to it."""
         async with self._requests.waits(caller_of(request)):
             body = await _body(request)
@@ -321,9 +319,7 @@ def _text(position: int, topic: Topic) -> str:
     return f"{ledger}:{entry}:{topic.name.partition}"
 
 
-async def _publish(
-    request: Request, name: TopicName, partition: int | None = None
-) -> Response:
+async def _publish(request: Request, name: TopicName, partition: int | None = None) -> Response:
     publisher: Publisher = request.app.state.publisher
     return await publisher.publish(request, name, partition)
 

@@ -50,9 +50,7 @@ def check_consumer(topic: Topic, subscription: str) -> None:
     if limit > 0:
         count = sum(len(each.consumers) for each in topic.subscriptions.values())
         if count >= limit:
-            raise ConsumerRefused(
-                f"topic {topic.name} has {count} consumers, the limit is {limit}"
-            )
+            raise ConsumerRefused(f"topic {topic.name} has {count} consumers, the limit is {limit}")
     limit, found = policies.subscription_consumers_max, topic.subscriptions.get(subscription)
     if found is not None and 0 < limit <= len(found.consumers):
         raise ConsumerRefused(

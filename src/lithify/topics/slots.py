@@ -54,7 +54,9 @@ class Slots(Generic[T]):
 
     def stretches(self, owner: T) -> list[tuple[int, int]]:
         """What it has: half-open ranges, ascending."""
-        return sorted((start, self._stretches[start][0]) for start in self._starts_of.get(owner, ()))
+        return sorted(
+            (start, self._stretches[start][0]) for start in self._starts_of.get(owner, ())
+        )
 
     def add(self, owner: T, ranges: Sequence[tuple[int, int]] = ()) -> None:
         """Let a consumer in, with the ranges (both ends inclusive) it asks for if it is sticky."""
