@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Type = wire.BaseCommand
 FRAME_BYTES_MAX = 64 * 2**20
+SILENT_S_MAX = 60
+"""A node that works through thousands of ids on a busy machine says nothing for a while."""
 
 
 class RawClient:
@@ -23,7 +25,7 @@ class RawClient:
     def __init__(self, port: int, *, connect: bool = True, source: str = "127.0.0.1") -> None:
         """`source` is the address of the client, any of 127.0.0.0/8."""
         self._socket = socket.create_connection(
-            ("127.0.0.1", port), timeout=10, source_address=(source, 0)
+            ("127.0.0.1", port), timeout=SILENT_S_MAX, source_address=(source, 0)
         )
         self._bytes = b""
         self._requests = 0
