@@ -23,7 +23,7 @@ from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, MutableMapping
 
 AT = "/topics/persistent/public/default/orders"
 
@@ -221,14 +221,14 @@ def test_readers_of_one_caller_leave_places_to_others(node: HttpNode) -> None:
 
     async def read_slowly(client: tuple[str, int]) -> int:
         """The status of a reader that takes nothing until it is told to."""
-        statuses = []
+        statuses: list[int] = []
 
-        async def receive() -> dict[str, Any]:
+        async def receive() -> MutableMapping[str, Any]:
             await released.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message: dict[str, Any]) -> None:
-            statuses.append(message.get("status"))
+        async def send(message: MutableMapping[str, Any]) -> None:
+            statuses.append(message.get("status", 0))
             if message.get("more_body"):
                 begun.release()
                 await released.wait()
@@ -265,7 +265,11 @@ def test_a_reader_that_takes_nothing_loses_its_place(
     monkeypatch.setattr(shares, "STALL_S", 0.1)
 
     async def story() -> None:
-        async def send(message: dict[str, Any]) -> None:
+        async def receive() -> MutableMapping[str, Any]:
+            await asyncio.Event().wait()
+            return {}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.body":
                 await asyncio.Event().wait()
 
@@ -273,7 +277,7 @@ def test_a_reader_that_takes_nothing_loses_its_place(
         scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
         scope |= {"query_string": b"follow=true", "headers": [], "client": ("10.0.0.1", 1)}
         for _ in range(3):
-            await node.app(scope, asyncio.Event().wait, send)
+            await node.app(scope, receive, send)
 
     node.loop.run_until_complete(asyncio.wait_for(story(), 60))
 

@@ -7,8 +7,8 @@ uvicorn waits for ever for the headers of a request, and for the rest of a body.
    from their first byte on), and have at most `HEADER_BYTES_MAX` in at most `HEADERS_MAX` lines;
 3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each
    `frame_timeout_ms`;
-4. a connection that was closed is gone `frame_timeout_ms` later, also if the peer does not take what
-   it was sent;
+4. a connection that was closed is gone `frame_timeout_ms` later, also if the peer does not take
+   what it was sent;
 5. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
 
 A connection that breaks a limit is closed. Between two requests uvicorn's own limit holds, 5 s.

@@ -6,9 +6,9 @@ requests, each in the form that the client turns into an exception at once.
 
 1. CONNECT brings a token, which makes the session's principal, or the reason why there is none.
 2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). A producer
-   that creates a subscription (`initial_subscription_name`) must be allowed to consume too. Commands
-   about a producer or a consumer of the session need nothing (`FREE`): whoever joined was allowed
-   to. A command in neither table is refused: what nobody thought about is not allowed.
+   that creates a subscription (`initial_subscription_name`) must be allowed to consume too.
+   Commands about a producer or a consumer of the session need nothing (`FREE`): whoever joined was
+   allowed to. A command in neither table is refused: what nobody thought about is not allowed.
 3. `REFRESH_S` before the token expires, or later if it is short-lived, the client is asked for a
    new one. A client that answers notices nothing else.
 4. When the token expires, the session's producers and consumers are closed at once, and the client

@@ -264,8 +264,8 @@ def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-
 def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ignore[no-untyped-def]
     """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
 
-    Batches are checked as long as they have at most `messages_max` messages together. Returns (count, where it stopped, why, whether all are of one producer and nothing is wrong
-    with any).
+    Batches are checked as long as they have at most `messages_max` messages together. Returns
+    (count, where it stopped, why, whether all are of one producer and nothing is wrong with any).
     """
     at, row, plain = start, 0, True
     while at < stop:

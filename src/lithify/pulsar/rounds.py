@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rounds"]
 
-ROUND_S = 0.002
+ROUND_S = 0.003
 
 
 class Rounds:

@@ -301,8 +301,7 @@ class Subscription:
             for position in wanted.positions:
                 if position <= through and position not in there:
                     self._forget(position)
-        if self.kind is SubscriptionType.SHARED:
-            self._begin_turns()
+        self._begin_turns()
         for entry in entries:
             position = entry.position
             if self.cursor.is_acked(position) or self._is_spent(entry):
@@ -361,7 +360,9 @@ class Subscription:
         return holder is None or holder[0] is consumer
 
     def _begin_turns(self) -> None:
-        """Note who may get an entry, each level from the one behind the last that got one."""
+        """Shared: note who may get an entry, from the one behind the last that got one."""
+        if self.kind is not SubscriptionType.SHARED:
+            return
         ready = [consumer for consumer in self._ranking if consumer.ready]
         self._turns = []
         for _, group in groupby(ready, lambda consumer: consumer.priority):
