@@ -113,7 +113,7 @@ async def leader_of(cluster: Cluster, client: RaftClient) -> RaftProcess:
 
 def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
-        async with RaftClient(cluster.addresses, timeout_s=10) as client:
+        async with RaftClient(cluster.addresses, timeout_s=5) as client:
             writer = Writer(KvClient(client, GROUP))
             await writer.write(20)
             full = await leader_of(cluster, client)
@@ -135,7 +135,7 @@ def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
 
     async def story(cluster: Cluster) -> None:
         node = cluster.nodes["n1"]
-        async with RaftClient(cluster.addresses, timeout_s=10) as client:
+        async with RaftClient(cluster.addresses, timeout_s=5) as client:
             writer = Writer(KvClient(client, GROUP))
             await writer.write(10)
             with filled(node, left_bytes=WAL_BYTES - wal_bytes(node) + 2**16):

@@ -95,8 +95,8 @@ class Story:
         with Admin(node) as admin:
             if phase is Phase.COPY:
                 slow = SLOW_BALLAST if self._ballast else SLOW
-                self._begin(admin, {**EVERYTHING, **slow})
-                reached = self._reach_copy(admin)
+                before = self._begin(admin, {**EVERYTHING, **slow})
+                reached = self._reach_copy(admin, before)
             else:
                 reached = False
                 for _ in range(RUNS_MAX):
@@ -106,19 +106,25 @@ class Story:
         node.end(signal.SIGKILL)
         return reached and FS.exists(f"{self.log}/{JOURNAL}")
 
-    @staticmethod
-    def _begin(admin: Admin, settings: dict[str, Any]) -> None:
-        """The node may have taken up the last run by itself; then this one comes after it."""
+    def _begin(self, admin: Admin, settings: dict[str, Any]) -> set[str]:
+        """Begin a run; the targets that were there before it.
+
+        The node may have taken up the last run by itself; then this one comes after it.
+        """
         while admin.progress()["status"] == "RUNNING":
             time.sleep(0.05)
+        before = self._targets()
         admin.begin(settings)
+        return before
 
-    def _reach_copy(self, admin: Admin) -> bool:
-        """Until a target is being written."""
-        for row in admin.watch():
-            if row["phase"] == "rewrite" and (row["done"] or not self._ballast):
-                return True
-        return False
+    def _targets(self) -> set[str]:
+        """The segments that runs have made, or are making."""
+        return {path.name for path in Path(self.log).glob("*-*.seg")}
+
+    def _reach_copy(self, admin: Admin, before: set[str]) -> bool:
+        """Until a target is being written, which takes seconds."""
+        rows = admin.watch()
+        return any(row["phase"] == "rewrite" and self._targets() - before for row in rows)
 
     def _reach_commit(self, admin: Admin) -> bool:
         """Until the journal says that all is copied."""

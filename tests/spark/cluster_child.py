@@ -15,11 +15,12 @@ from pathlib import Path
 
 import lithify
 from lithify.errors import LithifyError
+from lithify.pipeline import session as session_module
 from lithify.pipeline.jobs import SparkJobs
 from lithify.pipeline.session import open_session
 from lithify.pipeline.target import SparkTarget
 from lithify.topics.compaction import TOPIC_TASKS
-from tests.patience import wait_until
+from tests.patience import PROCESS_S_MAX, wait_until
 from tests.spark.dying import DyingRewriting
 from tests.spark.test_topic_compaction import grow, topic
 
@@ -79,5 +80,7 @@ def compact(master: str, workers: str, data: str, archives: str = "") -> None:
 
 
 if __name__ == "__main__":
+    # On a busy machine several JVMs that start together take longer than a master needs.
+    session_module.REGISTER_S_MAX = PROCESS_S_MAX
     story = kill if sys.argv[1] == "kill" else compact
     story(*sys.argv[2:])
