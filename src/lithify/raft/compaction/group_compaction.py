@@ -41,6 +41,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import ignore_progress
 from lithify.compaction.journal import NoJournal
 from lithify.compaction.packing import Limits
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.jobs import Progress
+    from lithify.compaction.plan import SegmentStats
     from lithify.compaction.report import Report
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
@@ -135,10 +137,11 @@ class GroupCompaction:
         self._settings = settings or CompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
         self._named = NamedLog(fs, directory, log.group)
+        self.holds = Holds(clock)
+        """What keeps segments: no run, and no drop, goes beyond one of them."""
+        self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._kernel = self._compactor(self._named)
         self._runs = Runs(directory, self._kernel, limit="group")
-        self.holds = self._kernel.holds
-        self._hold = self.holds.place("snapshot", log.snapshot_index)
         self.history = self._kernel.history
         self._drop_wanted = self._merge_wanted = False
         self._trigger: str = Trigger.ADMIN
@@ -173,6 +176,7 @@ class GroupCompaction:
             settings=RunSettings(
                 self._limits, "neighbours", dead_sets=False, budget=self._settings.budget
             ),
+            holds=self.holds,
             clock=self._clock,
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
@@ -257,7 +261,6 @@ class GroupCompaction:
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted, self._merging = False, merge
-        self._hold.move(state.snapshot_index)
         self._named.take(segments.spans, dropped, state, segments.damages.open)
         run = partial(self._merge, self._trigger) if merge else None
         progress = self._served[0].progress if self._served else ignore_progress
@@ -269,8 +272,7 @@ class GroupCompaction:
 
     def _drop(self) -> list[Span]:
         """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
-        state, segments = self._log.state, self._log.segments
-        stats = segment_stats(compactable(segments.spans, state), state)
+        segments, stats = self._log.segments, self._stats()
         self.runs += bool(stats)
         dead = {each.segment for each in plan_whole_dead(stats, self._limits).dropped}
         dropped = [span for span in segments.spans if span.number in dead]
@@ -280,15 +282,27 @@ class GroupCompaction:
             self._want(trigger)
         return dropped
 
+    def _stats(self) -> list[SegmentStats]:
+        """What is known of the segments up to the horizon."""
+        state, spans = self._log.state, self._log.segments.spans
+        self._hold.move(state.snapshot_index)
+        horizon = min(hold.position for hold in self.holds.list())
+        return segment_stats(compactable(spans, horizon), state)
+
     def _dry_run(self) -> Callable[[], Outcome]:
         """The job of a dry run: of the segments and the live indexes as they are now."""
         state = self._log.state
         named = NamedLog(self._fs, self._directory, self._log.group)
         segments = self._log.segments
         named.take(segments.spans, (), state, segments.damages.open)
+        self._hold.move(state.snapshot_index)
         compactor = self._compactor(named)
-        compactor.holds.place("snapshot", state.snapshot_index)
-        return lambda: Outcome(plan=compactor.plan())
+
+        def plan() -> Outcome:
+            named.begin()
+            return Outcome(plan=compactor.plan())
+
+        return plan
 
     def done(self, outcome: Outcome | BaseException) -> None:
         """Take in what a job has done."""
@@ -312,8 +326,7 @@ class GroupCompaction:
             if isinstance(failure, Corrupt | ReadFailed):
                 self._note_damage(failure)
         self._tell(outcome, failure)
-        stats = segment_stats(compactable(segments.spans, state), state)
-        self._triggers.ended(stats, merged=self._merging)
+        self._triggers.ended(self._stats(), merged=self._merging)
         self._merging = False
         if state.snapshot_index != began_at:
             self.ask()
@@ -387,6 +400,7 @@ class GroupCompaction:
 
     def _merge(self, trigger: str, note: Progress) -> Report:
         """Phase 3."""
+        self._named.begin()
         self._kernel.progress = note
         report = self._kernel.run(trigger)
         return replace(report, reclaimed_bytes=self._kernel.reclaim().bytes)
