@@ -162,7 +162,7 @@ class GroupCompaction:
         self._triggers = MergeTriggers(self._settings, clock.now_ms())
         self._purge_ms: int | None = None
         self._closed: LithifyError | None = None
-        self.runs = self.merges = 0
+        self.drops = self.merges = 0
         """Of phase 1, and of phase 3 that came to their end, in this process."""
         self.failure: BaseException | None = None
         """Why the last job did not do everything."""
@@ -273,7 +273,7 @@ class GroupCompaction:
     def _drop(self) -> list[Span]:
         """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
         segments, stats = self._log.segments, self._stats()
-        self.runs += bool(stats)
+        self.drops += bool(stats)
         dead = {each.segment for each in plan_whole_dead(stats, self._limits).dropped}
         dropped = [span for span in segments.spans if span.number in dead]
         # First the references: nobody can ask for what is about to be removed.
@@ -373,7 +373,7 @@ class GroupCompaction:
     def overview(self) -> dict[str, int | str]:
         """What it has done, as it can be printed."""
         failure = str(self.failure or "")
-        return {"compactions": self.runs, "merges": self.merges, "compaction_failure": failure}
+        return {"compactions": self.drops, "merges": self.merges, "compaction_failure": failure}
 
     # --- the worker's thread ----------------------------------------------------------------
 
