@@ -128,7 +128,7 @@ def test_a_crash_at_every_operation(what: str, monkeypatch: pytest.MonkeyPatch) 
             member.compact()
             member.check()
             assert member.plan().plan.is_empty  # 7
-            spans = compactable(member.log.segments.spans, member.log.state)
+            spans = compactable(member.log.segments.spans, SNAPSHOT)
             assert sum(span.ref.entries for span in spans) <= 2 * len(LIVE)
             check_history(member)  # 8
         except BaseException as error:

@@ -39,7 +39,8 @@ def kill(master: str, _: str) -> None:
         grow(life, 1)
         marker = directory / "died"
         dying = DyingRewriting(life.log.manifest.log_id, str(marker), executor=True)
-        life.compaction._compactor._rewriting = dying
+        targets = life.compaction._compactor._targets
+        targets._rewriting = dying  # type: ignore[attr-defined]
         grow(life, 2)
         assert marker.exists()
         assert not life.strays()

@@ -100,7 +100,8 @@ def test_a_worker_that_is_killed_during_a_rewrite_costs_an_attempt(
     grow(life, 1)
     marker = tmp_path / "died"
     dying = DyingRewriting(life.log.manifest.log_id, str(marker))
-    life.compaction._compactor._rewriting = dying
+    targets = life.compaction._compactor._targets
+    targets._rewriting = dying  # type: ignore[attr-defined]
     grow(life, 1)
     assert marker.exists()
     assert not life.strays()

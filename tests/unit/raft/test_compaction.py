@@ -53,7 +53,7 @@ def test_segments_without_a_live_index_are_dropped(
     snapshot: int, live: list[int], dropped: list[int]
 ) -> None:
     state = LiveState(snapshot, LiveSet.from_iterable(live))
-    plan = plan_whole_dead(segment_stats(compactable(SPANS, state), state), Limits(1000, 5))
+    plan = plan_whole_dead(segment_stats(compactable(SPANS, snapshot), state), Limits(1000, 5))
     assert [found.segment for found in plan.dropped] == dropped
 
 

@@ -328,3 +328,15 @@ def test_nobody_waits_for_a_group_that_is_closed() -> None:
     found.compactor.plan(plans.append)
     assert (told, plans) == ([error, error], [error, error])
     assert not due(found)
+
+
+def test_a_hold_keeps_segments_from_drops_and_runs_and_a_dry_run_names_it() -> None:
+    found = member()
+    with found.compactor.holds.place("index build", 12, "orders_by_date"):
+        found.snapshot(31, [1, 7])
+        found.compact()
+        assert found.spans[:3] == [(1, 1, 7), (3, 11, 15), (4, 16, 20)]
+        text = found.plan().explain()
+        assert text.startswith("horizon 12, held by index build (owner orders_by_date)")
+    found.compact()
+    assert found.spans == [(1, 1, 7), (7, 31, 32)]

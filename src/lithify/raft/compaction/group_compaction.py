@@ -30,9 +30,7 @@ through `named_log.py`. What is dropped just before it is part of its plan and o
 5. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
    still has an old name finds the merged file.
 
-Phase 3 begins when it was asked for, and by the triggers in `CompactionSettings`, each of which can
-be switched on alone. Those that go by what is dead look at entries, which are known without
-reading, and do not count again what a merge has left because it could not be merged.
+Phase 3 begins when it was asked for, and by itself (`triggers.py`).
 
 A dry run is a job too, so that no file changes under it.
 """
@@ -43,6 +41,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import ignore_progress
 from lithify.compaction.journal import NoJournal
 from lithify.compaction.packing import Limits
@@ -70,6 +69,7 @@ from lithify.raft.compaction.named_log import (
     tidy,
 )
 from lithify.raft.compaction.settings import CompactionSettings
+from lithify.raft.compaction.triggers import MergeTriggers
 from lithify.raft.names import group_of
 
 if TYPE_CHECKING:
@@ -118,23 +118,6 @@ class Outcome:
     failure: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Dead:
-    """What is dead in the compacting section, as far as it is known without reading."""
-
-    entries: int = 0
-    size_bytes: int = 0
-    of_entries: int = 0
-
-    @classmethod
-    def of(cls, stats: Sequence[SegmentStats]) -> _Dead:
-        return cls(
-            sum(each.entries - each.live_entries for each in stats),
-            sum(each.dead_bytes for each in stats),
-            sum(each.entries for each in stats),
-        )
-
-
 class GroupCompaction:
     """See the module."""
 
@@ -154,10 +137,11 @@ class GroupCompaction:
         self._settings = settings or CompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
         self._named = NamedLog(fs, directory, log.group)
+        self.holds = Holds(clock)
+        """What keeps segments: no run, and no drop, goes beyond one of them."""
+        self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._kernel = self._compactor(self._named)
         self._runs = Runs(directory, self._kernel, limit="group")
-        self.holds = self._kernel.holds
-        self._hold = self.holds.place("snapshot", log.snapshot_index)
         self.history = self._kernel.history
         self._drop_wanted = self._merge_wanted = False
         self._trigger: str = Trigger.ADMIN
@@ -175,12 +159,10 @@ class GroupCompaction:
         self._disk_ms = 0
         """Not before: the disk was in use."""
         self._waits_for = ""
-        self._drops = 0
-        self._left = _Dead()
-        self._merged_ms = clock.now_ms()
+        self._triggers = MergeTriggers(self._settings, clock.now_ms())
         self._purge_ms: int | None = None
         self._closed: LithifyError | None = None
-        self.runs = self.merges = 0
+        self.drops = self.merges = 0
         """Of phase 1, and of phase 3 that came to their end, in this process."""
         self.failure: BaseException | None = None
         """Why the last job did not do everything."""
@@ -194,6 +176,7 @@ class GroupCompaction:
             settings=RunSettings(
                 self._limits, "neighbours", dead_sets=False, budget=self._settings.budget
             ),
+            holds=self.holds,
             clock=self._clock,
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
@@ -252,10 +235,9 @@ class GroupCompaction:
         if self._closed is not None:
             return None
         now_ms = self._clock.now_ms()
-        interval_ms = self._settings.interval_ms
-        if interval_ms is not None and now_ms >= self._merged_ms + interval_ms:
+        if trigger := self._triggers.by_time(now_ms):
             self.ask()
-            self._want(Trigger.PERIODIC)
+            self._want(trigger)
         if self._waits_for and now_ms >= self._disk_ms:
             self._drop_wanted = True
         purge = self._purge_ms is not None and now_ms >= self._purge_ms
@@ -275,11 +257,10 @@ class GroupCompaction:
         if merge:
             self._merge_wanted, self._waits_for = False, ""
             self._served, self._requests = self._requests, []
-            self._drops, self._merged_ms = 0, now_ms
+            self._triggers.begun(now_ms)
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted, self._merging = False, merge
-        self._hold.move(state.snapshot_index)
         self._named.take(segments.spans, dropped, state, segments.damages.open)
         run = partial(self._merge, self._trigger) if merge else None
         progress = self._served[0].progress if self._served else ignore_progress
@@ -291,32 +272,22 @@ class GroupCompaction:
 
     def _drop(self) -> list[Span]:
         """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
-        state, segments = self._log.state, self._log.segments
-        stats = segment_stats(compactable(segments.spans, state), state)
-        if stats:
-            self._drops += 1
-            self.runs += 1
+        segments, stats = self._log.segments, self._stats()
+        self.drops += bool(stats)
         dead = {each.segment for each in plan_whole_dead(stats, self._limits).dropped}
         dropped = [span for span in segments.spans if span.number in dead]
         # First the references: nobody can ask for what is about to be removed.
         segments.replace([span.ref.name for span in dropped], ())
-        if self._is_due(_Dead.of([each for each in stats if each.id not in dead])):
-            self._want(Trigger.THRESHOLD)
+        if trigger := self._triggers.by_drop(stats, [s for s in stats if s.id not in dead]):
+            self._want(trigger)
         return dropped
 
-    def _is_due(self, dead: _Dead) -> bool:
-        settings = self._settings
-        entries = dead.entries - self._left.entries
-        size_bytes = dead.size_bytes - self._left.size_bytes
-        by_drops = settings.after_drops is not None and self._drops >= settings.after_drops
-        by_ratio = settings.dead_ratio is not None and (
-            entries > 0 and entries >= settings.dead_ratio * dead.of_entries
-        )
-        return (
-            by_drops
-            or by_ratio
-            or (settings.dead_bytes is not None and size_bytes >= settings.dead_bytes)
-        )
+    def _stats(self) -> list[SegmentStats]:
+        """What is known of the segments up to the horizon."""
+        state, spans = self._log.state, self._log.segments.spans
+        self._hold.move(state.snapshot_index)
+        horizon = min(hold.position for hold in self.holds.list())
+        return segment_stats(compactable(spans, horizon), state)
 
     def _dry_run(self) -> Callable[[], Outcome]:
         """The job of a dry run: of the segments and the live indexes as they are now."""
@@ -324,9 +295,14 @@ class GroupCompaction:
         named = NamedLog(self._fs, self._directory, self._log.group)
         segments = self._log.segments
         named.take(segments.spans, (), state, segments.damages.open)
+        self._hold.move(state.snapshot_index)
         compactor = self._compactor(named)
-        compactor.holds.place("snapshot", state.snapshot_index)
-        return lambda: Outcome(plan=compactor.plan())
+
+        def plan() -> Outcome:
+            named.begin()
+            return Outcome(plan=compactor.plan())
+
+        return plan
 
     def done(self, outcome: Outcome | BaseException) -> None:
         """Take in what a job has done."""
@@ -350,10 +326,7 @@ class GroupCompaction:
             if isinstance(failure, Corrupt | ReadFailed):
                 self._note_damage(failure)
         self._tell(outcome, failure)
-        stats = segment_stats(compactable(segments.spans, state), state)
-        dead = _Dead.of(stats)
-        if self._merging or dead.entries < self._left.entries:
-            self._left = dead
+        self._triggers.ended(self._stats(), merged=self._merging)
         self._merging = False
         if state.snapshot_index != began_at:
             self.ask()
@@ -378,7 +351,8 @@ class GroupCompaction:
         log.warning("compaction failed", group=group_of(self._log.group), reason=str(self.failure))
         self._drop_wanted = False
         self._merge_wanted |= self._merging
-        self._merged_ms = now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms()
+        self._triggers.failed(now_ms)
         self._purge_ms = now_ms + self._settings.link_keep_ms
 
     def _note_damage(self, failure: Corrupt | ReadFailed) -> None:
@@ -399,7 +373,7 @@ class GroupCompaction:
     def overview(self) -> dict[str, int | str]:
         """What it has done, as it can be printed."""
         failure = str(self.failure or "")
-        return {"compactions": self.runs, "merges": self.merges, "compaction_failure": failure}
+        return {"compactions": self.drops, "merges": self.merges, "compaction_failure": failure}
 
     # --- the worker's thread ----------------------------------------------------------------
 
@@ -426,6 +400,7 @@ class GroupCompaction:
 
     def _merge(self, trigger: str, note: Progress) -> Report:
         """Phase 3."""
+        self._named.begin()
         self._kernel.progress = note
         report = self._kernel.run(trigger)
         return replace(report, reclaimed_bytes=self._kernel.reclaim().bytes)

@@ -65,9 +65,9 @@ __all__ = [
 ]
 
 
-def compactable(spans: Sequence[Span], state: LiveState) -> list[Span]:
-    """The segments that may be judged: those up to the snapshot, but never the newest."""
-    return [span for span in spans[:-1] if span.last <= state.snapshot_index]
+def compactable(spans: Sequence[Span], horizon: int) -> list[Span]:
+    """The segments that may be judged: those up to the horizon, but never the newest."""
+    return [span for span in spans[:-1] if span.last <= horizon]
 
 
 def segment_stats(spans: Sequence[Span], state: LiveState) -> list[SegmentStats]:
@@ -92,9 +92,9 @@ class NamedLog:
     def __init__(self, fs: FileSystem, directory: str, group: str) -> None:
         self._fs = fs
         self._group = group
+        self._taken: Sequence[Span] = ()
+        self._dropped: Sequence[Span] = ()
         self._spans: dict[int, Span] = {}
-        self._known: set[str] = set()
-        self._newest = 0
         self._gone: list[str] = []
         self._refs: list[SegmentRef] = []
         self.directory = directory
@@ -120,20 +120,8 @@ class NamedLog:
 
         Segments with the names of `damaged` files are left alone until they are repaired.
         """
-        self._known = {span.ref.name for span in spans}
-        self._newest = spans[-1].number if spans else 0
-        judged = sorted([*spans[:-1], *dropped], key=lambda span: span.number)
-        self._spans = {span.number: span for span in judged}
-        sealed = [
-            replace(span.ref, first_position=span.first, last_position=span.last) for span in judged
-        ]
-        number = self._newest or self.manifest.next_segment_id
-        first = spans[-1].first if spans else state.snapshot_index + 1
-        active = SegmentRef(number, segment_name(number), first)
+        self._taken, self._dropped = spans, dropped
         self.state, self.damaged = state, damaged
-        self.manifest = replace(
-            self.manifest, segments=(*sealed, active), next_segment_id=number + 1, retired=()
-        )
 
     def published(self) -> tuple[list[str], list[SegmentRef]]:
         """(Names that lead to a lower segment now, segments that were written anew) since asked."""
@@ -142,6 +130,21 @@ class NamedLog:
         return gone, refs
 
     # --- a run ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Make the manifest of what was taken; the first step of a run, and of a dry run."""
+        spans = self._taken
+        judged = sorted([*spans[:-1], *self._dropped], key=lambda span: span.number)
+        self._spans = {span.number: span for span in judged}
+        sealed = [
+            replace(span.ref, first_position=span.first, last_position=span.last) for span in judged
+        ]
+        number = spans[-1].number if spans else self.manifest.next_segment_id
+        first = spans[-1].first if spans else self.state.snapshot_index + 1
+        active = SegmentRef(number, segment_name(number), first)
+        self.manifest = replace(
+            self.manifest, segments=(*sealed, active), next_segment_id=number + 1, retired=()
+        )
 
     def span(self, number: int) -> Span:
         """A segment of the run, and what counts of it."""
@@ -171,10 +174,14 @@ class NamedLog:
         earlier attempts have left. Only numbers below the newest segment's: higher ones may be
         about to be written.
         """
-        removed = []
+        removed: list[OrphanRemoved] = []
+        if not self._taken:
+            return removed
+        known = {span.ref.name for span in self._taken}
+        newest = self._taken[-1].number
         for name in self._fs.list(self.directory):
             number = parse_segment(name)
-            if number is None or number >= self._newest or name in self._known:
+            if number is None or number >= newest or name in known:
                 continue
             path = f"{self.directory}/{name}"
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""When a group compacts without being asked: a value, checked when it is made. Pure."""
+"""How a group is compacted: a value, checked when it is made. Pure."""
 
 from __future__ import annotations
 
