@@ -54,7 +54,11 @@ def fill(settings: NodeSettings, *names: str) -> None:
             topic.compact()
             for number in range(100):
                 topic.append(key=f"k{number % 50}", value=VALUE)
-            topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
+            for each in ("s", "view"):
+                compacted = each == "view"
+                topic.subscription(
+                    each, SubscriptionType.EXCLUSIVE, durable=True, start=0, compacted=compacted
+                )
 
 
 @pytest.fixture

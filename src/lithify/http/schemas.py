@@ -10,8 +10,15 @@ from pydantic import BaseModel, Field
 from lithify.errors import InvalidInput
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, TopicPath
+from lithify.pulsar.broker import Broker
 from lithify.topics.names import TopicName
-from lithify.topics.schemas import IncompatibleSchema, Schema, SchemaType, SchemaVersion
+from lithify.topics.schemas import (
+    IncompatibleSchema,
+    Schema,
+    Schemas,
+    SchemaType,
+    SchemaVersion,
+)
 
 __all__ = ["router"]
 
@@ -52,28 +59,35 @@ def _there(name: TopicName, found: SchemaVersion | None) -> SchemaVersion:
     return found
 
 
+async def _schemas(broker: Broker, name: TopicName) -> Schemas:
+    """The schemas of a topic; they are read from the disk when they are first asked for."""
+    return broker.topics.opened_schemas(name) or await asyncio.to_thread(
+        broker.topics.schemas, name
+    )
+
+
 @router.get("/schema")
 async def latest(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """The newest version."""
-    return _json(_there(name, broker.topics.schemas(name).latest()))
+    return _json(_there(name, (await _schemas(broker, name)).latest()))
 
 
 @router.get("/schema/{version}")
 async def by_version(name: TopicPath, broker: BrokerHere, version: int) -> dict[str, Any]:
     """One version."""
-    return _json(_there(name, broker.topics.schemas(name).get(version)))
+    return _json(_there(name, (await _schemas(broker, name)).get(version)))
 
 
 @router.get("/schemas")
 async def versions(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
     """All versions."""
-    return {"getSchemaResponses": [_json(each) for each in broker.topics.schemas(name).all()]}
+    return {"getSchemaResponses": [_json(each) for each in (await _schemas(broker, name)).all()]}
 
 
 @router.post("/schema")
 async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, int]:
     """Add a version, unless the topic has that schema; it must be compatible with the newest."""
-    schemas = broker.topics.schemas(name)
+    schemas = await _schemas(broker, name)
     added = await asyncio.to_thread(schemas.register, body.value())
     return {"version": added.version}
 
@@ -82,7 +96,8 @@ async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str
 async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, Any]:
     """Could it be added?"""
     try:
-        await asyncio.to_thread(broker.topics.schemas(name).check, body.value())
+        schemas = await _schemas(broker, name)
+        await asyncio.to_thread(schemas.check, body.value())
     except IncompatibleSchema:
         compatible = False
     else:
@@ -93,4 +108,5 @@ async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -
 @router.delete("/schema")
 async def delete(name: TopicPath, broker: BrokerHere) -> dict[str, int]:
     """Let the next schema be any."""
-    return {"version": await asyncio.to_thread(broker.topics.schemas(name).delete)}
+    schemas = await _schemas(broker, name)
+    return {"version": await asyncio.to_thread(schemas.delete)}

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["warm_up"]
 
 TOPIC = "warm-up"
-SIZES_BYTES = (10, 10, 10, 200_000, 10)
-"""Of the messages: runs of small ones and large ones are written in different ways."""
+SIZES_BYTES = (10, 10, 10, 10, 200_000, 10)
+"""Of the messages: runs of small ones and large ones are written, and sent, in different ways."""
 
 _Type = wire.BaseCommand
 
@@ -68,10 +68,13 @@ async def _converse(topics: Topics) -> None:
         data = np.frombuffer(bytearray().join(frames), dtype=np.uint8)
         session.receive(data, 0, len(data))
 
-    tell(*map(encode_command, (_connect(), _producer(), _subscribe(), _flow())))
+    tell(*map(encode_command, (_connect(), _producer(), _subscribe())))
     for number in range(len(SIZES_BYTES)):
         tell(*_send(number))
     tell(*(part for number in range(3) for part in _send(number)))
+    while session.unanswered:
+        await asyncio.sleep(0)
+    tell(encode_command(_flow()))
     topic = topics.get(TOPIC)
     while topic.delivered()[0] < len(SIZES_BYTES):
         # Once round the loop: what is durable is answered, and then delivered.

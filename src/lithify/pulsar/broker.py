@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from functools import partial
 from itertools import islice
-from operator import is_
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, TypeVar
 
 from lithify.errors import LithifyError, LogClosed, ReadFailed
@@ -56,6 +56,7 @@ READ_RETRY_MS = 1000
 log = get_logger("lithify.pulsar")
 
 T = TypeVar("T")
+_consumer_of = attrgetter("consumer")
 
 _Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
 
@@ -291,9 +292,9 @@ class Broker:
             self._alarms.cancel(subscription)
 
     def _send(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            consuming, consumer_id = self._consumers[delivery.consumer]
-            consuming.deliver(consumer_id, delivery)
+        for consumer, theirs in itertools.groupby(deliveries, _consumer_of):
+            consuming, consumer_id = self._consumers[consumer]
+            consuming.deliver(consumer_id, theirs)
 
     def _cannot_deliver(self, topic: Topic, subscription: Subscription, error: Exception) -> None:
         if isinstance(error, LithifyError):

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lithify.errors import InvalidInput, LithifyError
 from lithify.positions import unpack
 from lithify.pulsar import hot, replies
@@ -23,7 +25,7 @@ from lithify.topics.names import check_client_name
 from lithify.topics.subscription import Consumer, Delivery, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lithify.checksum import Buffer
     from lithify.pulsar.session import Handler, Session
@@ -41,6 +43,9 @@ ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
 REDELIVERED_A_STEP = 500
 LEAVING_A_STEP = 20
 """Consumers of a lost connection that leave in one turn of the loop."""
+SMALL_BYTES_MAX = 2**13
+RUN_MIN = 4
+"""So many entries, each not larger than that, are worth to be copied into one piece of memory."""
 _SIZES_MAX = 1000
 _SENT_MAX = 10_000
 """Batches to a consumer of which is known how many messages they have, or how they went out."""
@@ -261,20 +266,48 @@ class Consuming:
             joined.consumer.grant(command.flow.messagePermits)
             self._session.host.dispatch(joined.topic, joined.subscription)
 
-    def deliver(self, consumer_id: int, delivery: Delivery) -> None:
-        """Send an entry to a consumer of this connection."""
+    def deliver(self, consumer_id: int, deliveries: Iterable[Delivery]) -> None:
+        """Send entries to a consumer of this connection."""
+        joined = self._joined[consumer_id]
+        run: list[Delivery] = []
+        for delivery in deliveries:
+            if message_count(delivery.entry) > 1:
+                joined.remember(delivery)
+            if delivery.as_stored and len(delivery.entry.body) <= SMALL_BYTES_MAX:
+                run.append(delivery)
+                continue
+            self._send_small(joined, run)
+            run = []
+            self._send_one(joined, delivery)
+        self._send_small(joined, run)
+
+    def _send_small(self, joined: _Joined, run: list[Delivery]) -> None:
+        """Send small entries as they are stored: many are copied at once, behind their headers."""
+        if len(run) < RUN_MIN:
+            for delivery in run:
+                self._send_one(joined, delivery)
+            return
+        entries = [delivery.entry for delivery in run]
+        bodies = [entry.body for entry in entries]
+        self._session.send(
+            hot.messages(
+                bodies,
+                np.array([entry.position for entry in entries], dtype=np.int64),
+                joined.id,
+                joined.topic.name.partition,
+            )
+        )
+
+    def _send_one(self, joined: _Joined, delivery: Delivery) -> None:
         entry, sent = delivery.entry, delivery.wire
         ledger, number = unpack(entry.position)
-        joined = self._joined[consumer_id]
         bits, size = delivery.remaining, message_count(entry)
-        if size > 1:
-            joined.remember(delivery)
         body: Buffer = entry.body
         if sent is not None:
             body, bits, size = sent.body, sent.ack_set, sent.messages
         words = [] if bits is None else words_from_bits(bits, size)
         header = hot.message_header(
-            consumer_id,
+            joined.id,
             ledger,
             number,
             joined.topic.name.partition,

@@ -14,9 +14,9 @@ Producing, for the bytes a connection has received:
    its byte ranges count, the caller parses it with the generated code.
 4. Once entries are durable, `write_receipts` makes the answers of a run of them.
 
-Dispatching, for entries read from the log: `write_messages` copies a run of them, each behind its
-header, for one send; `message_header` makes the header of an entry that has more to it (an ack set,
-a redelivery count, an epoch).
+Dispatching, for entries read from the log: `messages` copies a run of small ones, each behind its
+header (`write_messages`), for one send; `message_header` makes the header of an entry that is large
+or has more to it (an ack set, a redelivery count, an epoch).
 
 Invariants: no byte outside the given range is read or written, whatever the bytes are. A row that
 is neither `UNUSUAL` nor `BAD_METADATA`, and whose CRC is not bad, is one that the generated code
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lithify.checksum import Buffer
+
 __all__ = [
     "BAD_BATCH",
     "BAD_CRC",
@@ -90,6 +92,7 @@ __all__ = [
     "Sends",
     "check_batch",
     "message_header",
+    "messages",
     "scan_sends",
     "signed",
     "write_messages",
@@ -270,6 +273,19 @@ def message_header(
     return out[:end].tobytes()
 
 
+def messages(
+    bodies: Sequence[Buffer], positions: NDArray[np.int64], consumer_id: int, partition: int
+) -> memoryview:
+    """MESSAGE frames of entries that go out for the first time, whole, at packed positions."""
+    lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies))
+    data = np.frombuffer(bytearray().join(bodies), dtype=np.uint8)
+    out = np.empty(data.size + len(bodies) * MESSAGE_HEADER_BYTES_MAX, dtype=np.uint8)
+    size, _ = write_messages(
+        out, data, np.cumsum(lengths) - lengths, lengths, positions, consumer_id, partition
+    )
+    return out.data[:size]
+
+
 def write_messages(
     out: NDArray[np.uint8],
     data: NDArray[np.uint8],
@@ -287,7 +303,7 @@ def write_messages(
     if not len(offsets) == len(lengths) == len(positions):
         raise InvalidInput("entries need as many offsets as lengths and positions")
     written, count = hot_writers.write_messages(
-        out, data, offsets, lengths, positions, consumer_id, partition, _NO_WORDS
+        out, data, offsets, lengths, positions, signed(consumer_id), partition, _NO_WORDS
     )
     if written < 0:
         raise InvalidInput(

@@ -110,6 +110,11 @@ class Delivery:
     wire: WireBatch | None = None
     """What to send, where that is not the entry itself."""
 
+    @property
+    def as_stored(self) -> bool:
+        """Is it sent for the first time, and all of it as it is in the log?"""
+        return self.wire is None and self.remaining is None and not self.redeliveries
+
 
 class Subscription:
     """The dispatch of one subscription; one thread at a time."""

@@ -16,6 +16,12 @@ from lithify.topics.hashing import HASH_SLOTS, key_hash, key_slot
         (b"hello", 0x248BFA47),
         (b"hello, world", 0x149BBB7F),
         (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+        # Of each length modulo 4, with bytes above 127.
+        (b"\xff", 0x7D6CF10D),
+        (b"\xff\xfe", 0x16C86850),
+        (b"\x00\x80\xff", 0x71CE3A98),
+        (bytes(range(256)), 0x640A0E56),
+        ("sch\u00f6n".encode(), 0x30433D6D),
     ],
 )
 def test_it_is_murmur3_without_its_sign_bit(key: bytes, murmur: int) -> None:
