@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Type = wire.BaseCommand
 FRAME_BYTES_MAX = 64 * 2**20
-"""A node that works through thousands of ids on a busy machine says nothing for a while."""
 
 
 class RawClient:

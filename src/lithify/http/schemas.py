@@ -61,9 +61,8 @@ def _there(name: TopicName, found: SchemaVersion | None) -> SchemaVersion:
 
 async def _schemas(broker: Broker, name: TopicName) -> Schemas:
     """The schemas of a topic; they are read from the disk when they are first asked for."""
-    return broker.topics.opened_schemas(name) or await asyncio.to_thread(
-        broker.topics.schemas, name
-    )
+    opened = broker.topics.opened_schemas(name)
+    return await asyncio.to_thread(broker.topics.schemas, name) if opened is None else opened
 
 
 @router.get("/schema")
