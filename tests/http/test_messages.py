@@ -20,7 +20,7 @@ from lithify.topics.tail import read_rows
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
 AT = "/topics/persistent/public/default/orders"
 
@@ -76,8 +76,8 @@ def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
     delivered: list[int] = []
 
     class Client(Consuming):
-        def deliver(self, consumer_id: int, delivery: Delivery) -> None:
-            delivered.append(delivery.entry.position)
+        def deliver(self, consumer_id: int, deliveries: Iterable[Delivery]) -> None:
+            delivered.extend(delivery.entry.position for delivery in deliveries)
 
     session = node.broker.session(lambda _: None)
     node.broker.consumer_joined(consumer, Client(session), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -280,7 +281,7 @@ def test_the_real_client_has_nothing_read_or_synced_in_the_loop(
         done = subprocess.run(
             [sys.executable, harness.__file__, *ports, __file__, "real_client", "{}"],
             cwd=harness.ROOT,
-            env={**harness.os.environ, "PYTHONPATH": str(harness.ROOT)},
+            env={**os.environ, "PYTHONPATH": str(harness.ROOT)},
             capture_output=True,
             text=True,
             timeout=PROCESS_S_MAX,
