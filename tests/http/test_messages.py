@@ -23,7 +23,7 @@ from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, MutableMapping
+    from collections.abc import AsyncIterator, Iterable, Iterator, MutableMapping
 
 AT = "/topics/persistent/public/default/orders"
 
@@ -79,8 +79,8 @@ def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
     delivered: list[int] = []
 
     class Client(Consuming):
-        def deliver(self, consumer_id: int, delivery: Delivery) -> None:
-            delivered.append(delivery.entry.position)
+        def deliver(self, consumer_id: int, deliveries: Iterable[Delivery]) -> None:
+            delivered.extend(delivery.entry.position for delivery in deliveries)
 
     session = node.broker.session(lambda _: None)
     node.broker.consumer_joined(consumer, Client(session), 1)

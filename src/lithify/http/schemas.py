@@ -61,8 +61,10 @@ def _there(name: TopicName, found: SchemaVersion | None) -> SchemaVersion:
 
 async def _schemas(broker: Broker, name: TopicName) -> Schemas:
     """The schemas of a topic; they are read from the disk when they are first asked for."""
-    opened = broker.topics.opened_schemas(name)
-    return await asyncio.to_thread(broker.topics.schemas, name) if opened is None else opened
+    found = broker.topics.opened_schemas(name)
+    if found is None:
+        found = await asyncio.to_thread(broker.topics.schemas, name)
+    return found
 
 
 @router.get("/schema")
