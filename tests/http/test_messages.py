@@ -85,6 +85,8 @@ def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
     session = node.broker.session(lambda _: None)
     node.broker.consumer_joined(consumer, Client(session), 1)
     send(node, {"payload": "a"}, {"payload": "b"})
+    # The segment is opened in a thread.
+    node.loop.run_until_complete(node.broker.settled())
     assert delivered == [1 << 32, (1 << 32) + 1]
 
 

@@ -290,3 +290,22 @@ def test_a_lock_does_not_follow_a_link(fs: LocalFileSystem, tmp_path: Path) -> N
     with refused(errno.ELOOP):
         fs.lock(str(tmp_path / "LOCK"), "me")
     assert (tmp_path / "precious").read_text() == "not to be lost"
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP])
+def test_a_read_of_what_is_not_in_memory_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    flags = []
+
+    def refuses(fd: int, buffers: object, offset: int, flag: int) -> int:
+        flags.append(flag)
+        raise OSError(code, os.strerror(code))
+
+    with LocalFileSystem().open_append(str(tmp_path / "log")) as file:
+        file.write(b"0123456789")
+        buffer = bytearray(4)
+        monkeypatch.setattr(os, "preadv", refuses)
+        with pytest.raises(BlockingIOError):
+            file.readinto_cached(buffer, 3)
+        assert flags == [os.RWF_NOWAIT]

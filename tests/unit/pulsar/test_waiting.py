@@ -357,6 +357,29 @@ async def test_a_cursor_that_cannot_be_written_is_refused_and_not_there() -> Non
 
 
 @in_a_loop
+async def test_a_subscription_that_cannot_be_deleted_is_still_there() -> None:
+    async with served() as node:
+        client = await node.client()
+        client.send(subscribe("orders", 1))
+        assert (await client.answer()).type == Type.SUCCESS
+        node.fs.add(Fault("mutating", "*cursors*", count=None))
+        leave = wire.BaseCommand(type=Type.UNSUBSCRIBE)
+        leave.unsubscribe.consumer_id, leave.unsubscribe.request_id = 1, 3
+        client.send(leave)
+        answer = await client.answer()
+        assert (answer.type, answer.error.error) == (Type.ERROR, Error.PersistenceError)
+        assert (await client.answer()).type == Type.CLOSE_CONSUMER, "so that it subscribes again"
+        node.fs.clear()
+        assert list(node.topics.get("orders").subscriptions) == ["s1"]
+        client.send(subscribe("orders", 1))
+        assert (await client.answer()).type == Type.SUCCESS
+        client.send(leave)
+        assert (await client.answer()).type == Type.SUCCESS
+        assert not node.topics.get("orders").subscriptions
+        assert node.fs.in_loop() == []
+
+
+@in_a_loop
 async def test_no_client_may_take_the_name_of_the_compacted_view() -> None:
     async with served() as node:
         client = await node.client()
