@@ -340,3 +340,22 @@ def test_a_hold_keeps_segments_from_drops_and_runs_and_a_dry_run_names_it() -> N
         assert text.startswith("horizon 12, held by index build (owner orders_by_date)")
     found.compact()
     assert found.spans == [(1, 1, 7), (7, 31, 32)]
+
+
+def test_a_hold_that_is_released_while_a_run_begins_binds_that_run() -> None:
+    """A dead segment that the group still refers to must not lie inside a merged one."""
+    found = member()
+    hold = found.compactor.holds.place("index build", 7)
+    found.snapshot(31, [7, 17, 27])
+    found.compactor.ask(merge=True)
+    job = found.compactor.next_job()
+    assert job is not None
+    hold.release()
+    outcome = job()
+    assert outcome.failure is None
+    found.compactor.done(outcome)
+    found.check()
+    Member(found.disk.kill_clone()).check()
+    found.compact()
+    assert found.spans == [(2, 7, 27), (7, 31, 32)]
+    Member(found.disk.kill_clone()).check()

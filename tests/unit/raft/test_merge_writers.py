@@ -211,7 +211,7 @@ def test_threads_do_not_mix_up_what_they_copy(tmp_path: Path) -> None:
     state = LiveState(last, live)
     newest = Span(SegmentRef(17, segment_name(17), last + 1), last + 1, last + 1)
     named = NamedLog(fs, directory, GROUP)
-    named.take([*GroupSegments(fs, directory, refs).spans, newest], (), state)
+    named.take([*GroupSegments(fs, directory, refs).spans, newest], (), state, last)
     named.begin()
     limits_of = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=8)
     clock = ManualClock()

@@ -140,6 +140,7 @@ class GroupCompaction:
         self.holds = Holds(clock)
         """What keeps segments: no run, and no drop, goes beyond one of them."""
         self._hold = self.holds.place("snapshot", log.snapshot_index)
+        self._horizon = log.snapshot_index
         self._kernel = self._compactor(self._named)
         self._runs = Runs(directory, self._kernel, limit="group")
         self.history = self._kernel.history
@@ -261,7 +262,8 @@ class GroupCompaction:
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted, self._merging = False, merge
-        self._named.take(segments.spans, dropped, state, segments.damages.open)
+        damaged = segments.damages.open
+        self._named.take(segments.spans, dropped, state, self._horizon, damaged)
         run = partial(self._merge, self._trigger) if merge else None
         progress = self._served[0].progress if self._served else ignore_progress
         return partial(self._run, now_ms - self._settings.link_keep_ms, run, progress)
@@ -284,18 +286,21 @@ class GroupCompaction:
 
     def _stats(self) -> list[SegmentStats]:
         """What is known of the segments up to the horizon."""
-        state, spans = self._log.state, self._log.segments.spans
-        self._hold.move(state.snapshot_index)
-        horizon = min(hold.position for hold in self.holds.list())
-        return segment_stats(compactable(spans, horizon), state)
+        self._find_horizon()
+        spans = compactable(self._log.segments.spans, self._horizon)
+        return segment_stats(spans, self._log.state)
+
+    def _find_horizon(self) -> None:
+        self._hold.move(self._log.snapshot_index)
+        self._horizon = min(hold.position for hold in self.holds.list())
 
     def _dry_run(self) -> Callable[[], Outcome]:
         """The job of a dry run: of the segments and the live indexes as they are now."""
         state = self._log.state
         named = NamedLog(self._fs, self._directory, self._log.group)
         segments = self._log.segments
-        named.take(segments.spans, (), state, segments.damages.open)
-        self._hold.move(state.snapshot_index)
+        self._find_horizon()
+        named.take(segments.spans, (), state, self._horizon, segments.damages.open)
         compactor = self._compactor(named)
 
         def plan() -> Outcome:

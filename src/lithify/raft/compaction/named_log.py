@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.plan import SegmentStats
 from lithify.compaction.rule import GivenLiveSet, measure_exactly
+from lithify.errors import PlanStale
 from lithify.events import OrphanRemoved, Reclaimed
 from lithify.liveset import LiveSet
 from lithify.log.manifest import Manifest, Retired, SegmentRef
@@ -94,6 +95,7 @@ class NamedLog:
         self._group = group
         self._taken: Sequence[Span] = ()
         self._dropped: Sequence[Span] = ()
+        self._horizon = 0
         self._spans: dict[int, Span] = {}
         self._gone: list[str] = []
         self._refs: list[SegmentRef] = []
@@ -114,13 +116,15 @@ class NamedLog:
         spans: Sequence[Span],
         dropped: Sequence[Span],
         state: LiveState,
+        horizon: int,
         damaged: Container[str] = (),
     ) -> None:
         """What the next run is about: the segments, and those that the group has just dropped.
 
-        Segments with the names of `damaged` files are left alone until they are repaired.
+        The horizon is the one that these were dropped by: holds that are released since bind this
+        run. Segments with the names of `damaged` files are left alone until they are repaired.
         """
-        self._taken, self._dropped = spans, dropped
+        self._taken, self._dropped, self._horizon = spans, dropped, horizon
         self.state, self.damaged = state, damaged
 
     def published(self) -> tuple[list[str], list[SegmentRef]]:
@@ -137,7 +141,13 @@ class NamedLog:
         judged = sorted([*spans[:-1], *self._dropped], key=lambda span: span.number)
         self._spans = {span.number: span for span in judged}
         sealed = [
-            replace(span.ref, first_position=span.first, last_position=span.last) for span in judged
+            replace(
+                span.ref,
+                first_position=span.first,
+                last_position=span.last,
+                sealed=span.last <= self._horizon,
+            )
+            for span in judged
         ]
         number = spans[-1].number if spans else self.manifest.next_segment_id
         first = spans[-1].first if spans else self.state.snapshot_index + 1
@@ -196,6 +206,7 @@ class NamedLog:
         """Let the targets that the edit brings in take the places of their sources."""
         before = {segment.id: segment for segment in self.manifest.segments}
         changed = edit(self.manifest)
+        self._check_dropped(changed)
         segments, merges = [], []
         for segment in changed.segments:
             numbers = parse_compacting(segment.name)
@@ -218,6 +229,16 @@ class NamedLog:
         self._refs += (_in_place(s) for s in changed.segments if parse_compacting(s.name))
         self._gone += (segment_name(number) for numbers in merges for number in numbers[1:])
         return self.manifest
+
+    def _check_dropped(self, changed: Manifest) -> None:
+        """What a plan drops has been dropped by the group before, and swept; see the module."""
+        left = {segment.id for segment in changed.segments}
+        for target in changed.segments:
+            left.update(parse_compacting(target.name) or ())
+        known = {span.number for span in self._taken}
+        for segment in self.manifest.segments:
+            if segment.id not in left and segment.id in known:
+                raise PlanStale(f"{segment.name} is dead, and the group still refers to it")
 
     def reclaim(self, pace: Callable[[int], None]) -> Reclaimed:  # noqa: ARG002  nothing to delete
         """What the publishes of this run have freed."""
