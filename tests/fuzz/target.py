@@ -177,12 +177,10 @@ async def _play(
 async def _settle(broker: Broker) -> None:
     """Let everything happen that follows from what has happened."""
     for _ in range(ROUNDS_MAX):
-        if broker._answering:
-            await asyncio.wait(broker._answering)
-        elif broker._due:
-            await asyncio.sleep(0)
-        else:
+        await broker.settled()
+        if not (broker._due or broker._reading):
             return
+        await asyncio.sleep(0)
     raise AssertionError("there is no end to it")
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -28,6 +27,8 @@ LINES_MAX = 1000
 """Kept; the first ones say why."""
 END_S_MAX = 2.0
 """A JVM that has ended has closed its standard error by then."""
+
+STDERR = 2
 
 _BEFORE_REASON = re.compile(r'(Exception in thread "\w+" |Error: )+')
 
@@ -81,7 +82,7 @@ def java_reason(lines: list[str]) -> str:
 
 
 def _show(lines: list[str]) -> None:
-    # It may be closed: this thread lives as long as the process.
-    with suppress(OSError, ValueError):
-        sys.stderr.writelines(lines)
-        sys.stderr.flush()
+    # To the descriptor, as a child that inherits it does: `sys.stderr` may be replaced for a while
+    # by code that has nothing to do with Spark. It may be closed.
+    with suppress(OSError), open(STDERR, "w", encoding="utf-8", closefd=False) as stream:
+        stream.writelines(lines)
