@@ -16,6 +16,8 @@ requests, each in the form that the client turns into an exception at once.
    them out; a bad one, another principal's, or none within `REFRESH_S`, refuses them and leaves the
    session without a principal. A client that cannot renew its token is not asked.
 5. When permissions change, producers and consumers that may not go on are closed at once.
+6. A command that has waited for the disk is checked again (`still_admits`) before it creates a
+   subscription and before its producer or consumer joins.
 
 Permissions are looked up when a producer or consumer joins and when they change, not for each
 message. When a token expires is a time of the wall clock, how long an answer takes is not.
@@ -147,6 +149,17 @@ class Gate:
             self._check(access, command)
         except LithifyError as error:
             self._session.send(_refusal(command, error))
+            return False
+        return True
+
+    def still_admits(self, command: wire.BaseCommand) -> bool:
+        """May a command go on that was admitted and has waited? If not, `admits` answers it."""
+        self.look_at_clock()
+        if self._access is None:
+            return True
+        try:
+            self._check(self._access, command)
+        except LithifyError:
             return False
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +89,7 @@ class Consuming:
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
         return {
-            _Type.SUBSCRIBE: self._subscribe,
+            _Type.SUBSCRIBE: partial(self._session.repeating, self._subscribe),
             _Type.FLOW: self._flow,
             _Type.ACK: self._ack,
             _Type.UNSUBSCRIBE: self._unsubscribe,
@@ -115,42 +116,55 @@ class Consuming:
             check_client_name("subscription", request.subscription)
             host.limits.check_consumers(len(self._joined))
             topic = yield from self._session.topic(command)
-            subscription = yield from self._subscription(topic, request)
-            consumer = Consumer(
-                name=name,
-                priority=request.priority_level,
-                slots=slots_of(request),
-                client=self._session.client(),
-            )
-            was_active = subscription.active
-            try:
-                yield from topic.joining(
-                    subscription,
-                    consumer,
-                    SubscriptionType(request.subType),
-                    compacted=request.read_compacted,
-                )
-                topic.check_open()
-            except BaseException:
-                # Also if the client is gone.
-                topic.leave(subscription, consumer)
-                raise
+            with self._session.using(topic):
+                joined, was_active = yield from self._join(topic, command, name)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
-        joined = _Joined(request.consumer_id, topic, subscription, consumer)
         self._joined[request.consumer_id] = joined
-        consumer.paused = self._session.paused
-        host.consumer_joined(consumer, self, request.consumer_id)
+        joined.consumer.paused = self._session.paused
+        host.consumer_joined(joined.consumer, self, request.consumer_id)
         self._session.send(replies.success(request.request_id))
-        if subscription.kind is SubscriptionType.FAILOVER:
-            host.active_changed(subscription, was_active)
+        if joined.subscription.kind is SubscriptionType.FAILOVER:
+            host.active_changed(joined.subscription, was_active)
 
-    def _subscription(self, topic: Topic, request: wire.CommandSubscribe) -> Steps[Subscription]:
+    def _join(
+        self, topic: Topic, command: wire.BaseCommand, name: str
+    ) -> Steps[tuple[_Joined, Consumer | None]]:
+        """Add a consumer to the subscription that it asks for; also who was active before."""
+        request = command.subscribe
+        check = partial(self._session.check_unchanged, topic, command)
+        subscription = yield from self._subscription(topic, request, check)
+        consumer = Consumer(
+            name=name,
+            priority=request.priority_level,
+            slots=slots_of(request),
+            client=self._session.client(),
+        )
+        was_active = subscription.active
+        try:
+            yield from topic.joining(
+                subscription,
+                consumer,
+                SubscriptionType(request.subType),
+                compacted=request.read_compacted,
+                check=check,
+            )
+            check()
+        except BaseException:
+            # Also if the client is gone.
+            topic.leave(subscription, consumer)
+            raise
+        return _Joined(request.consumer_id, topic, subscription, consumer), was_active
+
+    def _subscription(
+        self, topic: Topic, request: wire.CommandSubscribe, check_unchanged: Callable[[], None]
+    ) -> Steps[Subscription]:
         """The subscription that a consumer asks for, if it may have it."""
         name, topics = request.subscription, self._session.host.topics
 
         def check() -> None:
+            check_unchanged()
             check_subscription(topic, name)
             check_consumer(topic, name)
             topic.check_readable(name)

@@ -1,4 +1,7 @@
-"""Our errors as the numbers of the protocol, chosen so that the client raises at once."""
+"""Our errors as the numbers of the protocol, chosen so that the client raises at once.
+
+`BeginAgain` is no error: no client sees it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ from lithify.topics.store import TooManyTopics, TopicNotFound
 from lithify.topics.subscription import ConsumerRefused
 from lithify.topics.topic import TopicTerminated
 
-__all__ = ["error_code"]
+__all__ = ["BeginAgain", "error_code"]
+
+
+class BeginAgain(Exception):
+    """What a command relied on has changed while it waited: it is to be carried out anew."""
+
 
 _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (NotAuthenticated, wire.ServerError.AuthenticationError),

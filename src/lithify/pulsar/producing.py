@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,7 +86,10 @@ class Producing:
 
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
-        return {_Type.PRODUCER: self._producer, _Type.CLOSE_PRODUCER: self._close_producer}
+        return {
+            _Type.PRODUCER: partial(self._session.repeating, self._producer),
+            _Type.CLOSE_PRODUCER: self._close_producer,
+        }
 
     # --- joining and leaving ----------------------------------------------------------------
 
@@ -106,24 +110,23 @@ class Producing:
                 check_client_name("subscription", request.initial_subscription_name)
             host.limits.check_producers(len(self._joined))
             topic = yield from session.topic(command)
-            schema_version = yield from producer_schema(host.topics, topic, request)
-            named = bool(request.producer_name)
-            producer = Producer(
-                name=name,
-                epoch=request.epoch,
-                user_named=named and request.user_provided_producer_name,
-                mode=AccessMode(request.producer_access_mode),
-                topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
-                client=session.client(),
-            )
-            topic.check_writable()
-            check_producer(topic, name)
-            if request.initial_subscription_name:
-                first, kind = request.initial_subscription_name, SubscriptionType.EXCLUSIVE
-                yield from topic.creating(first, kind, durable=True, start=0)
-                check_producer(topic, name)
-            topic.check_open()
-            ready, put_out = topic.producers.add(producer)
+            with session.using(topic):
+                schema_version = yield from producer_schema(host.topics, topic, request)
+                check = partial(self._check, topic, command, name)
+                check()
+                if request.initial_subscription_name:
+                    first, kind = request.initial_subscription_name, SubscriptionType.EXCLUSIVE
+                    yield from topic.creating(first, kind, durable=True, start=0, check=check)
+                    check()
+                producer = Producer(
+                    name=name,
+                    epoch=request.epoch,
+                    user_named=bool(request.producer_name) and request.user_provided_producer_name,
+                    mode=AccessMode(request.producer_access_mode),
+                    topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+                    client=session.client(),
+                )
+                ready, put_out = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
             return
@@ -140,6 +143,12 @@ class Producing:
         else:
             # Only what is on its way now decides which sequence id is the last.
             host.in_order(topic, lambda: self._answer_if_there(joined))
+
+    def _check(self, topic: Topic, command: wire.BaseCommand, name: str) -> None:
+        """May a producer of that name join now?"""
+        self._session.check_unchanged(topic, command)
+        topic.check_writable()
+        check_producer(topic, name)
 
     def _answer_if_there(self, joined: _Joined) -> None:
         if self._joined.get(joined.id) is joined:

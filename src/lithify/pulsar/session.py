@@ -23,7 +23,7 @@ is parsed by the generated code.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -35,7 +35,7 @@ from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.auth import Gate
 from lithify.pulsar.consuming import Consuming
-from lithify.pulsar.errors import error_code
+from lithify.pulsar.errors import BeginAgain, error_code
 from lithify.pulsar.framing import (
     CONNECT_BYTES_MAX,
     FRAME_MARGIN_BYTES,
@@ -51,7 +51,7 @@ from lithify.topics.steps import Work, run_here
 from lithify.topics.store import TopicNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -402,6 +402,37 @@ class Session:
             raise ProtocolError(f"command {command.type} is not one that a broker takes")
         return handler(command) if self._gate.admits(command) else None
 
+    def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
+        """Carry out a command, and again whenever it has to begin anew (`BeginAgain`)."""
+        while True:
+            try:
+                steps = handler(command)
+                if steps is not None:
+                    yield from steps
+            except BeginAgain:
+                if self._gate.admits(command):
+                    continue
+            return
+
+    def check_unchanged(self, topic: Topic, command: wire.BaseCommand) -> None:
+        """Raise `BeginAgain` if, since a command began, its topic or its permission is gone."""
+        if not (self._is_served(topic) and self._gate.still_admits(command)):
+            raise BeginAgain
+        topic.check_open()
+
+    @contextmanager
+    def using(self, topic: Topic) -> Iterator[None]:
+        """Raise `BeginAgain` for an error of a topic that was unloaded or deleted meanwhile."""
+        try:
+            yield
+        except LithifyError as error:
+            if self._is_served(topic):
+                raise
+            raise BeginAgain from error
+
+    def _is_served(self, topic: Topic) -> bool:
+        return self.host.topics.opened_topic(topic.name) is topic
+
     def close(self) -> None:
         """The connection is gone: producers and consumers go with it."""
         if not self.closed:
@@ -421,18 +452,20 @@ class Session:
         """The topic that a command uses, opened or created if that may be, and ready to be used."""
         topics = self.host.topics
         name = TopicName.parse(getattr(command, _USES_TOPIC[command.type]).topic)
-        topic = topics.opened_topic(name)
-        while topic is None:
-            create = self._may_create(name, command)
-            if not create and not topics.exists(name):
-                raise TopicNotFound(f"topic {name} does not exist")
-            self.host.make_room()
-            yield Work(name, partial(self._opening, name, create=create))
+        while True:
             topic = topics.opened_topic(name)
-        # If this fails, what is appended will.
-        with suppress(LithifyError, OSError):
-            yield Work(topic, partial(topic.preparation, 0))
-        return topic
+            if topic is None:
+                create = self._may_create(name, command)
+                if not create and not topics.exists(name):
+                    raise TopicNotFound(f"topic {name} does not exist")
+                self.host.make_room()
+                yield Work(name, partial(self._opening, name, create=create))
+                continue
+            # If this fails, what is appended will.
+            with suppress(LithifyError, OSError):
+                yield Work(topic, partial(topic.preparation, 0))
+            if self._is_served(topic):
+                return topic
 
     def _opening(self, name: TopicName, *, create: bool) -> Callable[[], object] | None:
         topics = self.host.topics

@@ -281,10 +281,15 @@ class Topic(TopicLog):
         kind: SubscriptionType,
         *,
         compacted: bool = False,
+        check: Callable[[], None] = no_check,
     ) -> Steps[None]:
-        """See `join`. Whoever gives up before the end lets the consumer `leave`."""
+        """See `join`. Whoever gives up before the end lets the consumer `leave`.
+
+        `check` may refuse it; it is called directly before the consumer is added.
+        """
         if subscription.durable:
             yield Work(self.cursors, self.cursors.preparation)
+        check()
         consumer.through = self.service.last_compacted_position if compacted else None
         first = not subscription.consumers
         subscription.add(consumer, kind)

@@ -154,12 +154,15 @@ class Served:
         self._port = port
         self._clients: list[Client] = []
 
-    async def client(self) -> Client:
+    async def client(self, token: bytes = b"") -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
         self._clients.append(client)
         connect = wire.BaseCommand(type=Type.CONNECT)
         connect.connect.client_version = "test"
         connect.connect.protocol_version = 20
+        if token:
+            connect.connect.auth_method_name, connect.connect.auth_data = "token", token
+            connect.connect.feature_flags.supports_auth_refresh = True
         client.send(connect)
         assert (await client.answer()).type == Type.CONNECTED
         return client
