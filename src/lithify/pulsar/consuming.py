@@ -189,9 +189,16 @@ class Consuming:
     def _known(self, consumer_id: int, request_id: int) -> _Joined | None:
         joined = self._joined.get(consumer_id)
         if joined is None:
-            missing = InvalidInput(f"consumer {consumer_id} is not one of this connection")
-            self._fail(request_id, missing)
+            self._fail(request_id, _missing(consumer_id))
         return joined
+
+    def _is_there(self, joined: _Joined) -> bool:
+        """Is it still a consumer of this connection? It may be put out while a command waits."""
+        return self._joined.get(joined.id) is joined
+
+    def _check_there(self, joined: _Joined) -> None:
+        if not self._is_there(joined):
+            raise _missing(joined.id)
 
     def _leave(self, joined: _Joined, *, keep: bool = False) -> None:
         host = self._session.host
@@ -377,6 +384,7 @@ class Consuming:
         """Take one acknowledgement; what it cost, in units of about 20 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
+        check = partial(self._check_there, joined)
         if position > topic.last_position:
             raise InvalidInput(f"position {position} is behind the last, {topic.last_position}")
         whole, part, cost = True, None, 1
@@ -394,14 +402,14 @@ class Consuming:
                 cost += STEP_COST // 5
         if ack_type == wire.CommandAck.Cumulative:
             last = position if whole else position - 1
-            yield from topic.acknowledging(subscription, AckedUpTo(max(last, -1)))
+            yield from topic.acknowledging(subscription, AckedUpTo(max(last, -1)), check)
             joined.forget_up_to(last)
         if whole:
             if ack_type == wire.CommandAck.Individual and position >= 0:
-                yield from topic.acknowledging(subscription, Acked(position))
+                yield from topic.acknowledging(subscription, Acked(position), check)
                 joined.batches.pop(position, None)
         elif part is not None:
-            yield from topic.acknowledging(subscription, part)
+            yield from topic.acknowledging(subscription, part, check)
         return cost
 
     @staticmethod
@@ -436,6 +444,8 @@ class Consuming:
                 some = ids[start : start + REDELIVERED_A_STEP]
                 subscription.redeliver(joined.consumer, [position_of(each) for each in some])
                 yield None
+                if not self._is_there(joined):
+                    return
         self._session.host.dispatch(joined.topic, subscription)
 
     # --- positions --------------------------------------------------------------------------
@@ -452,6 +462,7 @@ class Consuming:
                     min(request.message_publish_time, LATEST),
                     compacted=joined.subscription.compacted,
                 )
+                self._check_there(joined)
             else:
                 position = resolved(position_of(request.message_id), topic)
         except LithifyError as error:
@@ -495,13 +506,17 @@ class Consuming:
         joined = self._joined.get(request.consumer_id)
         if joined is None:
             stats.error_code = wire.ServerError.ConsumerNotFound
-            stats.error_message = f"consumer {request.consumer_id} is not one of this connection"
+            stats.error_message = str(_missing(request.consumer_id))
         else:
             stats.consumerName = joined.consumer.name
             stats.availablePermits = max(joined.consumer.permits, 0)
             stats.unackedMessages = joined.consumer.unacked_messages
             stats.type = joined.subscription.kind.name.title()
         self._session.send(encode_command(reply))
+
+
+def _missing(consumer_id: int) -> InvalidInput:
+    return InvalidInput(f"consumer {consumer_id} is not one of this connection")
 
 
 def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:

@@ -344,10 +344,13 @@ class Topic(TopicLog):
         """Something was acknowledged: remember it, and forget who held it."""
         run_here(self.acknowledging(subscription, change))
 
-    def acknowledging(self, subscription: Subscription, change: Change) -> Steps[None]:
-        """See `acknowledge`."""
+    def acknowledging(
+        self, subscription: Subscription, change: Change, check: Callable[[], None] = no_check
+    ) -> Steps[None]:
+        """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
         if subscription.durable and self.cursors.preparation() is not None:
             yield Work(self.cursors, self.cursors.preparation)
+        check()
         first = subscription.cursor.mark_delete + 1
         if subscription.compacted and change == Acked(first):
             # All before it is done with, retained or not. Gaps are not recorded: said this way, a

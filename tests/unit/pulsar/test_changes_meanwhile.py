@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jwt
 import pytest
 
 from lithify.clock import ManualClock
+from lithify.positions import unpack
 from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import Access, TokenKey, with_grant
+from lithify.topics.cursor_changes import AckedUpTo
 from lithify.topics.names import Namespace, TopicName
+from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.test_waiting import (
     Client,
     Error,
@@ -24,6 +29,12 @@ from tests.unit.pulsar.test_waiting import (
     with_schema,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.topics.subscription import Subscription
+    from lithify.topics.topic import Topic
+
 ORDERS = TopicName.parse("orders")
 PUBLIC = Namespace("public", "default")
 SECRET = b"a secret of more than thirty-two bytes"
@@ -32,6 +43,28 @@ JOINED = {Type.SUBSCRIBE: Type.SUCCESS, Type.PRODUCER: Type.PRODUCER_SUCCESS}
 both = pytest.mark.parametrize(
     "command", [subscribe("orders", 1), producer("orders", 1)], ids=["consumer", "producer"]
 )
+
+
+class Pause:
+    """A call for a thread that waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()
+        self._go = threading.Event()
+
+    def find(self, *_: object, **__: object) -> Callable[[], None] | None:
+        """As `preparation` of a log or of cursors."""
+        return None if self._go.is_set() else self.wait
+
+    def wait(self) -> None:
+        self._begun.set()
+        assert self._go.wait(PATIENCE_S)
+
+    async def is_reached(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, PATIENCE_S)
+
+    def end(self) -> None:
+        self._go.set()
 
 
 def who_joined(node: Served) -> int:
@@ -76,19 +109,13 @@ async def test_a_client_whose_topic_is_deleted_is_answered_as_if_it_asked_after_
     async with served() as node:
         client = await node.client()
         before = node.topics.create("orders")
-        reached, go = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def wait() -> None:
-            loop.call_soon_threadsafe(reached.set)
-            asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
-
-        monkeypatch.setattr(before, "preparation", lambda _: None if go.is_set() else wait)
+        pause = Pause()
+        monkeypatch.setattr(before, "preparation", pause.find)
         client.send(command)
-        await reached.wait()
+        await pause.is_reached()
         node.topics.settings = replace(node.topics.settings, auto_create=auto_create)
         await asyncio.to_thread(node.topics.deleting(ORDERS))
-        go.set()
+        pause.end()
         answer = await client.answer()
         if auto_create:
             assert answer.type == JOINED[command.type]
@@ -167,3 +194,114 @@ async def test_a_command_waits_for_a_new_token_if_the_old_one_expires_while_it_w
         client.send(answer)
         assert (await client.answer()).type == JOINED[command.type]
         assert who_joined(node) == 1
+
+
+# --- a consumer that is put out ---------------------------------------------------------------
+
+
+async def consumer_of_ten(node: Served, client: Client) -> tuple[Topic, Subscription]:
+    topic = node.topics.create("orders")
+    for number in range(10):
+        topic.append(key="k", value=b"%d" % number)
+    command = subscribe("orders", 1)
+    command.subscribe.initialPosition = wire.CommandSubscribe.Earliest
+    client.send(command)
+    assert (await client.answer()).type == Type.SUCCESS
+    return topic, topic.subscriptions["s1"]
+
+
+def ids(topic: Topic) -> list[wire.MessageIdData]:
+    places = [unpack(topic.last_position - 9 + n) for n in range(10)]
+    return [wire.MessageIdData(ledgerId=ledger, entryId=number) for ledger, number in places]
+
+
+@pytest.mark.parametrize("where", ["between pieces", "before a record"])
+@in_a_loop
+async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async with served() as node:
+        client = await node.client()
+        topic, subscription = await consumer_of_ten(node, client)
+        pause = Pause()
+        if where == "before a record":
+            monkeypatch.setattr(topic.cursors, "preparation", pause.find)
+        else:
+            monkeypatch.setattr("lithify.pulsar.consuming.STEP_COST", 3)
+            pieces = held_turns(node, monkeypatch)
+        ack = wire.BaseCommand(type=Type.ACK)
+        ack.ack.consumer_id, ack.ack.request_id = 1, 5
+        ack.ack.ack_type = wire.CommandAck.Individual
+        ack.ack.message_id.extend(reversed(ids(topic)))
+        client.send(ack)
+        if where == "before a record":
+            await pause.is_reached()
+            monkeypatch.undo()
+        else:
+            while not pieces:
+                await asyncio.sleep(0)
+            monkeypatch.undo()
+            assert subscription.cursor.is_acked(topic.last_position)
+        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        topic.seek(subscription, 0)
+        pause.end()
+        if where != "before a record":
+            pieces.pop()()
+        assert [each.type for each in await client.answers(2)] == [
+            Type.CLOSE_CONSUMER,
+            Type.ACK_RESPONSE,
+        ]
+        first = topic.last_position - 9
+        assert not [n for n in range(10) if subscription.cursor.is_acked(first + n)]
+
+
+def held_turns(node: Served, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Turns that sessions ask for from now on, until the test has them."""
+    turns: list[Callable[[], None]] = []
+    monkeypatch.setattr(node.broker, "soon", lambda _, then: turns.append(then))
+    return turns
+
+
+@in_a_loop
+async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lithify.pulsar.consuming.REDELIVERED_A_STEP", 3)
+    async with served() as node:
+        client = await node.client()
+        topic, subscription = await consumer_of_ten(node, client)
+        asked: list[int] = []
+        monkeypatch.setattr(subscription, "redeliver", lambda _, some: asked.extend(some))
+        turns = held_turns(node, monkeypatch)
+        again = wire.BaseCommand(type=Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        again.redeliverUnacknowledgedMessages.consumer_id = 1
+        again.redeliverUnacknowledgedMessages.message_ids.extend(ids(topic))
+        client.send(again)
+        while not turns:
+            await asyncio.sleep(0)
+        monkeypatch.undo()
+        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        turns.pop()()
+        assert (await client.answer()).type == Type.CLOSE_CONSUMER
+        await client.ping()
+        assert len(asked) == 3
+
+
+@in_a_loop
+async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_seek(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as node:
+        client = await node.client()
+        topic, subscription = await consumer_of_ten(node, client)
+        topic.acknowledge(subscription, AckedUpTo(topic.last_position))
+        pause = Pause()
+        monkeypatch.setattr(topic, "find_time", lambda *_, **__: pause.wait() or 0)
+        seek = wire.BaseCommand(type=Type.SEEK)
+        seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
+        client.send(seek)
+        await pause.is_reached()
+        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        pause.end()
+        assert [each.type for each in await client.answers(2)] == [Type.CLOSE_CONSUMER, Type.ERROR]
+        assert subscription.cursor.mark_delete == topic.last_position
