@@ -13,11 +13,12 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.positions import unpack
 from lithify.pulsar import hot, replies
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.errors import error_code
+from lithify.pulsar.errors import BeginAgain, error_code
 from lithify.pulsar.framing import encode_command
 from lithify.pulsar.places import LATEST, position_of, resolved, slots_of, start_of
 from lithify.pulsar.schemas import consumer_schema
 from lithify.topics.admission import check_consumer, check_subscription
+from lithify.topics.consumer import SubscriptionRemoved
 from lithify.topics.cursor import BATCH_MESSAGES_MAX, bits_from_words, words_from_bits
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.entries import message_count
@@ -151,11 +152,22 @@ class Consuming:
                 check=check,
             )
             check()
+        except SubscriptionRemoved as error:
+            self._give_up(topic, subscription, consumer)
+            raise BeginAgain from error
         except BaseException:
             # Also if the client is gone.
-            topic.leave(subscription, consumer)
+            self._give_up(topic, subscription, consumer)
             raise
         return _Joined(request.consumer_id, topic, subscription, consumer), was_active
+
+    def _give_up(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+        """A consumer that has not joined leaves; others may have waited for its place."""
+        host, was_active = self._session.host, subscription.active
+        topic.leave(subscription, consumer)
+        if subscription.active is not None and subscription.active is not was_active:
+            host.active_changed(subscription, was_active)
+            host.dispatch(topic, subscription)
 
     def _subscription(
         self, topic: Topic, request: wire.CommandSubscribe, check_unchanged: Callable[[], None]

@@ -28,6 +28,7 @@ __all__ = [
     "DurabilityDiffers",
     "Held",
     "ReadFailure",
+    "SubscriptionRemoved",
     "SubscriptionType",
 ]
 
@@ -55,6 +56,10 @@ class SubscriptionType(IntEnum):
 
 class ConsumerRefused(InvalidInput):
     """A consumer cannot join; the text says why."""
+
+
+class SubscriptionRemoved(ConsumerRefused):
+    """It was removed before a consumer had joined it; there may be another one of its name."""
 
     exit_code = CONFLICT
 

@@ -25,7 +25,12 @@ from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction import TopicCompaction
 from lithify.topics.compaction_service import LogCompactionService
 from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.consumer import CannotRead, DurabilityDiffers, ReadFailure
+from lithify.topics.consumer import (
+    CannotRead,
+    DurabilityDiffers,
+    ReadFailure,
+    SubscriptionRemoved,
+)
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
@@ -290,6 +295,7 @@ class Topic(TopicLog):
         if subscription.durable:
             yield Work(self.cursors, self.cursors.preparation)
         check()
+        self._check_there(subscription)
         consumer.through = self.service.last_compacted_position if compacted else None
         first = not subscription.consumers
         subscription.add(consumer, kind)
@@ -298,7 +304,13 @@ class Topic(TopicLog):
         if subscription.durable:
             self.cursors.set_compacted(subscription.name, compacted=compacted)
         yield from self._gaps.taking(subscription)
+        self._check_there(subscription)
         subscription.rewind()
+
+    def _check_there(self, subscription: Subscription) -> None:
+        name = subscription.name
+        if self.subscriptions.get(name) is not subscription:
+            raise SubscriptionRemoved(f"subscription {name} of {self.name} was removed meanwhile")
 
     def is_durable(self, subscription: Subscription) -> bool:
         """Does it outlive its consumers?"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jwt
 import pytest
@@ -16,6 +16,7 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.cursor_changes import AckedUpTo
 from lithify.topics.names import Namespace, TopicName
+from lithify.topics.subscription import SubscriptionType
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.test_waiting import (
     Client,
@@ -272,14 +273,14 @@ async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
         topic, subscription = await consumer_of_ten(node, client)
         asked: list[int] = []
         monkeypatch.setattr(subscription, "redeliver", lambda _, some: asked.extend(some))
-        turns = held_turns(node, monkeypatch)
+        turns = held_turns(node, (holding := pytest.MonkeyPatch()))
         again = wire.BaseCommand(type=Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         again.redeliverUnacknowledgedMessages.consumer_id = 1
         again.redeliverUnacknowledgedMessages.message_ids.extend(ids(topic))
         client.send(again)
         while not turns:
             await asyncio.sleep(0)
-        monkeypatch.undo()
+        holding.undo()
         node.broker.consumer_put_out(next(iter(subscription.consumers)))
         turns.pop()()
         assert (await client.answer()).type == Type.CLOSE_CONSUMER
@@ -296,7 +297,13 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         topic, subscription = await consumer_of_ten(node, client)
         topic.acknowledge(subscription, AckedUpTo(topic.last_position))
         pause = Pause()
-        monkeypatch.setattr(topic, "find_time", lambda *_, **__: pause.wait() or 0)
+        found = topic.find_time(1)
+
+        def find_time(*_: object, **__: object) -> int:
+            pause.wait()
+            return found
+
+        monkeypatch.setattr(topic, "find_time", find_time)
         seek = wire.BaseCommand(type=Type.SEEK)
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)
@@ -305,3 +312,98 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         pause.end()
         assert [each.type for each in await client.answers(2)] == [Type.CLOSE_CONSUMER, Type.ERROR]
         assert subscription.cursor.mark_delete == topic.last_position
+
+
+# --- a subscription that is removed -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["removed", "created again"])
+@in_a_loop
+async def test_a_consumer_joins_the_subscription_that_has_the_name(
+    monkeypatch: pytest.MonkeyPatch, *, created: bool
+) -> None:
+    async with served() as node:
+        client = await node.client()
+        topic = node.topics.create("orders")
+        kind = SubscriptionType.SHARED
+        before = topic.subscription("s1", kind, durable=True, start=0)
+        pause = Pause()
+        monkeypatch.setattr(topic.cursors, "preparation", pause.find)
+        client.send(subscribe("orders", 1))
+        await pause.is_reached()
+        topic.unsubscribe(before)
+        if created:
+            topic.subscription("s1", kind, durable=True, start=0)
+        pause.end()
+        assert (await client.answer()).type == Type.SUCCESS
+        assert topic.subscriptions["s1"] is not before
+        assert (len(before.consumers), who_joined(node)) == (0, 1)
+
+
+def compacted(node: Served) -> Topic:
+    topic = node.topics.create("orders")
+    for number in range(60):
+        topic.append(key=f"k{number % 5}", value=b"x")
+    topic.log.roll()
+    topic.compact()
+    return topic
+
+
+def subscribe_compacted(consumer_id: int) -> wire.BaseCommand:
+    command = subscribe("orders", 1)
+    command.subscribe.consumer_id = consumer_id
+    command.subscribe.subType = wire.CommandSubscribe.Failover
+    command.subscribe.read_compacted = True
+    command.subscribe.initialPosition = wire.CommandSubscribe.Earliest
+    return command
+
+
+def pause_reads(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Pause:
+    pause, read = Pause(), topic.service.read_compacted_entries
+
+    def slow(*args: Any) -> Any:
+        pause.wait()
+        return read(*args)
+
+    monkeypatch.setattr(topic.service, "read_compacted_entries", slow)
+    return pause
+
+
+@in_a_loop
+async def test_a_subscription_removed_while_its_cursor_moves_over_gaps_is_created_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as node:
+        client = await node.client()
+        topic = compacted(node)
+        pause = pause_reads(topic, monkeypatch)
+        client.send(subscribe_compacted(1))
+        await pause.is_reached()
+        before = topic.subscriptions["s1"]
+        topic.unsubscribe(before)
+        pause.end()
+        assert (await client.answer()).type == Type.SUCCESS
+        assert topic.subscriptions["s1"] is not before
+        assert (len(before.consumers), who_joined(node)) == (0, 1)
+
+
+@in_a_loop
+async def test_the_next_consumer_gets_the_messages_if_the_first_hangs_up_while_it_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        topic = compacted(node)
+        pause = pause_reads(topic, monkeypatch)
+        client.send(subscribe_compacted(1))
+        await pause.is_reached()
+        flow = wire.BaseCommand(type=Type.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = 2, 100
+        other.send(subscribe_compacted(2), flow)
+        assert (await other.answer()).type == Type.SUCCESS
+        client.hang_up()
+        while len(node.connections) > 1:
+            await asyncio.sleep(0)
+        pause.end()
+        while (await other.answer()).type != Type.MESSAGE:
+            pass

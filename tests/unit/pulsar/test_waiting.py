@@ -151,6 +151,7 @@ class Served:
         self.fs = fs
         self.broker = broker
         self.topics = broker.topics
+        self.connections: set[Connection] = set()
         self._port = port
         self._clients: list[Client] = []
 
@@ -193,6 +194,7 @@ async def served(*, deduplication: bool = False) -> AsyncIterator[Served]:
     server = await listen(broker, "127.0.0.1", 0, connections)
     fs.threads.clear()
     node = Served(fs, broker, server.sockets[0].getsockname()[1])
+    node.connections = connections
     try:
         yield node
     finally:
