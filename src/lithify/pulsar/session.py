@@ -332,8 +332,15 @@ class Session:
     def _ended(self, _: None, error: Exception | None) -> None:
         # The connection is closed by it, as by any other error of a command.
         self._problem = error
+        if self._starting:
+            self.waiting = False
+        else:
+            # Many may come back from threads at once: each waits for its turn.
+            self._soon(self._go_on)
+
+    def _go_on(self) -> None:
         self.waiting = False
-        if self._wake is not None and not self._starting and not self.closed:
+        if self._wake is not None and not self.closed:
             self._wake()
 
     def _raise_problem(self) -> None:

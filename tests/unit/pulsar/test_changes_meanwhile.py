@@ -392,7 +392,9 @@ async def test_the_next_consumer_gets_the_messages_if_the_first_hangs_up_while_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served() as node:
-        client, other = await node.client(), await node.client()
+        other = await node.client()
+        others = set(node.connections)
+        client = await node.client()
         topic = compacted(node)
         pause = pause_reads(topic, monkeypatch)
         client.send(subscribe_compacted(1))
@@ -400,10 +402,33 @@ async def test_the_next_consumer_gets_the_messages_if_the_first_hangs_up_while_i
         flow = wire.BaseCommand(type=Type.FLOW)
         flow.flow.consumer_id, flow.flow.messagePermits = 2, 100
         other.send(subscribe_compacted(2), flow)
-        assert (await other.answer()).type == Type.SUCCESS
-        client.hang_up()
-        while len(node.connections) > 1:
-            await asyncio.sleep(0)
+        answers = await other.answers(2)
+        assert [each.type for each in answers] == [Type.SUCCESS, Type.ACTIVE_CONSUMER_CHANGE]
+        # Nothing is read from a client that waits: the broker is the one to hang up.
+        for each in set(node.connections) - others:
+            each.abort()
+        await other.ping()
         pause.end()
         while (await other.answer()).type != Type.MESSAGE:
             pass
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_session_that_comes_back_from_a_thread_waits_for_its_turn() -> None:
+    async with served() as node:
+        client, other = await node.client(), await node.client()
+        node.fs.hold("/data")
+        client.send(producer("new"), wire.BaseCommand(type=Type.PING, ping=wire.CommandPing()))
+        await node.fs.is_held()
+        holding = pytest.MonkeyPatch()
+        turns = held_turns(node, holding)
+        node.fs.let_go()
+        assert (await client.answer()).type == Type.PRODUCER_SUCCESS
+        await other.ping()
+        assert len(turns) == 1
+        holding.undo()
+        turns.pop()()
+        assert (await client.answer()).type == Type.PONG
