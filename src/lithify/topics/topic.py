@@ -80,7 +80,8 @@ NAMED_MAX = 10
 READ_AGAIN_S = 30.0
 """Nobody may join a subscription for so long after an entry of it could not be read."""
 DISPATCH_ENTRIES_MAX = 200
-"""Entries that one call of `dispatch` delivers, about 2 ms: a client may ask for any number."""
+"""Entries that one call of `dispatch` delivers, or looks at in one turn of the loop, about 2 ms: a
+client may ask for any number."""
 
 
 class Topic(TopicLog):
@@ -400,7 +401,7 @@ class Topic(TopicLog):
     def dispatching(self, subscription: Subscription) -> Steps[list[Delivery]]:
         """See `dispatch`."""
         now_ms = self._clock.now_ms()
-        before = None
+        before, looked = None, 0
         gaps_taken = not subscription.compacted
         while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
             joined = subscription.through if subscription.compacted else None
@@ -429,6 +430,11 @@ class Topic(TopicLog):
                 return deliveries
             # All of it was acknowledged, waits or is gone: there may be more behind it.
             before = wanted
+            looked += len(entries)
+            if looked >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != wanted:
+                yield None
+                # The cursor may be back where it was.
+                before, looked = None, 0
         return []
 
     @staticmethod

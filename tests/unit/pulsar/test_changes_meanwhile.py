@@ -16,8 +16,10 @@ from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.cursor_changes import AckedUpTo
 from lithify.topics.names import Namespace, TopicName
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.subscription import Consumer, SubscriptionType
+from lithify.topics.topic import DISPATCH_ENTRIES_MAX, FLAG_DELAYED
 from tests.unit.log.helpers import PATIENCE_S
+from tests.unit.pulsar.frames import entry
 from tests.unit.pulsar.test_waiting import (
     Client,
     Error,
@@ -31,8 +33,9 @@ from tests.unit.pulsar.test_waiting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from lithify.topics.steps import Steps, Work
     from lithify.topics.subscription import Subscription
     from lithify.topics.topic import Topic
 
@@ -432,3 +435,35 @@ async def test_a_session_that_comes_back_from_a_thread_waits_for_its_turn() -> N
         holding.undo()
         turns.pop()()
         assert (await client.answer()).type == Type.PONG
+
+
+@in_a_loop
+async def test_a_dispatch_that_delivers_nothing_ends_its_turn() -> None:
+    async with served() as node:
+        topic = node.topics.create("orders")
+        later = bytes(entry(deliver_at_time=node.topics.now_ms() + 3_600_000))
+        for _ in range(5):
+            size = DISPATCH_ENTRIES_MAX
+            topic.append_entries(
+                [later] * size, times=[1] * size, counts=[1] * size, flags=FLAG_DELAYED
+            ).result()
+        subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
+        consumer = Consumer(name="c")
+        topic.join(subscription, consumer, SubscriptionType.SHARED)
+        consumer.grant(10_000)
+        turns = [each for each in driven(topic.dispatching(subscription)) if each is None]
+        assert len(turns) >= 4
+        assert subscription.read_position == topic.last_position + 1
+
+
+def driven(steps: Steps[Any]) -> Iterator[Work | None]:
+    """What an operation yields; its calls are made here."""
+    result: object = None
+    while True:
+        try:
+            wanted = steps.send(result)
+        except StopIteration:
+            return
+        yield wanted
+        call = None if wanted is None else wanted.find()
+        result = None if call is None else call()
