@@ -80,7 +80,7 @@ class Manifest:
         self.doubts = value["doubts"]
 
     def disregard_files(self) -> None:
-        """The files were changed by a version that keeps no manifest; the next `save` lists them."""
+        """A version without a manifest has changed the files; the next `save` lists them."""
         self.wal, self.ends, self.exists = {}, {}, False
 
     def save(self) -> None:
