@@ -157,18 +157,24 @@ class Topics:
     def create(self, name: str | TopicName) -> Topic:
         """Define a topic, which must not exist, and open it."""
         name = _parsed(name)
+        with self._claims.of([name]), _typed_errors(name):
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            return self._create(name)
+
+    def _create(self, name: TopicName) -> Topic:
+        """Define and open a topic; the caller has its claim, so nobody uses one that is undone."""
         self._check_room()
-        self._create(name, TopicDefinition(0, self._clock.now_ms()))
+        self._define(name, TopicDefinition(0, self._clock.now_ms()))
         with self._undone(name):
-            return self.get(name)
+            return self._open_topic(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
         """Define a topic with partitions, which must not exist; each is opened when it is used."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
-        self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
-
-    def _create(self, name: TopicName, topic: TopicDefinition) -> None:
+        name = _parsed(name)
+        topic = TopicDefinition(partitions, self._clock.now_ms())
         with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
@@ -320,11 +326,8 @@ class Topics:
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
-                self._check_room()
-                self._define(name, TopicDefinition(0, self._clock.now_ms()))
-                with self._undone(name):
-                    return self._open_topic(name)
-            elif self.partitions(name):
+                return self._create(name)
+            if self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it meanwhile.
             return self._open.get(name) or self._open_topic(name)
