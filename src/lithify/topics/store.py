@@ -217,9 +217,12 @@ class Topics:
         try:
             yield
         except (OSError, OpenFailed, TooManyTopics, WriteFailed):
+            # If the list of topics cannot be written, its next change leaves the topic out.
+            with suppress(LithifyError):
+                self._directories.forget_log(name)
             with suppress(LithifyError):
                 # A crash in between leaves a defined topic without files, which opens empty.
-                self._directories.forget_log(name)
+                # Files that cannot be removed stay defined: else they would be unclaimed.
                 remove_tree(self._fs, self._path(name))
                 self.definitions.change(lambda d: d.without_topic(name))
             raise

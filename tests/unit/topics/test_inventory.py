@@ -106,6 +106,21 @@ def test_a_topic_that_was_closed_while_idle_is_not_made_anew() -> None:
             topics.get(name, create=True)
 
 
+def test_a_topic_that_cannot_be_listed_is_not_created() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    topics = open_topics(fs)
+    topics.create("kept")
+    for create in (topics.create, lambda name: topics.get(name, create=True)):
+        fs.add(Fault("mutating", "*inventory*", count=None))
+        with pytest.raises(WriteFailed):
+            create("orders")
+        fs.clear()
+        assert not topics.exists("orders")
+        assert fs.list(ROOT) == ["kept"]
+    topics.create("orders")
+    assert read_inventory(fs, INVENTORY) == {str(name) for name in named("kept", "orders")}
+
+
 def test_without_its_definition_it_is_missing_too_and_can_be_deleted() -> None:
     fs = MemoryFileSystem()
     filled(fs)
