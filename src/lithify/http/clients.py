@@ -59,6 +59,10 @@ def put_out_all(broker: Broker, names: list[TopicName]) -> None:
 
 async def delete_topic(broker: Broker, name: TopicName) -> None:
     """Delete a topic, which nobody may use any more."""
+    if not broker.topics.exists(name):
+        # Nobody uses it. Whether it was lost is known after a look at the disk.
+        await asyncio.to_thread(broker.topics.delete_lost, name)
+        return
     parts = parts_of(broker, name)
     try:
         await asyncio.to_thread(broker.topics.deleting(name))

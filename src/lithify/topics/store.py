@@ -16,9 +16,9 @@ Deleting a topic
 3. Remove the partitions' directories, then the topic's own one, its mark last.
 
 One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
-`add_partitions`, `unclaimed`, `adopt` and what `deleting` returns, which wait for the disk: other
-threads may call them meanwhile. A topic is opened once; a second caller waits for it, and for no
-other.
+`add_partitions`, `delete_lost`, `unclaimed`, `adopt` and what `deleting` returns, which wait for
+the disk: other threads may call them meanwhile. A topic is opened once; a second caller waits for
+it, and for no other.
 """
 
 from __future__ import annotations
@@ -256,14 +256,34 @@ class Topics:
 
     def delete(self, name: str | TopicName) -> None:
         """Forget a topic with all its partitions and delete its files."""
-        self.deleting(name)()
+        name = _parsed(name)
+        if self.exists(name):
+            self.deleting(name)()
+        else:
+            self.delete_lost(name)
+
+    def delete_lost(self, name: TopicName) -> None:
+        """Forget a topic that has neither a definition nor any directory, but had logs."""
+        lost = self._lost(name)
+        parts = _parts(name, lost)
+        with self._claims.of({name, *parts}), self.reserve.if_full():
+            if self._lost(name) != lost:
+                raise TopicNotFound(f"topic {name} was changed by another request")
+            deletion = self._directories.mark_deleted(name, parts, self.now_ms())
+            self._directories.remove(name, deletion)
+        for part in parts:
+            self.damage.forget(f"topic {part}")
+
+    def _lost(self, name: TopicName) -> TopicDefinition:
+        found = None if self.exists(name) else self._directories.lost(name)
+        if found is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        return found
 
     def deleting(self, name: str | TopicName) -> Callable[[], None]:
         """Take a topic that nobody uses out of use; what is returned deletes it, in any thread."""
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
-        if definition is None and not self.exists(name):
-            definition = self._directories.lost(name)
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
