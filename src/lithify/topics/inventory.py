@@ -145,14 +145,14 @@ class Inventory:
             raise WriteFailed(self._path, error) from error
         self._is_torn = False
         self._lines = lines
-        changed = _by_whole(names)
+        partitions = _by_whole(names)
         if what == "has":
             self._names.update(names)
-            for whole, parts in changed.items():
+            for whole, parts in partitions.items():
                 self._partitions.setdefault(whole, set()).update(parts)
         else:
             self._names.difference_update(names)
-            for whole, parts in changed.items():
+            for whole, parts in partitions.items():
                 self._partitions[whole] -= parts
                 if not self._partitions[whole]:
                     del self._partitions[whole]

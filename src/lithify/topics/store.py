@@ -16,9 +16,9 @@ Deleting a topic
 3. Remove the partitions' directories, then the topic's own one, its mark last.
 
 One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
-`add_partitions`, `delete_lost`, `unclaimed`, `adopt` and what `deleting` returns, which wait for
-the disk: other threads may call them meanwhile. A topic is opened once; a second caller waits for
-it, and for no other.
+`add_partitions`, `delete_lost`, `wait_for_others`, `unclaimed`, `adopt` and what `deleting` and
+`unloading` return, which wait for the disk: other threads may call them meanwhile. A topic is
+opened once; a second caller waits for it, and for no other.
 """
 
 from __future__ import annotations
@@ -280,15 +280,20 @@ class Topics:
             raise TopicNotFound(f"topic {name} does not exist")
         return found
 
-    def deleting(self, name: str | TopicName) -> Callable[[], None]:
-        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread."""
+    def deleting(self, name: str | TopicName, *, wait: bool = True) -> Callable[[], None]:
+        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread.
+
+        If another thread is opening it: wait for that, or raise `Claimed` (an event loop).
+        """
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
         with ExitStack() as stack:
-            stack.enter_context(self._claims.of(parts))
+            stack.enter_context(self._claims.of(parts, wait=wait))
+            if not self.exists(name):
+                raise TopicNotFound(f"topic {name} does not exist")
             for part in parts:
                 topic = self._open.get(part)
                 if topic is not None and (topic.producers.joined or _consumers(topic)):
@@ -320,13 +325,13 @@ class Topics:
 
         return finish
 
-    def unloading(self, names: Collection[TopicName]) -> Callable[[], None]:
+    def unloading(self, names: Collection[TopicName], *, wait: bool = True) -> Callable[[], None]:
         """Take topics that nobody uses out of use; what is returned closes them, in any thread.
 
-        They are opened again by use.
+        They are opened again by use. `wait` as for `deleting`.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._claims.of(names))
+            stack.enter_context(self._claims.of(names, wait=wait))
             opened = [self._open.pop(name) for name in names if name in self._open]
             claims = stack.pop_all()
 
@@ -336,6 +341,10 @@ class Topics:
                     closing.callback(topic.close)
 
         return finish
+
+    def wait_for_others(self, names: Collection[TopicName], timeout_s: float) -> None:
+        """Wait, in any thread, while another one opens, creates or deletes one of these."""
+        self._claims.wait(names, timeout_s)
 
     # --- topics -----------------------------------------------------------------------------
 
