@@ -81,8 +81,8 @@ def java_reason(lines: list[str]) -> str:
 
 
 def _show(lines: list[str]) -> None:
-    # The stream of the process: `sys.stderr` may be replaced for a while by code that has nothing to
-    # do with Spark. It may be closed.
+    # The stream of the process: `sys.stderr` may be replaced for a while by code that has nothing
+    # to do with Spark. It may be closed.
     if sys.__stderr__ is not None:
         with suppress(OSError, ValueError):
             sys.__stderr__.writelines(lines)
