@@ -2,6 +2,7 @@
 
     claims = Claims()
     with claims.of([name]): ...     # whoever claims one of the same names waits
+    with claims.of([name], wait=False): ...     # or gets `Claimed`: for an event loop
 
 A thread that claims several gets all of them at once or waits, so no two wait for each other. A
 thread that has a claim must not claim the same name again. For whoever opens things by name.
@@ -13,12 +14,18 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lithify.errors import LithifyError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator
 
-__all__ = ["Claims"]
+__all__ = ["Claimed", "Claims"]
 
 _Name = TypeVar("_Name", bound="Hashable")
+
+
+class Claimed(LithifyError):
+    """Another thread has claimed one of the names."""
 
 
 class Claims(Generic[_Name]):
@@ -31,10 +38,16 @@ class Claims(Generic[_Name]):
         self._changed = threading.Condition()
 
     @contextmanager
-    def of(self, names: Collection[_Name]) -> Iterator[None]:
-        """Let no other thread have these while the block runs."""
+    def of(self, names: Collection[_Name], *, wait: bool = True) -> Iterator[None]:
+        """Let no other thread have these while the block runs.
+
+        If another thread has one of them, wait for it or raise `Claimed`.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._claimed.isdisjoint(names))
+            if wait:
+                self._changed.wait_for(lambda: self._claimed.isdisjoint(names))
+            elif not self._claimed.isdisjoint(names):
+                raise Claimed("it is being opened, created or deleted")
             self._claimed.update(names)
         try:
             yield
@@ -42,3 +55,8 @@ class Claims(Generic[_Name]):
             with self._changed:
                 self._claimed.difference_update(names)
                 self._changed.notify_all()
+
+    def wait(self, names: Collection[_Name], timeout_s: float) -> None:
+        """Wait, but no longer than this, until no thread has one of these."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._claimed.isdisjoint(names), timeout_s)

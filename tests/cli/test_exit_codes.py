@@ -251,7 +251,7 @@ class _Answers:
         ]
         body = b""
         if head.startswith(b"GET"):
-            body = json.dumps([running]).encode()
+            body = json.dumps(running).encode()
             self.asked.set()
         start = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         return start + body
@@ -287,7 +287,7 @@ def test_an_interrupted_compact_says_that_the_run_continues() -> None:
             _, text = process.communicate()
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-    assert process.returncode == 130
+    assert process.returncode == 130, text
     assert text == (
         "lithify: the run continues at the node; lithify topics compaction-status orders shows it, "
         "lithify topics cancel-compaction orders cancels it\n"

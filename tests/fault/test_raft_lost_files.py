@@ -14,7 +14,9 @@ import pytest
 
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt
-from lithify.fs import LocalFileSystem
+from lithify.events import WriteRefused
+from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
+from lithify.liveset import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.errors import EntriesLost, FilesLost
@@ -27,12 +29,15 @@ from lithify.raft.operations import Address
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import RaftStorage, StorageSettings
 from lithify.raft.wal import Rolled
+from lithify.raft.wal_round import StateSaved
 from tests.unit.raft.test_node import client_of, running
 from tests.unit.raft.test_transport import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from lithify.fs import FileSystem
 
 STORAGE = StorageSettings(2**13, SegmentLimits(40, 2**20))
 
@@ -225,8 +230,9 @@ def test_a_group_whose_directory_is_gone_still_has_its_vote(tmp_path: Path) -> N
     node._storage.close()
 
 
-def as_of_an_earlier_version(directory: Path) -> None:
-    (directory / "MANIFEST").unlink()
+def as_of_an_earlier_version(directory: Path, *, manifest: bool = False) -> None:
+    if not manifest:
+        (directory / "MANIFEST").unlink()
     node = directory / "NODE"
     ((_, line),), _ = read_lines(LocalFileSystem(), str(node))
     value = json.loads(line) | {"version": 4}
@@ -245,3 +251,48 @@ def test_a_directory_of_an_earlier_version_gets_a_manifest(
     shutil.rmtree(directory / "groups")
     with pytest.raises(FilesLost):
         opened(directory)
+
+
+def test_an_earlier_version_may_run_again_after_a_later_one(
+    without_snapshot: Path, tmp_path: Path
+) -> None:
+    """It does not know the manifest, and removes files that are listed there."""
+    directory = a_copy(without_snapshot, tmp_path)
+    as_of_an_earlier_version(directory, manifest=True)
+    (old,) = (directory / "wal").iterdir()
+    number = int(old.stem) + 1
+    manifest = directory / "MANIFEST"
+    ((_, line),), _ = read_lines(LocalFileSystem(), str(manifest))
+    value = json.loads(line)
+    value["wal"] = {str(number): 2**20}
+    value["ends"] = {"default": [2**20, 0, 0]}
+    manifest.write_bytes(encode_line(json.dumps(value)))
+    opened(directory)._storage.close()
+    ((_, line),), _ = read_lines(LocalFileSystem(), str(manifest))
+    assert list(json.loads(line)["wal"]) != [str(number)]
+
+
+def test_a_vote_is_not_forgotten_when_the_manifest_cannot_be_written() -> None:
+    """The next file is durable by then, with states from before, and is replayed last."""
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk, [])
+
+    def storage(fs: FileSystem) -> RaftStorage:
+        made = RaftStorage(fs, "data", StorageSettings(wal_bytes_max=300))
+        made.open_groups(lambda _group, _pieces: LiveSet())
+        return made
+
+    first = storage(fs)
+    first.create("g")
+    first.wal.save("g", HardState(1, "n1"))
+    first.wal.flush()
+    fs.add(Fault("mutating", "*/MANIFEST*", count=None, kind="ENOSPC"))
+    first.wal.ask_roll("g")
+    assert any(isinstance(event, WriteRefused) for event in first.wal.flush())
+    fs.clear()
+    fs.add(Fault("write", "*", count=None, kind="ENOSPC"))
+    first.wal.save("g", HardState(7, "n2"))
+    assert [type(event) for event in first.wal.flush()] == [WriteRefused]
+    fs.clear()
+    assert any(isinstance(event, StateSaved) for event in first.wal.flush())
+    assert storage(disk.kill_clone()).groups["g"].hard_state == HardState(7, "n2")

@@ -114,6 +114,9 @@ def create_app(
     app.include_router(topics.non_persistent)
     app.include_router(unclaimed.missing_router)
     app.include_router(description.router)
+    # Streaming answers import it when the first one is sent: not a client's time, and not when the
+    # process has no descriptors left.
+    import_module("anyio._backends._asyncio")
     return app
 
 
@@ -122,8 +125,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # FastAPI makes its routes when it first looks for one, which takes 0.1 s: not a client's time.
     nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
-    # The same goes for what streaming answers import when the first one is sent.
-    await asyncio.to_thread(import_module, "anyio._backends._asyncio")
     yield
     service: blobs.BlobService | None = app.state.blobs
     if service is not None:

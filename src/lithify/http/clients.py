@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from lithify.claims import Claimed
 from lithify.http.paths import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.pulsar.broker import Broker
     from lithify.topics.names import TopicName
     from lithify.topics.subscription import Subscription
@@ -25,6 +28,9 @@ __all__ = [
     "put_out_producers",
     "unload",
 ]
+
+WAIT_S = 1.0
+"""A thread is not kept for longer: what it waits for may need one of the same threads."""
 
 
 def put_out_consumers(broker: Broker, subscription: Subscription) -> None:
@@ -57,21 +63,43 @@ def put_out_all(broker: Broker, names: list[TopicName]) -> None:
             put_out_of_topic(broker, opened[name])
 
 
-async def delete_topic(broker: Broker, name: TopicName) -> None:
-    """Delete a topic, which nobody may use any more."""
-    parts = parts_of(broker, name)
-    try:
-        await asyncio.to_thread(broker.topics.deleting(name))
-    finally:
-        for part in parts:
-            broker.tell_followers(part)
+async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
+    """Delete a topic, which nobody may use any more; `force` sends its clients away first."""
+    if not broker.topics.exists(name):
+        # Nobody uses it. Whether it was lost is known after a look at the disk.
+        await asyncio.to_thread(broker.topics.delete_lost, name)
+        return
+
+    def take() -> Callable[[], None]:
+        if force:
+            put_out_all(broker, parts_of(broker, name))
+        return broker.topics.deleting(name, wait=False)
+
+    await _take_out(broker, parts_of(broker, name), take)
 
 
 async def unload(broker: Broker, names: list[TopicName]) -> None:
     """Send everybody away who uses one of these topics, and close them; use opens them again."""
-    put_out_all(broker, names)
+
+    def take() -> Callable[[], None]:
+        put_out_all(broker, names)
+        return broker.topics.unloading(names, wait=False)
+
+    await _take_out(broker, names, take)
+
+
+async def _take_out(
+    broker: Broker, names: list[TopicName], take: Callable[[], Callable[[], None]]
+) -> None:
+    """Take topics out of use in the loop, where clients join them, and do the rest in a thread."""
     try:
-        await asyncio.to_thread(broker.topics.unloading(names))
+        while True:
+            try:
+                finish = take()
+                break
+            except Claimed:
+                await asyncio.to_thread(broker.topics.wait_for_others, names, WAIT_S)
+        await asyncio.to_thread(finish)
     finally:
         for name in names:
             broker.tell_followers(name)

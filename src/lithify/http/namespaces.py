@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request, Response
 
-from lithify.http.clients import delete_topic, put_out_all
+from lithify.http.clients import delete_topic
 from lithify.http.clients import unload as unload_topics
-from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded, parts_of
+from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded
 from lithify.http.quotas import quota_map
 from lithify.http.settings import (
     MESSAGE_TTL_MS,
@@ -87,9 +87,7 @@ async def delete_namespace(
     definitions.current.namespace(name)
     if force:
         for topic in definitions.current.topics_of(name):
-            # Right before it: others have their turn while the one before it is deleted.
-            put_out_all(broker, parts_of(broker, topic))
-            await delete_topic(broker, topic)
+            await delete_topic(broker, topic, force=True)
     await asyncio.to_thread(definitions.change, lambda d: d.without_namespace(name))
     return _done()
 

@@ -11,7 +11,7 @@ from lithify.http import clients
 from lithify.http.errors import Refused
 from lithify.http.ids import from_id, from_position
 from lithify.http.messages import message_response
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, parts_of, topic_at, topics_at
+from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.http.pieces import in_turns, json_answer
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions import AlreadyDefined, TopicDefinition
@@ -64,9 +64,7 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
 
 
 async def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
-    if force:
-        clients.put_out_all(broker, parts_of(broker, name))
-    await clients.delete_topic(broker, name)
+    await clients.delete_topic(broker, name, force=force)
     return _done()
 
 

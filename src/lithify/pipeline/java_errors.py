@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -27,8 +28,6 @@ LINES_MAX = 1000
 """Kept; the first ones say why."""
 END_S_MAX = 2.0
 """A JVM that has ended has closed its standard error by then."""
-
-STDERR = 2
 
 _BEFORE_REASON = re.compile(r'(Exception in thread "\w+" |Error: )+')
 
@@ -82,7 +81,9 @@ def java_reason(lines: list[str]) -> str:
 
 
 def _show(lines: list[str]) -> None:
-    # To the descriptor, as a child that inherits it does: `sys.stderr` may be replaced for a while
-    # by code that has nothing to do with Spark. It may be closed.
-    with suppress(OSError), open(STDERR, "w", encoding="utf-8", closefd=False) as stream:
-        stream.writelines(lines)
+    # The stream of the process: `sys.stderr` may be replaced for a while by code that has nothing
+    # to do with Spark. It may be closed.
+    if sys.__stderr__ is not None:
+        with suppress(OSError, ValueError):
+            sys.__stderr__.writelines(lines)
+            sys.__stderr__.flush()

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, TypeVar
 
+from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
 from lithify.pulsar.alarms import Alarms
@@ -221,14 +223,15 @@ class Broker:
 
         Those with a backlog only if `backlogs` says so.
         """
-        idle = self.topics.idle(idle_s, count, backlogs=backlogs)
-        unused = [
-            topic.name
-            for topic in idle
-            if topic.name not in self._news
-            and not (topic in self._answers or topic in self._due or self.is_busy(topic))
-        ]
-        return self.topics.unloading(unused)
+        closing = ExitStack()
+        for topic in self.topics.idle(idle_s, count, backlogs=backlogs):
+            if topic.name not in self._news and not (
+                topic in self._answers or topic in self._due or self.is_busy(topic)
+            ):
+                # One that a thread has claimed is not idle.
+                with suppress(Claimed):
+                    closing.callback(self.topics.unloading([topic.name], wait=False))
+        return closing.close
 
     async def _close(self, close: Callable[[], None]) -> None:
         try:

@@ -92,8 +92,8 @@ class Identity:
         self.dropped: dict[str, list[str]] = {}
         self.stopped: dict[str, str] = {}
         self._draw = draw
-        self.is_listed = False
-        """Must there be a manifest?"""
+        self.is_listed: bool | None = None
+        """Must there be a manifest? False if the file is of a version without one."""
         self.recognition = Recognition(node, draw(IDENTITY_BYTES).hex(), Standing.NEW)
         if not fs.exists(self._path):
             self.is_new = True

@@ -79,6 +79,10 @@ class Manifest:
         self.ends = {group: End(*end) for group, end in value["ends"].items()}
         self.doubts = value["doubts"]
 
+    def disregard_files(self) -> None:
+        """A version without a manifest has changed the files; the next `save` lists them."""
+        self.wal, self.ends, self.exists = {}, {}, False
+
     def save(self) -> None:
         """Make it durable as it is."""
         with self._lock:

@@ -60,8 +60,8 @@ __all__ = [
     "Starts",
 ]
 
-KNOWN_MAX = 1024
-"""Nodes of which others have told; more than a cluster has."""
+KNOWN_MAX = 200
+"""Nodes of which others have told; more than a cluster has, and they fit into a greeting."""
 PROBATION_TICKS = 30
 """Three election timeouts of the default settings."""
 MARKS_MAX = 256
@@ -178,7 +178,9 @@ class Recognition:
     def saw_start(self, name: str, met: Met) -> bool:
         """Somebody has met a start of a node; is it the newest?"""
         before = self.met_starts.get(name)
-        if name == self.node or not met.number or len(self.met_starts) > KNOWN_MAX:
+        if name == self.node or not met.number:
+            return False
+        if before is None and len(self.met_starts) >= KNOWN_MAX:
             return False
         if before is not None and before.identity == met.identity:
             if met.number <= before.number:

@@ -155,15 +155,19 @@ class RaftStorage:
         known: AbstractSet[str] | None = None,
         is_gone: Callable[[str], bool] = lambda _: False,
         *,
-        is_listed: bool = False,
+        is_listed: bool | None = None,
     ) -> None:
         """Read everything that is there; `rebuild` finds the live indexes in a group's state.
 
         What is there of groups that are not `known` is removed if they are gone by a decision, and
-        `UnknownGroup` if not. `is_listed` says that there must be a manifest.
+        `UnknownGroup` if not. `is_listed` says that there must be a manifest. False means that NODE
+        is of an earlier version: a manifest beside it is of a later version that has run meanwhile,
+        and is not about the files that the earlier one has written since.
         """
         if is_listed and not self.manifest.exists:
             raise FilesLost(self.manifest.path, "missing, but NODE was written after it")
+        if is_listed is False:
+            self.manifest.disregard_files()
         found: dict[str, tuple[Snapshots, Stored | None]] = {}
         # Also those of which nothing is left but what the write-ahead log has.
         expected = self.manifest.ends.keys() if known is None else known

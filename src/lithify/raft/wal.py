@@ -213,6 +213,14 @@ class Wal:
 
     def _failed(self, queue: list[Item], round_: Round, error: OSError) -> list[WalEvent]:
         """Nothing of the round counts: the next one tries it all again, in another file."""
+        self._abandon_file()
+        with self._lock:
+            self._queue[:0] = queue
+        round_.undo()
+        return [WriteRefused(self._directory, wal_name(self._number), str(error))]
+
+    def _abandon_file(self) -> None:
+        """Write no more to the current file; the next round begins another one."""
         if self._file is not None:
             # Its durable batches count: it stays until they are in segments. The rest would keep a
             # full disk full.
@@ -220,10 +228,6 @@ class Wal:
                 self._file.truncate(self._size)
             self._file.close()
             self._file = None
-        with self._lock:
-            self._queue[:0] = queue
-        round_.undo()
-        return [WriteRefused(self._directory, wal_name(self._number), str(error))]
 
     def roll(self) -> list[WalEvent]:
         """Write what was handed in, then begin another file, full or not.
@@ -291,12 +295,16 @@ class Wal:
         self._unproved = False
 
     def _roll(self) -> list[WalEvent]:
-        """Begin the next file; if that fails, this one goes on until the next round."""
+        """Begin the next file; if that fails early, this one goes on until the next round."""
         full, number = self._file, self._number
         try:
             # First, because the full file may have the only durable copy of a state.
             self._begin_file()
         except OSError as error:
+            if self._manifest is not None and max(self._manifest.wal, default=0) > number:
+                # The next start may find the new file, and replays it last. Its states are those of
+                # now: later ones must be in a file behind it.
+                self._abandon_file()
             return [WriteRefused(self._directory, wal_name(number + 1), str(error))]
         if full is not None:
             full.close()

@@ -164,7 +164,11 @@ class Reading:
         group = names[record.group]
         found = groups[group]
         if record.kind == RecordKind.STATE:
-            found.state = HardState(record.term, record.payload.decode(), record.index)
+            saved = HardState(record.term, record.payload.decode(), record.index)
+            # A file that was begun and then refused by the disk has states from before those that
+            # were appended to the file in front of it.
+            if (saved.term, bool(saved.vote)) >= (found.state.term, bool(found.state.vote)):
+                found.state = saved
             return
         entries, index, previous = found.entries, record.index, record.previous
         found.cut_index = min(previous, previous if found.cut_index is None else found.cut_index)

@@ -171,7 +171,7 @@ class TopicDirectories:
 
     def lost(self, name: TopicName) -> TopicDefinition | None:
         """What a topic was that has neither a definition nor any directory, if it is known."""
-        found = [each for each in self._inventory.names() if name in (each, each.whole)]
+        found = self._inventory.names_of(name)
         if not found or any(self._fs.exists(self.path(each)) for each in found):
             return None
         parts = [each.partition + 1 for each in found if each != name]

@@ -33,7 +33,9 @@ Any thread may call; a change waits for the disk.
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -44,7 +46,7 @@ from lithify.log.side_files import set_aside
 from lithify.topics.names import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -56,6 +58,7 @@ VERSION = 1
 USELESS_LINES_MAX = 1000
 """Kept in any case, so that a node with few topics does not replace the file all the time."""
 
+_PARTITION = re.compile(r"(.+)-partition-\d{1,6}")
 _HEAD = encode_line(json.dumps({"version": VERSION}, separators=(",", ":")))
 
 
@@ -68,6 +71,8 @@ class Inventory:
         self._path = path
         self._lock = threading.Lock()
         self._names: set[str] = set()
+        self._partitions: dict[str, set[str]] = {}
+        """By the name of the whole topic."""
         self._lines = 0
         self.found = fs.exists(path)
         """Is there a file that can be used?"""
@@ -86,6 +91,7 @@ class Inventory:
             self.found, self.damaged = False, True
             with suppress(OSError):
                 self._names = _intact(read_file(fs, path), path)
+        self._partitions = _by_whole(self._names)
 
     def __contains__(self, name: TopicName) -> bool:
         return str(name) in self._names
@@ -94,6 +100,13 @@ class Inventory:
         """All topics and partitions that have a log."""
         with self._lock:
             return [TopicName.parse(name) for name in sorted(self._names)]
+
+    def names_of(self, name: TopicName) -> list[TopicName]:
+        """The topic and its partitions, as far as they have logs; however many others there are."""
+        text = str(name)
+        with self._lock:
+            found = {text} & self._names | self._partitions.get(text, set())
+        return [TopicName.parse(each) for each in sorted(found)]
 
     def write(self, names: Collection[TopicName]) -> None:
         """Replace the file by one that has these and no others."""
@@ -132,7 +145,17 @@ class Inventory:
             raise WriteFailed(self._path, error) from error
         self._is_torn = False
         self._lines = lines
-        (self._names.update if what == "has" else self._names.difference_update)(names)
+        partitions = _by_whole(names)
+        if what == "has":
+            self._names.update(names)
+            for whole, parts in partitions.items():
+                self._partitions.setdefault(whole, set()).update(parts)
+        else:
+            self._names.difference_update(names)
+            for whole, parts in partitions.items():
+                self._partitions[whole] -= parts
+                if not self._partitions[whole]:
+                    del self._partitions[whole]
 
     def _replace(self, names: set[str]) -> None:
         data = b"".join([_HEAD, *(encode_line(_row("has", name)) for name in sorted(names))])
@@ -144,6 +167,7 @@ class Inventory:
             raise WriteFailed(self._path, error) from error
         self.found, self.damaged, self._is_torn = True, False, False
         self._names, self._lines = names, len(names)
+        self._partitions = _by_whole(names)
 
 
 def read_inventory(fs: FileSystem, path: str) -> set[str]:
@@ -157,6 +181,16 @@ def read_inventory(fs: FileSystem, path: str) -> set[str]:
         return _parse(read_file(fs, path), path)[0]
     except (LithifyError, OSError):
         return set()
+
+
+def _by_whole(names: Iterable[str]) -> dict[str, set[str]]:
+    """Those that are partitions, by the name of the whole topic."""
+    found = defaultdict(set)
+    for name in names:
+        match = _PARTITION.fullmatch(name)
+        if match:
+            found[match[1]].add(name)
+    return dict(found)
 
 
 def _row(what: str, name: str) -> str:

@@ -16,9 +16,9 @@ Deleting a topic
 3. Remove the partitions' directories, then the topic's own one, its mark last.
 
 One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
-`add_partitions`, `unclaimed`, `adopt` and what `deleting` returns, which wait for the disk: other
-threads may call them meanwhile. A topic is opened once; a second caller waits for it, and for no
-other.
+`add_partitions`, `delete_lost`, `wait_for_others`, `unclaimed`, `adopt` and what `deleting` and
+`unloading` return, which wait for the disk: other threads may call them meanwhile. A topic is
+opened once; a second caller waits for it, and for no other.
 """
 
 from __future__ import annotations
@@ -157,18 +157,24 @@ class Topics:
     def create(self, name: str | TopicName) -> Topic:
         """Define a topic, which must not exist, and open it."""
         name = _parsed(name)
+        with self._claims.of([name]), _typed_errors(name):
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            return self._create(name)
+
+    def _create(self, name: TopicName) -> Topic:
+        """Define and open a topic; the caller has its claim, so nobody uses one that is undone."""
         self._check_room()
-        self._create(name, TopicDefinition(0, self._clock.now_ms()))
+        self._define(name, TopicDefinition(0, self._clock.now_ms()))
         with self._undone(name):
-            return self.get(name)
+            return self._open_topic(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
         """Define a topic with partitions, which must not exist; each is opened when it is used."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
-        self._create(_parsed(name), TopicDefinition(partitions, self._clock.now_ms()))
-
-    def _create(self, name: TopicName, topic: TopicDefinition) -> None:
+        name = _parsed(name)
+        topic = TopicDefinition(partitions, self._clock.now_ms())
         with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
@@ -211,9 +217,12 @@ class Topics:
         try:
             yield
         except (OSError, OpenFailed, TooManyTopics, WriteFailed):
+            # If the list of topics cannot be written, its next change leaves the topic out.
+            with suppress(LithifyError):
+                self._directories.forget_log(name)
             with suppress(LithifyError):
                 # A crash in between leaves a defined topic without files, which opens empty.
-                self._directories.forget_log(name)
+                # Files that cannot be removed stay defined: else they would be unclaimed.
                 remove_tree(self._fs, self._path(name))
                 self.definitions.change(lambda d: d.without_topic(name))
             raise
@@ -247,19 +256,44 @@ class Topics:
 
     def delete(self, name: str | TopicName) -> None:
         """Forget a topic with all its partitions and delete its files."""
-        self.deleting(name)()
+        name = _parsed(name)
+        if self.exists(name):
+            self.deleting(name)()
+        else:
+            self.delete_lost(name)
 
-    def deleting(self, name: str | TopicName) -> Callable[[], None]:
-        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread."""
+    def delete_lost(self, name: TopicName) -> None:
+        """Forget a topic that has neither a definition nor any directory, but had logs."""
+        lost = self._lost(name)
+        parts = _parts(name, lost)
+        with self._claims.of({name, *parts}), self.reserve.if_full():
+            if self._lost(name) != lost:
+                raise TopicNotFound(f"topic {name} was changed by another request")
+            deletion = self._directories.mark_deleted(name, parts, self.now_ms())
+            self._directories.remove(name, deletion)
+        for part in parts:
+            self.damage.forget(f"topic {part}")
+
+    def _lost(self, name: TopicName) -> TopicDefinition:
+        found = None if self.exists(name) else self._directories.lost(name)
+        if found is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        return found
+
+    def deleting(self, name: str | TopicName, *, wait: bool = True) -> Callable[[], None]:
+        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread.
+
+        If another thread is opening it: wait for that, or raise `Claimed` (an event loop).
+        """
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
-        if definition is None and not self.exists(name):
-            definition = self._directories.lost(name)
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         parts = _parts(name, definition)
         with ExitStack() as stack:
-            stack.enter_context(self._claims.of(parts))
+            stack.enter_context(self._claims.of(parts, wait=wait))
+            if not self.exists(name):
+                raise TopicNotFound(f"topic {name} does not exist")
             for part in parts:
                 topic = self._open.get(part)
                 if topic is not None and (topic.producers.joined or _consumers(topic)):
@@ -291,13 +325,13 @@ class Topics:
 
         return finish
 
-    def unloading(self, names: Collection[TopicName]) -> Callable[[], None]:
+    def unloading(self, names: Collection[TopicName], *, wait: bool = True) -> Callable[[], None]:
         """Take topics that nobody uses out of use; what is returned closes them, in any thread.
 
-        They are opened again by use.
+        They are opened again by use. `wait` as for `deleting`.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._claims.of(names))
+            stack.enter_context(self._claims.of(names, wait=wait))
             opened = [self._open.pop(name) for name in names if name in self._open]
             claims = stack.pop_all()
 
@@ -307,6 +341,10 @@ class Topics:
                     closing.callback(topic.close)
 
         return finish
+
+    def wait_for_others(self, names: Collection[TopicName], timeout_s: float) -> None:
+        """Wait, in any thread, while another one opens, creates or deletes one of these."""
+        self._claims.wait(names, timeout_s)
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -320,11 +358,8 @@ class Topics:
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
-                self._check_room()
-                self._define(name, TopicDefinition(0, self._clock.now_ms()))
-                with self._undone(name):
-                    return self._open_topic(name)
-            elif self.partitions(name):
+                return self._create(name)
+            if self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it meanwhile.
             return self._open.get(name) or self._open_topic(name)

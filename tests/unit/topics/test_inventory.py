@@ -106,6 +106,21 @@ def test_a_topic_that_was_closed_while_idle_is_not_made_anew() -> None:
             topics.get(name, create=True)
 
 
+def test_a_topic_that_cannot_be_listed_is_not_created() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    topics = open_topics(fs)
+    topics.create("kept")
+    for create in (topics.create, lambda name: topics.get(name, create=True)):
+        fs.add(Fault("mutating", "*inventory*", count=None))
+        with pytest.raises(WriteFailed):
+            create("orders")
+        fs.clear()
+        assert not topics.exists("orders")
+        assert fs.list(ROOT) == ["kept"]
+    topics.create("orders")
+    assert read_inventory(fs, INVENTORY) == {str(name) for name in named("kept", "orders")}
+
+
 def test_without_its_definition_it_is_missing_too_and_can_be_deleted() -> None:
     fs = MemoryFileSystem()
     filled(fs)
@@ -269,3 +284,43 @@ def test_a_topic_that_cannot_be_written_down_is_not_created() -> None:
     topics.create("new").append(value=b"x")
     topics.close()
     assert values(open_topics(fs), "new") == [b"x"]
+
+
+# --- the names of one topic ----------------------------------------------------------------------
+
+
+def test_the_names_of_a_topic_are_found_after_every_change() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir("/node")
+    inventory = Inventory(fs, PATH, ignore_events)
+    odd = [TopicName(named("t")[0].namespace, name) for name in ("a/b-partition-1", "-partition-1")]
+    parts = named("t-partition-0", "t-partition-12", "t-partition-1-partition-3")
+
+    def found(name: str) -> list[str]:
+        lists = [each.names_of(TopicName.parse(name)) for each in (inventory, reopened())]
+        assert lists[0] == lists[1]
+        return [each.local for each in lists[0]]
+
+    def reopened() -> Inventory:
+        return Inventory(fs, PATH, ignore_events)
+
+    inventory.write([*named("t", "other"), *parts[:1]])
+    assert found("t") == ["t", "t-partition-0"]
+    inventory.add([*parts, *odd])
+    assert found("t") == ["t", "t-partition-0", "t-partition-12"]
+    assert found("t-partition-1") == ["t-partition-1-partition-3"]
+    assert found("t-partition-0") == ["t-partition-0"]
+    assert found("persistent://public/default/a/b") == ["a/b-partition-1"]
+    assert found("persistent://public/default/-partition-1") == ["-partition-1"]
+    inventory.remove([*named("t"), *parts[:2]])
+    assert (found("t"), found("other"), found("none")) == ([], ["other"], [])
+
+
+def test_a_topic_that_does_not_exist_is_refused_without_a_look_at_the_others() -> None:
+    topics = open_topics(MemoryFileSystem())
+    for name in named("a", "b"):
+        topics.create(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Inventory, "names", lambda _: pytest.fail("it reads all names"))
+        with pytest.raises(TopicNotFound):
+            topics.delete("none")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.errors import InvalidInput, LogLocked, WriteFailed
+from lithify.errors import InvalidInput, LogLocked, OpenFailed, WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
 from lithify.fs.faulty import MUTATING
@@ -225,6 +225,27 @@ def test_a_topic_is_deleted_after_another_thread_has_opened_it() -> None:
     assert not topics.opened()
     with pytest.raises(TopicNotFound):
         topics.get("t")
+
+
+def test_a_topic_that_cannot_be_created_is_removed_before_others_may_use_it() -> None:
+    gate = Gate()
+    fs = FaultyFileSystem(MemoryFileSystem(), [], Hook(gate.stop))
+    topics = open_topics(fs)
+    fs.add(Fault("open_append", "*/t/log/*"))
+    fs.add(Fault("rmdir", "*/default/t", kind="SLOW"))
+    with ThreadPoolExecutor(2) as threads:
+        created = threads.submit(topics.create, "t")
+        gate.wait_until_reached()
+        used = threads.submit(topics.get, "t")
+        # It must not end before the removal does, however long that takes.
+        ended = wait([used], 0.1).done
+        gate.open()
+        assert not ended
+        with pytest.raises(OpenFailed):
+            created.result(PATIENCE_S)
+        with pytest.raises(TopicNotFound):
+            used.result(PATIENCE_S)
+    assert not fs.exists(f"{NODE}/topics/public/default/t")
 
 
 def test_names_of_a_namespace_are_those_of_its_topics_without_making_each() -> None:
