@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,12 @@ ROW_SECONDS_GUESS = 60.0
 def measure(row: str, options: argparse.Namespace) -> list[Result]:
     """All lines of one row."""
     results = []
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
+    with ExitStack() as stack:
+        # Rows put temporary files into their own directory, which is gone after the row.
+        stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+        directory = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir)
+        )
         rounds, found = cases(row, directory, quick=options.quick, gib=options.gib)
         for case in found:
             results.append(compare(case, rounds, warm_up=not options.quick))

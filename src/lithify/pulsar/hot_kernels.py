@@ -294,7 +294,8 @@ def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ign
             if rows[FLAGS, row] & _UNCHECKED:
                 return row, at, FULL if row else LARGE_BATCH, plain
             if rows[FLAGS, row] & BATCH:
-                messages_max -= rows[NUM_IN_BATCH, row]
+                # What a client claims may be negative, or more than there is.
+                messages_max -= min(max(rows[NUM_IN_BATCH, row], 0), messages_max)
         plain = (
             plain
             and rows[CRC, row] != BAD_CRC
