@@ -36,13 +36,15 @@ LARGE = bytes(5000)
 class Slow(KvMachine):
     """Has a question whose answer takes until somebody lets it go."""
 
-    def __init__(self, let_go: threading.Event) -> None:
+    def __init__(self, asked: threading.Event, let_go: threading.Event) -> None:
         super().__init__()
+        self.asked = asked
         self.let_go = let_go
 
     def query(self, state: KvState, query: bytes) -> bytes | Reading:
         if query != b"slow":
             return super().query(state, query)
+        self.asked.set()
         return Reading((), partial(self.wait, len(state.rows)))
 
     def wait(self, keys: int, commands: Sequence[bytes]) -> bytes:
@@ -52,11 +54,11 @@ class Slow(KvMachine):
 
 
 def test_a_query_that_takes_long_holds_up_nobody_else(tmp_path: Path) -> None:
-    let_go = threading.Event()
+    is_asked, let_go = threading.Event(), threading.Event()
 
     async def story() -> None:
         async with (
-            running(settings(tmp_path, "n1"), lambda: Slow(let_go)) as node,
+            running(settings(tmp_path, "n1"), lambda: Slow(is_asked, let_go)) as node,
             client_of(node) as client,
             client_of(node) as other,
         ):
@@ -64,6 +66,7 @@ def test_a_query_that_takes_long_holds_up_nobody_else(tmp_path: Path) -> None:
             one, two = KvClient(other, "default"), KvClient(other, "orders")
             await one.put(b"before", b"it")
             asked = asyncio.create_task(client.ask("default", Operation.READ, b"slow"))
+            assert await asyncio.to_thread(is_asked.wait, PROCESS_S_MAX)
             ticks = node.groups["orders"]._effects._ticks
             term = node.groups["orders"].status().term
             while node.groups["orders"]._effects._ticks < ticks + 30:
