@@ -366,6 +366,13 @@ def test_a_batch_that_cannot_be_read_is_taken_if_it_may_have_as_many_as_it_says(
     assert flags_of(entry(b"packed", **packed)) == hot.BATCH | hot.BAD_BATCH
 
 
+def test_a_batch_that_claims_less_than_nothing_does_not_end_the_scan() -> None:
+    bad = send(entry(b"", num_messages_in_batch=-1, compression=LZ4))
+    other = send(entry(b"", num_messages_in_batch=1))
+    sends = scan(bad + other + other)
+    assert (len(sends), sends.why) == (3, hot.END)
+
+
 def longs(values: Iterable[int]) -> NDArray[np.int64]:
     return np.array(list(values), dtype=np.int64)
 
