@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from lithify.raft.channel import HELLO_BYTES_MAX
 from lithify.raft.core import Config
+from lithify.raft.dialogue import Credentials
 from lithify.raft.recognition import (
     KNOWN_MAX,
     MARKS_MAX,
@@ -14,6 +18,7 @@ from lithify.raft.recognition import (
     Standing,
     Starts,
 )
+from lithify.raft.wire import encode_frame
 
 OLD, NEW, OWN = "0a" * 16, "0b" * 16, "0c" * 16
 THREE = Config(frozenset(("n1", "n2", "n3")))
@@ -161,3 +166,17 @@ def test_a_cluster_refuses_another_but_never_a_member_that_it_knows() -> None:
     assert "belongs to cluster" in seen.foreign("n9", "9" * 32, "e" * 32, members)
     assert seen.foreign("n9", "9" * 32, "", members) == ""
     assert seen.foreign("n2", OLD, "e" * 32, members) == ""
+
+
+def test_all_that_a_node_may_know_fits_into_a_greeting() -> None:
+    full = Recognition("n1", OWN, Standing.ACCEPTED)
+    names = {f"node-{number:059}": "0" * 32 for number in range(KNOWN_MAX + 9)}
+    for name, identity in names.items():
+        full.hear({name: identity})
+        full.saw_start(name, Met(identity, 2**20, "0" * 8))
+    assert (len(full.known), len(full.met_starts)) == (KNOWN_MAX, KNOWN_MAX)
+    starts = Starts(2**20, ("0" * 8,) * MARKS_MAX)
+    shown = [json.dumps(each) for each in (full.known, starts, full.met_starts)]
+    known, marks, met = shown
+    message = Credentials(3, "0" * 32, "", known, "0" * 32, marks, met)
+    assert len(encode_frame([("", message)])) <= HELLO_BYTES_MAX
