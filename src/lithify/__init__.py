@@ -1,10 +1,10 @@
-"""Keeps append-only logs small: one compaction kernel under topics, blobs, raft and a catalog.
+"""Keeps append-only logs small: one compaction kernel for topics, blobs, raft and a catalog.
 
     with lithify.open("data") as node:
         topic = node.topics.create("persistent://public/default/orders")
 
-Start reading in `log/log.py` (the log), then `compaction/run.py` (how it is made smaller). Nothing
-is imported here, so that a command or a Spark worker loads only what it uses.
+Start reading in `log/log.py` (the log), then `compaction/run.py` (how it is compacted). Nothing is
+imported here, so that a command or a Spark worker loads only what it uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 def open(data: str, **settings: Any) -> Node:  # noqa: A001  (it is called `lithify.open`)
     """Open a data directory in this process; `settings` are those of `NodeSettings`.
 
-    Neither a settings file nor the environment is looked at.
+    Settings files and the environment are not read.
     """
     from lithify.node.node import Node  # noqa: PLC0415
     from lithify.node.settings import NodeSettings  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """`lithify` and `python -m lithify`: start the command line.
 
-Importing the commands takes a fraction of a second. Until they are imported, Ctrl-C ends the
-process at once, as it ends one that does not handle the signal; from then on it is a
-`KeyboardInterrupt`, which each command handles.
+Importing the commands takes a fraction of a second. Until then, Ctrl-C ends the process at once, as
+with the default signal handler; from then on it is a `KeyboardInterrupt`, which each command
+handles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command that the process was started with."""
+    """Run the command of this process."""
     from lithify.cli.main import app  # noqa: PLC0415  (see above)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,14 +1,14 @@
-"""Directories for programs that this process makes and runs later: never another user's.
+"""Directories for programs that this process creates and runs later, safe from other users.
 
 Compiled kernels (`compiled.py`) and the start script of a Java (`pipeline/java.py`) are code. Code
-is only kept in, and loaded from, a directory that nobody else can change:
+is stored in, and loaded from, only a directory that no other user can change:
 
 1. The directory exists, or is created with mode 0700, and this user can write to it.
 2. It and every directory above it belongs to this user or to root, and no other user may write to
-   it. A sticky directory such as `/tmp` may be written to: names of others are safe in it.
+   it. A sticky directory such as `/tmp` may be writable: names of other users are safe in it.
 
-`user_cache` is the user's own, by the rules of the XDG base directories. A service may have none:
-its user has no home. Then it uses one in its data directory.
+`user_cache` is the user's own, by the rules of the XDG base directories. The user of a service may
+have no home; such a service uses a cache in its data directory.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def user_cache(environ: Mapping[str, str]) -> str:
-    """Lithify's directory in the user's cache; it need not exist, nor be possible to create."""
+    """Lithify's directory in the user's cache; it may be missing and impossible to create."""
     cache = environ.get("XDG_CACHE_HOME", "")
-    # The rules say that a relative path there is to be ignored.
+    # The XDG rules say to ignore a relative path.
     home = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
     return f"{home}/lithify"
 
 
 def is_trusted(directory: str) -> bool:
-    """Can code be kept in this directory? It is created if it is missing."""
+    """Whether code may be stored in this directory. It is created if it is missing."""
     try:
         os.makedirs(directory, mode=stat.S_IRWXU, exist_ok=True)
         path = os.path.realpath(directory)

@@ -1,11 +1,11 @@
-"""Names that a thread has for itself while it opens, creates or deletes what they name.
+"""Claims: locks on names while a thread opens, creates or deletes what they name.
 
     claims = Claims()
-    with claims.of([name]): ...     # whoever claims one of the same names waits
-    with claims.of([name], wait=False): ...     # or gets `Claimed`: for an event loop
+    with claims.of([name]): ...     # another claim of one of the names waits
+    with claims.of([name], wait=False): ...     # or raises `Claimed`: for an event loop
 
-A thread that claims several gets all of them at once or waits, so no two wait for each other. A
-thread that has a claim must not claim the same name again. For whoever opens things by name.
+A thread that claims several names gets all of them at once or waits, so there is no deadlock. A
+thread must not claim a name that it already has. Used where things are opened by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Claims(Generic[_Name]):
 
     @contextmanager
     def of(self, names: Collection[_Name], *, wait: bool = True) -> Iterator[None]:
-        """Let no other thread have these while the block runs.
+        """Claim these names for this thread while the block runs.
 
         If another thread has one of them, wait for it or raise `Claimed`.
         """
@@ -57,6 +57,6 @@ class Claims(Generic[_Name]):
                 self._changed.notify_all()
 
     def wait(self, names: Collection[_Name], timeout_s: float) -> None:
-        """Wait, but no longer than this, until no thread has one of these."""
+        """Wait, at most `timeout_s`, until no thread has claimed any of these."""
         with self._changed:
             self._changed.wait_for(lambda: self._claimed.isdisjoint(names), timeout_s)

@@ -1,12 +1,12 @@
 """Time as a parameter.
 
-There are two clocks. The wall clock says when something is: it is set by people and by other
-machines, so it may jump in either direction. The monotonic one says how long something took. A time
-that a message, a token or a setting names is compared with the wall clock, whenever it is looked
-at; a duration is measured with the monotonic clock, and never as a difference of two wall times.
+There are two clocks. The wall clock tells the time: people and other machines set it, so it may
+jump in either direction. The monotonic one measures durations. A time in a message, a token or a
+setting is always compared with the wall clock; a duration is measured with the monotonic clock,
+never as a difference of two wall times.
 
-Nothing in Lithify reads the wall clock or sleeps by itself: it is handed a `Clock`. `SystemClock`
-is the real one, `ManualClock` moves only when a test moves it, so no test has to wait.
+No module of Lithify reads the wall clock or sleeps directly: it receives a `Clock`. `SystemClock`
+is the real one. `ManualClock` moves only when a test moves it, so no test has to wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Clock", "ManualClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the rest of the system may ask about time."""
+    """The time interface."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since 1970; may jump."""
@@ -28,11 +28,11 @@ class Clock(Protocol):
         """Seconds that only grow; for durations."""
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Wait for `seconds`."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since 1970."""

@@ -1,23 +1,23 @@
-"""Compiles the loops over buffers, and keeps what was compiled where it is safe to load it from.
+"""Compiles the loops over buffers, and caches the compiled code where it is safe to load.
 
     from lithify.compiled import njit
 
     @njit(nogil=True)
     def kernel(…): …
 
-`njit` is numba's, with a cache. Compiling everything takes a minute, loading it a second. What is
-loaded is code, so a directory that another user can write to is never used (`caches.py`). The first
-of these that can be used is taken, for all kernels of the process:
+`njit` is numba's, with a cache. Compiling everything takes a minute, loading it a second. The cache
+contains code, so a directory that another user can write to is never used (`caches.py`). The first
+usable one of these is the cache of all kernels of the process:
 
 1. `$NUMBA_CACHE_DIR`, if it is set;
-2. `__pycache__` beside the source, as for Python's own compiled code: whoever can write there can
-   change the source as well;
+2. `__pycache__` beside the source, as for Python's own compiled code: a user who can write there
+   can change the source as well;
 3. `kernels` in the user's cache;
-4. the directory that the process which started this one named by `$LITHIFY_KERNEL_CACHE`;
-5. the one that is named later to `offer_cache`: a node names one in its data directory.
+4. the directory in `$LITHIFY_KERNEL_CACHE`, which the parent process has set;
+5. the argument of a later `offer_cache`: a node offers a directory in its data directory.
 
-Without any of them kernels are compiled anew in each process; `offer_cache` logs that, or the place
-it has found. A cache that cannot be read or written, as on a full disk, is done without.
+Without any of them each process compiles the kernels; `offer_cache` logs that, or the directory
+that it uses. A cache that cannot be read or written, for example on a full disk, is ignored.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ KERNEL_CACHE = "LITHIFY_KERNEL_CACHE"
 log = get_logger("lithify")
 
 _IN_TREE = ""
-"""What numba calls a cache beside the source."""
+"""Stands for a cache beside the source."""
 
 
 class _Kernels:
-    """All kernels that this process has defined, and where their cache is."""
+    """All kernels that this process has defined, and the directory of their cache."""
 
     def __init__(self) -> None:
         self._looked = False
@@ -55,7 +55,7 @@ class _Kernels:
         self.offered: str | None = os.environ.get(KERNEL_CACHE) or None
 
     def add(self, dispatcher: Any) -> None:
-        """Give a kernel its cache, now or when one is offered."""
+        """Set the cache of a kernel, now or when one is offered."""
         if not self._looked:
             self._looked = True
             self._place = _find_place(self.offered)
@@ -70,9 +70,11 @@ class _Kernels:
         if not self._waiting:
             return
         if not is_trusted(directory):
-            log.warning("compiled code is not kept, and compiled at each start", tried=directory)
+            log.warning(
+                "compiled code is not cached: it is compiled at each start", tried=directory
+            )
             return
-        log.info("compiled code is kept in the data directory", directory=directory)
+        log.info("compiled code is cached in the data directory", directory=directory)
         self._place = directory
         waiting, self._waiting = self._waiting, []
         for dispatcher in waiting:
@@ -80,28 +82,28 @@ class _Kernels:
 
     def _enable(self, dispatcher: Any, place: str) -> None:
         before = numba.config.CACHE_DIR
-        # Read when the cache is made and never again: other users of numba have their own.
+        # Read when the cache is created and never again: other users of numba have their own.
         numba.config.CACHE_DIR = place
         try:
             dispatcher._cache = _Cache(dispatcher.py_func)  # noqa: SLF001  as its enable_caching
         except RuntimeError:
-            # No place of numba's own can be written to.
+            # None of numba's own directories is writable.
             self._waiting.append(dispatcher)
         finally:
             numba.config.CACHE_DIR = before
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """A cache that fails by having nothing."""
+    """A cache whose errors count as a miss."""
 
     def load_overload(self, *given: Any) -> Any:
-        """What was kept; None also if it cannot be read."""
+        """Load from the cache; None if it is missing or cannot be read."""
         with suppress(Exception):
             return super().load_overload(*given)
         return None
 
     def save_overload(self, *given: Any) -> None:
-        """Keep it, if there is room."""
+        """Store it, if there is space."""
         with suppress(Exception):
             super().save_overload(*given)
 
@@ -139,10 +141,10 @@ def njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def offer_cache(directory: str) -> None:
-    """Keep compiled code there, and log it, if this process has found no better place."""
+    """Cache compiled code there, and log it, if this process has found no better directory."""
     _kernels.offer(directory)
 
 
 def cache_to_offer() -> str:
-    """What the processes that this one starts are to have as `$LITHIFY_KERNEL_CACHE`."""
+    """The value of `$LITHIFY_KERNEL_CACHE` for child processes."""
     return _kernels.offered or ""

@@ -1,9 +1,9 @@
-"""Damage that a process has come across while it served: what health and statistics show.
+"""Damage found while a process serves; health checks and statistics show it.
 
-A value in memory, which a restart forgets. Any thread may call.
+A value in memory, which a restart clears. Any thread may call.
 
-1. Damaged files: one entry per file, the latest reason counts, until the file does not exist.
-2. Topics and stores that cannot be opened: one entry per name, until it opens or is deleted.
+1. Damaged files: one entry per file, with the latest reason, until the file does not exist.
+2. Topics and stores that cannot be opened: one entry per name, until it is opened or deleted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["Damage"]
 
 FILES_MAX = 100
-"""Files that are remembered; more than a few mean that the disk is lost."""
+"""Maximum number of files to record; more than a few mean that the disk is lost."""
 
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""What keeps a topic from being opened and is no damage of it."""
+"""Errors that keep a topic from being opened but are not damage."""
 
 
 class Damage:
-    """The damaged files that are known."""
+    """The damaged files of this process."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
@@ -36,7 +36,7 @@ class Damage:
         self._lock = threading.Lock()
 
     def note(self, error: LithifyError) -> bool:
-        """Remember a damaged file; whether that is news. Other errors are passed over."""
+        """Record a damaged file; returns whether it is new. Other errors are ignored."""
         if not isinstance(error, Corrupt | ReadFailed):
             return False
         reason = str(error)
@@ -49,7 +49,7 @@ class Damage:
 
     @contextmanager
     def opening(self, name: str) -> Iterator[None]:
-        """Remember what cannot be opened; the block opens it."""
+        """Record a failure to open `name`; the block opens it."""
         try:
             yield
         except (LithifyError, OSError) as error:
@@ -62,14 +62,14 @@ class Damage:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """What could not be opened is open now, or deleted."""
+        """Remove the entry of a name that was opened or deleted."""
         with self._lock:
             error = self._unopened.pop(name, None)
             if isinstance(error, Corrupt | ReadFailed):
                 self._files.pop(error.path, None)
 
     def reasons(self, exists: Callable[[str], bool]) -> list[str]:
-        """What is wrong with each; files that do not exist any more are forgotten."""
+        """The reason for each entry; removes files that no longer exist."""
         with self._lock:
             found, unopened = dict(self._files), dict(self._unopened)
         gone = [path for path in found if not exists(path)]

@@ -1,36 +1,36 @@
 """Every error Lithify raises on purpose.
 
-Each names the thing (a file, a position, a setting), the value found and the limit or the value
-expected, and leaves everything as it was. Callers catch the class, people read the text, and a
-command that fails with it ends with its `exit_code`.
+Each names the thing (a file, a position, a setting), the value found and the limit or the expected
+value. It changes nothing. Code catches the class, people read the text, and a command that fails
+with it exits with its `exit_code`.
 
     LithifyError
-    ├── InvalidInput            the caller asked for something that cannot be
-    │   ├── InvalidSetting      a setting is negative, absurd or contradicts another
+    ├── InvalidInput            the request of the caller is impossible
+    │   ├── InvalidSetting      a setting is negative, too large or contradicts another
     │   ├── NoSuchLog           the directory of a log does not exist
     │   ├── PositionOutOfRange  a position that the log does not and cannot have
     │   ├── EntryTooLarge       a body above the limit
-    │   └── UnclaimedDirectory  data that no definition explains is in the way
-    ├── Corrupt                 bytes on disk are not what was written
+    │   └── UnclaimedDirectory  data without a definition is in the way
+    ├── Corrupt                 bytes on disk differ from what was written
     │   ├── NotASegment         no magic: some other file
     │   ├── DamagedFrame        CRC, length or order wrong inside a segment
     │   ├── DamagedFile         manifest, journal, history, dead set, footer or side file
-    │   └── MissingFile         the manifest names a file that is not there
-    ├── ProtocolError           a peer sent bytes that are not the protocol
+    │   └── MissingFile         the manifest names a file that does not exist
+    ├── ProtocolError           a peer sent bytes that violate the protocol
     ├── UnsupportedVersion      written by a newer Lithify
     ├── OpenFailed              the file system refused to create or open a topic or store
     ├── LogLocked               another process writes to this directory
     ├── LogClosed               used after close
     ├── ReadFailed              the file system failed a read
     ├── WriteFailed             the file system refused a write; nothing was acknowledged
-    ├── RunRefused              a compaction run cannot start now; names the limit it waits for
-    ├── RunFailed               the file system failed a run; the log is as it was
+    ├── RunRefused              a compaction run cannot start now; names the limit
+    ├── RunFailed               the file system failed a run; the log is unchanged
     ├── JobFailed               Spark or a worker process could not finish a job of a run
-    ├── ExecutorUnfit           an executor of a cluster does not see the files, or cannot run tasks
+    ├── ExecutorUnfit           an executor of a cluster cannot access the files or run tasks
     ├── SparkNotStarted         Spark did not start
     ├── SparkUnreachable        no Spark master answers at the address
-    ├── RunCancelled            a run was asked to stop and left the log as it was
-    │   └── RunSuspended        it left its journal, so that the next run goes on with it
+    ├── RunCancelled            a run was asked to stop and left the log unchanged
+    │   └── RunSuspended        it kept its journal, so that the next run resumes it
     └── PlanStale               the log changed under a plan, so it was not applied
 """
 
@@ -81,29 +81,29 @@ __all__ = [
 FAILED = 1
 """Exit code: the request failed, or damage was found."""
 USAGE = 2
-"""Exit code: the command line is wrong; nothing was tried."""
+"""Exit code: the command line is wrong; no request was made."""
 NOT_FOUND = 3
-"""Exit code: the thing named does not exist."""
+"""Exit code: the named thing does not exist."""
 CONFLICT = 4
 """Exit code: refused, or in conflict with the present state; nothing changed."""
 UNREACHABLE = 5
-"""Exit code: no node answered; nothing was sent, or nothing needs to be known of it."""
+"""Exit code: no node answered; no write was sent."""
 OUTCOME_UNKNOWN = 6
 """Exit code: a write was sent and not answered; it may have taken effect."""
 
 
 class LithifyError(Exception):
-    """The root: catches everything Lithify raises on purpose. Can be pickled and copied."""
+    """The root: catches everything Lithify raises on purpose. Supports pickle and copy."""
 
     exit_code: int = FAILED
 
     @property
     def details(self) -> dict[str, object]:
-        """What a command says to programs, with `--json`, beside the text."""
+        """The fields that `--json` prints beside the text."""
         return {}
 
     def __new__(cls, *given: object) -> Self:
-        """Keep what it is made from."""
+        """Record the arguments for `__reduce__`."""
         error = super().__new__(cls, *given)
         error._given = given
         return error
@@ -111,12 +111,12 @@ class LithifyError(Exception):
     _given: tuple[object, ...]
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
-        """Made again from what it was made from, not from its text."""
+        """Recreate the error from its arguments, not from its text."""
         return type(self), self._given
 
 
 class InvalidInput(LithifyError, ValueError):
-    """The caller asked for something that cannot be."""
+    """The request of the caller is impossible."""
 
     exit_code = USAGE
 
@@ -132,7 +132,7 @@ class InvalidSetting(InvalidInput):
 
 
 class NoSuchLog(InvalidInput):
-    """The directory that should hold a log does not exist."""
+    """The directory of a log does not exist."""
 
     exit_code = NOT_FOUND
 
@@ -156,33 +156,33 @@ class EntryTooLarge(InvalidInput):
 
 
 class UnclaimedDirectory(InvalidInput):
-    """A directory that no definition explains is in the way; `adopt` is the command for it."""
+    """A directory without a definition is in the way; the command `adopt` defines it."""
 
     exit_code = CONFLICT
 
     def __init__(self, what: str, directory: str, adopt: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{what} is not defined, but {directory} holds data: take it over with "
+            f"{what} is not defined, but {directory} holds data: adopt it with "
             f"'{adopt}', or move the directory away"
         )
 
 
 class IsABackup(InvalidInput):
-    """A backup was named where a data directory is needed; nothing in it was changed."""
+    """A backup was named as a data directory; it was not changed."""
 
     exit_code = CONFLICT
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{directory} is a backup, which would not survive being used as a data directory: "
-            f"put it back with 'lithify restore {directory} --data DATA'"
+            f"{directory} is a backup: using it as a data directory would destroy "
+            f"it; restore it with 'lithify restore {directory} --data DATA'"
         )
 
 
 class Corrupt(LithifyError):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk differ from what was written."""
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         self.path = path
@@ -192,7 +192,7 @@ class Corrupt(LithifyError):
 
 
 class NotASegment(Corrupt):
-    """The file does not begin as a segment does."""
+    """The file does not begin like a segment."""
 
 
 class DamagedFrame(Corrupt):
@@ -209,27 +209,27 @@ class DamagedFile(Corrupt):
 
 
 class MissingFile(Corrupt):
-    """The manifest names a file that is not there."""
+    """The manifest names a file that does not exist."""
 
     def __init__(self, path: str, named_by: str) -> None:
         super().__init__(path, 0, f"missing, but {named_by} names it")
 
 
 class MissingLog(MissingFile):
-    """A topic had a log, which is gone: a new one would use its positions again."""
+    """The log of a topic is missing: a new one would reuse its positions."""
 
     def __init__(self, path: str, topic: str, known_by: str) -> None:
         Corrupt.__init__(
             self,
             path,
             0,
-            f"missing, but {known_by}: topic {topic} is not served; mount its disk, or put its "
-            "files back, or delete the topic",
+            f"missing, but {known_by}: topic {topic} is not served; mount its "
+            "disk, restore its files, or delete the topic",
         )
 
 
 class ProtocolError(LithifyError):
-    """A peer sent bytes that are not the protocol; its connection is of no more use."""
+    """A peer sent bytes that violate the protocol; its connection is closed."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -237,7 +237,7 @@ class ProtocolError(LithifyError):
 
 
 class UnsupportedVersion(LithifyError):
-    """Written by a newer Lithify, or not by Lithify at all."""
+    """Written by a newer Lithify, or not by Lithify."""
 
     def __init__(self, path: str, version: int, newest: int) -> None:
         self.path = path
@@ -281,7 +281,7 @@ class ReadFailed(LithifyError):
 
 
 class WriteFailed(LithifyError):
-    """The file system refused a write. What was not acknowledged before is not in the log."""
+    """The file system refused a write. Entries that were not acknowledged are not in the log."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
@@ -290,18 +290,18 @@ class WriteFailed(LithifyError):
 
 
 class RunRefused(LithifyError):
-    """A compaction run cannot start now; `limit` is the name of what it waits for."""
+    """A compaction run cannot start now; `limit` names the reason."""
 
     exit_code = CONFLICT
 
     def __init__(self, limit: str, detail: str) -> None:
         self.limit = limit
         self.detail = detail
-        super().__init__(f"run waits for {limit}: {detail}")
+        super().__init__(f"compaction refused ({limit}): {detail}")
 
 
 class RunFailed(LithifyError):
-    """The file system failed a run. The log is as it was before, or as the run published it."""
+    """The file system failed a run. The log is unchanged, or as published by the run."""
 
     def __init__(self, directory: str, cause: OSError) -> None:
         self.directory = directory
@@ -314,7 +314,7 @@ class RunCancelled(LithifyError):
 
 
 class RunSuspended(RunCancelled):
-    """A run was asked to stop so that the next one goes on where it was."""
+    """A run was asked to stop in such a way that the next one resumes it."""
 
 
 class PlanStale(LithifyError):
@@ -324,7 +324,7 @@ class PlanStale(LithifyError):
 
 
 class JobFailed(LithifyError):
-    """Spark, or the process that keeps it, could not finish a job; the log is as it was."""
+    """Spark, or its worker process, could not finish a job; the log is unchanged."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"job {name} failed: {reason}")
@@ -332,7 +332,7 @@ class JobFailed(LithifyError):
 
 
 class ExecutorUnfit(LithifyError):
-    """An executor cannot do the work, or what it wrote is not seen here; the log is as it was."""
+    """An executor cannot run tasks, or its files are not visible here; the log is unchanged."""
 
     def __init__(self, host: str, problem: str) -> None:
         self.host = host
@@ -340,7 +340,7 @@ class ExecutorUnfit(LithifyError):
 
 
 class SparkNotStarted(LithifyError):
-    """Spark did not start; `options` names the settings that may be why, `detail` is Java's."""
+    """Spark did not start; `options` may be the cause, `detail` is Java's output."""
 
     def __init__(self, master: str, reason: str, options: str = "", detail: str = "") -> None:
         self.detail = detail

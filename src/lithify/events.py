@@ -1,7 +1,7 @@
-"""What happened, as typed values with one line of text.
+"""Events as typed values with one line of text.
 
-Logs, metrics and tests all take the same events: the log prints `str(event)`, metrics count by
-type, tests compare values. An `EventSink` is any function that takes one.
+Logs, metrics and tests use the same events: the log prints `str(event)`, metrics count by type,
+tests compare values. An `EventSink` is any function with one event as its argument.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The root of all events; `log` is the directory of the log it is about."""
+    """The root of all events; `log` is the directory of its log."""
 
     log: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSealed(Event):
-    """A segment was closed for good."""
+    """A segment was sealed."""
 
     segment: str
     entries: int
@@ -48,7 +48,7 @@ class SegmentSealed(Event):
 
 @dataclass(frozen=True, slots=True)
 class TailCut(Event):
-    """A crash had torn the end of the active segment; the torn bytes were cut."""
+    """A crash has torn the end of the active segment; the torn bytes were cut."""
 
     segment: str
     offset: int
@@ -74,7 +74,7 @@ class OrphanRemoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class SetAside(Event):
-    """A segment with entries that the manifest does not name was given another name."""
+    """A segment with entries that the manifest does not name was renamed."""
 
     name: str
 
@@ -87,7 +87,7 @@ class SetAside(Event):
 
 @dataclass(frozen=True, slots=True)
 class Published(Event):
-    """A new generation of the manifest rules."""
+    """A new generation of the manifest was published."""
 
     generation: int
     why: str
@@ -120,7 +120,7 @@ class WriteRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class SideFileSetAside(Event):
-    """A side file cannot be used and is written again; its bytes are kept as `kept_as`."""
+    """A side file cannot be used and is rebuilt; its bytes are kept as `kept_as`."""
 
     path: str
     kept_as: str
@@ -128,8 +128,9 @@ class SideFileSetAside(Event):
 
     def __str__(self) -> str:
         return (
-            f"{self.log}: side file {self.path} cannot be used and is written again, "
-            f"{f'kept as {self.kept_as}' if self.kept_as else 'not kept'}: {self.reason}"
+            f"{self.log}: side file {self.path} cannot be used and is rebuilt, "
+            f"{f'kept as {self.kept_as}' if self.kept_as else 'not kept'}: "
+            f"{self.reason}"
         )
 
 
@@ -146,7 +147,7 @@ class RunPhase(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunRecovered(Event):
-    """An unfinished run was found and dealt with."""
+    """An unfinished run was found and resumed or abandoned."""
 
     run_id: str
     phase: str
@@ -171,4 +172,4 @@ EventSink = Callable[[Event], None]
 
 
 def ignore_events(event: Event) -> None:
-    """The sink for those who do not want to know."""
+    """A sink that drops events."""

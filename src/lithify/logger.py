@@ -1,12 +1,12 @@
-"""Where records go: to structlog if the process has configured it, else to standard `logging`.
+"""Log records: to structlog if the process has configured it, else to standard `logging`.
 
     log = get_logger("lithify.pulsar")
     log.warning("connection closed", peer="10.0.0.7:50321", reason="…")
 
-`lithify serve` configures structlog (`node/log_lines.py`). Whoever serves a node in a process of
-their own need not: structlog's own default prints to stdout, which belongs to the program around
-it, so without a configuration records are those of the standard library's logger of that name, and
-nobody sees them who has not asked for them there. No other setting of the process is touched.
+`lithify serve` configures structlog (`node/log_lines.py`). A program that embeds a node need not:
+structlog's default prints to stdout, which belongs to that program. So without a configuration
+records go to the standard library's logger of that name, and are shown only if the program
+configures it. No other setting of the process is changed.
 
 Any module may have one; any thread may call it.
 """
@@ -20,12 +20,12 @@ import structlog
 
 __all__ = ["Logger", "get_logger"]
 
-# Else `logging` writes warnings to stderr for a program that has said nothing about records.
+# Otherwise `logging` writes warnings to stderr for a program that has not configured it.
 logging.getLogger("lithify").addHandler(logging.NullHandler())
 
 
 class Logger:
-    """Takes an event, which is a text that is always the same, and what it is about by name."""
+    """Logs an event, which is a constant text, with its details as named values."""
 
     __slots__ = ("_name",)
 
@@ -33,19 +33,19 @@ class Logger:
         self._name = name
 
     def info(self, event: str, **pairs: Any) -> None:
-        """Something happened."""
+        """Log a normal event."""
         self._record(logging.INFO, event, pairs)
 
     def warning(self, event: str, **pairs: Any) -> None:
-        """Something happened that should not."""
+        """Log an event that should not occur."""
         self._record(logging.WARNING, event, pairs)
 
     def error(self, event: str, **pairs: Any) -> None:
-        """Something did not happen that should have."""
+        """Log a failure."""
         self._record(logging.ERROR, event, pairs)
 
     def exception(self, event: str, **pairs: Any) -> None:
-        """The same, with the error that is being handled."""
+        """Log a failure with the error that is being handled."""
         self._record(logging.ERROR, event, {"exc_info": True, **pairs})
 
     def _record(self, level: int, event: str, pairs: dict[str, Any]) -> None:

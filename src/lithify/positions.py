@@ -1,16 +1,15 @@
-"""Positions: where an entry is.
+"""Positions: identify the entries of a log.
 
 A position is an integer from 0 to `POSITION_MAX`. Within a log positions only ascend and none is
 used twice; an entry keeps its position when compaction moves it to another segment.
 
-How positions are handed out is the store's choice, made by a `PositionRule`:
+The store chooses a `PositionRule`, which assigns positions:
 
-- `DENSE` counts 0, 1, 2, …: a segment goes on where the one before it ended.
+- `DENSE` counts 0, 1, 2, …: a segment continues where the one before it ended.
 - `PACKED` puts the segment's number into the upper 31 bits and the entry's number within the
-  segment into the lower 32, so that (ledger, entry) and position are the same thing.
+  segment into the lower 32, so that (ledger, entry) and position are the same.
 
-A writer may also give each position itself (raft gives the index); the rule then only fills in
-what it does not give.
+A writer may assign each position itself (raft uses the index); the rule assigns only missing ones.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ POSITION_MAX = 2**63 - 1
 """Signed 64-bit arithmetic works on every position (numpy int64, Java long)."""
 
 NO_POSITION = -1
-"""Comes before every position: the last position of an empty log."""
+"""Lower than every position: the last position of an empty log."""
 
 PACKED_ENTRY_BITS = 32
 
 
 class PositionRule(Protocol):
-    """Hands out the range of positions of each segment."""
+    """Assigns the range of positions of each segment."""
 
     def first(self, segment_id: int, after: int) -> int:
         """The first position of a new segment, given the last one used before it."""
 
     def last(self, segment_id: int) -> int:
-        """The highest position the segment may hold."""
+        """The highest position that the segment may hold."""
 
     def show(self, position: int) -> str:
-        """The position for people."""
+        """The position as text for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ class DensePositions:
         return after + 1
 
     def last(self, segment_id: int) -> int:  # noqa: ARG002  (the protocol's name)
-        """No limit of its own."""
+        """There is no limit per segment."""
         return POSITION_MAX
 
     def show(self, position: int) -> str:
-        """As it is."""
+        """The number."""
         return str(position)
 
 
@@ -85,7 +84,7 @@ class PackedPositions:
         return pack(segment_id + 1, 0) - 1
 
     def show(self, position: int) -> str:
-        """Such as `3:17`, or `3:end` for whatever the last entry of the segment is."""
+        """Such as `3:17`, or `3:end` for the last possible entry of the segment."""
         segment, entry = unpack(position)
         if position == NO_POSITION:
             return "nothing"

@@ -1,7 +1,7 @@
 """Settings of a log, with their limits.
 
-Every setting is checked when the object is made; a bad one is an `InvalidSetting` that names it,
-its value and the limit.
+Every setting is checked when the object is created; `InvalidSetting` names the setting, its value
+and the limit.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["Durability", "LogSettings", "check_range"]
 
 
 class Durability(StrEnum):
-    """When an append counts as done."""
+    """When an append is acknowledged."""
 
     ALWAYS = "always"
-    """After an fsync, which all appends of the same tick share."""
+    """After an fsync, which concurrent appends share."""
 
     INTERVAL = "interval"
-    """When the operating system has it; an fsync follows within `sync_interval_ms`."""
+    """After the write system call; an fsync follows within `sync_interval_ms`."""
 
     NONE = "none"
-    """When the operating system has it; fsync only when a segment is sealed."""
+    """After the write system call; fsync only when a segment is sealed."""
 
 
 def check_range(name: str, value: float | None, low: float, high: float) -> None:
@@ -39,13 +39,13 @@ def check_range(name: str, value: float | None, low: float, high: float) -> None
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How one log behaves. Any of them may change between two opens of the same log."""
+    """Settings of one log. They may change between two opens of the same log."""
 
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 200
     segment_bytes_max: int = 256 * 2**20
-    """A segment is rolled before it would grow past this; the frame's `synced` field has 32 bits,
-    so it cannot be above 4 GiB - 1."""
+    """A segment is rolled before it would exceed this; the frame's `synced` field has 32 bits, so
+    the maximum is 4 GiB - 1."""
     segment_age_ms_max: int | None = None
     entry_bytes_max: int = 64 * 2**20
     open_files_max: int = 64

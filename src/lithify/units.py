@@ -1,7 +1,7 @@
-"""Sizes as people write them: `64MiB`, `64M`, `64MB`, `67108864`.
+"""Sizes in text: `64MiB`, `64M`, `64MB`, `67108864`.
 
-KiB, MiB, GiB and TiB are powers of 1024; so are K, M, G and T alone, as `dd` and `ls` have them.
-KB, MB, GB and TB are powers of 1000.
+KiB, MiB, GiB and TiB are powers of 1024; so are K, M, G and T alone, as in `dd` and `ls`. KB, MB,
+GB and TB are powers of 1000.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIZE = re.compile(r"([0-9]{1,18}) ?(?:([kmgt])(i?b)?|b)?", re.IGNORECASE | re.A
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that a size stands for."""
+    """Parse a size; returns bytes."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise InvalidInput(f"size {text!r} must be a number of bytes, or like 64MiB or 64MB")

@@ -120,7 +120,7 @@ def test_a_node_and_the_workers_of_spark_keep_what_they_compile(service: Service
         process.terminate()
         _, logged = process.communicate(timeout=PROCESS_S_MAX)
         assert ready[1].startswith("http"), logged
-        assert f'compiled code is kept in the data directory" directory={service.data}' in logged
+        assert f'compiled code is cached in the data directory" directory={service.data}' in logged
         assert "Traceback" not in logged
     assert "compiling" not in logged, "the second start finds what the first one has kept"
 

@@ -209,7 +209,7 @@ def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(
         if begun.exists() and worker.pid is not None:
             os.kill(worker.pid, signal.SIGKILL)
 
-    with pytest.raises(JobFailed, match="worker process ended"):
+    with pytest.raises(JobFailed, match="worker process exited"):
         list(
             worker.run(
                 "endless", tasks.never_end, [str(begun)], check=kill, progress=ignore_progress

@@ -1,4 +1,4 @@
-"""The only package that touches a file system. Start reading in `base.py`."""
+"""The only package that accesses a file system. Start reading in `base.py`."""
 
 from lithify.fs.atomic import hold_directory, lock_owner, read_file, write_atomic
 from lithify.fs.base import File, FileLock, FileStat, FileSystem

@@ -1,4 +1,4 @@
-"""Small things done whole: a file replaced, read, a directory held by one process.
+"""Atomic file operations: replace a file, read one, lock a directory for one process.
 
 `write_atomic` replaces a file so that a crash leaves the old bytes or the new, never a mixture.
 """
@@ -26,15 +26,15 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def lock_owner(fs: FileSystem, path: str) -> str:
-    """Who holds a lock, for people: nothing depends on this text, and it may be damaged."""
+    """The holder of a lock, for people: nothing depends on this text, and it may be damaged."""
     text = read_file(fs, path).decode(errors="replace") if fs.exists(path) else ""
     return text or fs.lock_holder(path.rpartition("/")[0] or ".") or "unknown"
 
 
 def hold_directory(fs: FileSystem, path: str, owner: str) -> FileLock:
-    """Let this process alone have a directory, by the lock file `path` in it.
+    """Lock a directory for this process alone, with the lock file `path` in it.
 
-    Raises `LogLocked`, which names the process that has it.
+    Raises `LogLocked`, which names the process that holds the lock.
     """
     lock = fs.lock_directory(path, owner)
     if lock is None:
@@ -43,7 +43,7 @@ def hold_directory(fs: FileSystem, path: str, owner: str) -> FileLock:
 
 
 def write_atomic(fs: FileSystem, path: str, data: Buffer) -> None:
-    """Put `data` under `path`, durably, in one step.
+    """Replace `path` by `data`, durably and atomically.
 
     A crash before the rename leaves the old file and perhaps a `.tmp`; a crash before the
     directory's fsync leaves the old file or the new one; after it, the new one.

@@ -1,4 +1,4 @@
-"""The file system as Lithify sees it: a protocol with three implementations.
+"""The file system interface: a protocol with three implementations.
 
 | class | module | for |
 |---|---|---|
@@ -6,22 +6,22 @@
 | `MemoryFileSystem` | `memory.py` | tests: knows what a power cut would leave, see `crash_clone` |
 | `FaultyFileSystem` | `faulty.py` | tests: wraps another one and fails where its rules say |
 
-Nothing above `fs/` opens a file any other way, so every crash and every full disk can be played.
+All code above `fs/` opens files through it, so every crash and every full disk can be simulated.
 
-The promises, which are POSIX's and no more:
+The guarantees are those of POSIX and no more:
 
-1. Bytes are durable after `fsync` or `fdatasync` of the file that got them.
-2. A name (created, renamed, linked, removed) is durable after `sync_dir` of its directory.
-   `fsync` of a file says nothing about its name.
-3. `rename` is atomic: before it the old file is there under the new name, after it the new one.
-4. `write` and `writev` put all bytes at the end of the file or raise `OSError`; after an error
-   any prefix of them may be there, and the caller truncates.
-5. Errors are `OSError` with an errno, as the operating system gives them.
+1. Bytes are durable after `fsync` or `fdatasync` of the file that they were written to.
+2. A name (created, renamed, linked, removed) is durable after `sync_dir` of its directory. `fsync`
+   of a file says nothing about its name.
+3. `rename` is atomic: before it the old file has the new name, after it the new one.
+4. `write` and `writev` append all bytes to the file or raise `OSError`; after an error any prefix
+   of them may be there, and the caller truncates.
+5. Errors are `OSError` with an errno, as the operating system reports them.
 
-Files and directories are created without any permission for other users, whatever the umask says.
+Files and directories are created without any permission for other users, for any umask.
 
-Paths are strings with `/`. All methods may be called from several threads; appends to one `File`
-must come from one thread at a time.
+Paths are strings with `/`. Any thread may call any method; appends to one `File` must come from one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["File", "FileLock", "FileStat", "FileSystem"]
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What `stat` tells. Symbolic links are not followed."""
+    """The result of `stat`. Symbolic links are not followed."""
 
     size: int
     inode: int
@@ -47,7 +47,7 @@ class FileStat:
     device: int
     mtime_ms: int
     is_file: bool = True
-    """A plain one: no directory, no link, no device."""
+    """A regular file: no directory, no link, no device."""
     is_dir: bool = False
     is_symlink: bool = False
     is_private: bool = True
@@ -59,37 +59,37 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path with which it was opened."""
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Current size of the file."""
 
     def pread(self, length: int, offset: int) -> bytes:
-        """`length` bytes at `offset`; fewer only where the file ends."""
+        """`length` bytes at `offset`; fewer only at the end of the file."""
 
     def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; the number of bytes, fewer only where the file ends."""
+        """Fill `buffer` from `offset`; returns the number of bytes, fewer only at the end."""
 
     def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """As `readinto`, but only what is in memory: `BlockingIOError` if the disk has to be read.
+        """As `readinto`, but from the page cache only: `BlockingIOError` if the disk must be read.
 
-        The error says nothing about the file. Where the system cannot tell, it is always raised.
+        The error says nothing about the file. If the system cannot tell, it is always raised.
         """
 
     def write(self, data: Buffer) -> None:
-        """Put `data` at the end."""
+        """Append `data`."""
 
     def writev(self, buffers: Sequence[Buffer]) -> None:
-        """Put all `buffers` at the end, in order, without joining them first."""
+        """Append all `buffers`, in order, without joining them first."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Put `data` in the place of bytes that are there; what reaches past the end is EINVAL.
+        """Overwrite existing bytes with `data`; a range beyond the end is EINVAL.
 
-        After an error any part of it may be there, and whoever reads meanwhile may see a part.
+        After an error any part of it may be there, and a concurrent reader may see a part.
         """
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; later writes go there."""
+        """Truncate the file to `size` bytes; later writes are appended there."""
 
     def fsync(self) -> None:
         """Make bytes and metadata durable."""
@@ -98,13 +98,13 @@ class File(Protocol):
         """Make bytes (and the size that reaches them) durable."""
 
     def begin_sync(self) -> None:
-        """Have the operating system begin to write what it got to the disk; promises nothing.
+        """Start writing dirty pages to the disk; guarantees nothing.
 
-        It makes the fsync that follows later a short one.
+        It shortens the fsync that follows.
         """
 
     def close(self) -> None:
-        """Close; a second call does nothing."""
+        """Close the file. Idempotent."""
 
     def __enter__(self) -> Self: ...
 
@@ -112,40 +112,40 @@ class File(Protocol):
 
 
 class FileLock(Protocol):
-    """An exclusive lock that the operating system drops when its process dies."""
+    """An exclusive lock that the operating system releases when its process dies."""
 
     def release(self) -> None:
-        """Give it up; the file stays. A second call does nothing."""
+        """Release the lock; the file stays. Idempotent."""
 
 
 @runtime_checkable
 class FileSystem(Protocol):
-    """The operations; see the module for what they promise."""
+    """The operations; see the module for their guarantees."""
 
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
-        """Open to read and to append, creating it; `exclusive` refuses one that exists.
+        """Open for reading and appending, creating it; `exclusive` refuses one that exists.
 
-        Of an `uncached` one nothing that is written is to stay in memory: it is large, nobody is
-        known to read it soon, and what others read is worth more.
+        The data written to an `uncached` file is not kept in the page cache: it is large and not
+        known to be read soon, and would evict more useful pages.
         """
 
     def open_read(self, path: str) -> File:
-        """Open to read only."""
+        """Open for reading."""
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents; one that exists is fine. Durable when it returns."""
+        """Create a directory and its parents, if missing. Durable when it returns."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, replacing what was there, atomically."""
+        """Rename `source` to `target`, replacing an existing file, atomically."""
 
     def link(self, source: str, target: str) -> None:
-        """Make `target` a second name (hard link) of `source`; `target` must not exist."""
+        """Create `target` as a hard link to `source`; `target` must not exist."""
 
     def symlink(self, source: str, target: str) -> None:
-        """Make `target` a symbolic link that reads `source`; `target` must not exist."""
+        """Create `target` as a symbolic link to `source`; `target` must not exist."""
 
     def remove(self, path: str) -> None:
-        """Remove a file's or a symbolic link's name."""
+        """Remove the name of a file or a symbolic link."""
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
@@ -157,10 +157,10 @@ class FileSystem(Protocol):
         """Size and identity; raises `FileNotFoundError`."""
 
     def exists(self, path: str) -> bool:
-        """Is there anything under this name?"""
+        """Whether the path exists."""
 
     def free_bytes(self, path: str) -> int:
-        """Bytes an ordinary user may still write on the disk that holds `path`."""
+        """Bytes that an unprivileged user may still write on the disk of `path`."""
 
     def copy_range(self, source: File, offset: int, target: File, length: int) -> None:
         """Append `length` bytes of `source` at `offset` to `target`, in the kernel if possible."""
@@ -171,16 +171,16 @@ class FileSystem(Protocol):
     def lock(self, path: str, owner: str) -> FileLock | None:
         """Lock the file `path` (created if missing) and write `owner` into it.
 
-        `None` when another holder has it; `pread` the file for that holder's `owner` text. A
-        symbolic link under that name is refused with ELOOP.
+        `None` if another holder has it; `pread` the file for that holder's `owner` text. A symbolic
+        link under that name is refused with ELOOP.
         """
 
     def lock_directory(self, path: str, owner: str) -> FileLock | None:
-        """Lock the file `path` as `lock` does, and with it the directory that it is in.
+        """Lock the file `path` as `lock` does, and its directory too.
 
-        A file that is removed, or replaced by another one, takes its lock with it; the directory
-        keeps the second one. A file system that has no locks of directories locks the file only.
+        If the file is removed or replaced, its lock is lost; the directory keeps the second one. On
+        a file system without locks of directories only the file is locked.
         """
 
     def lock_holder(self, path: str) -> str:
-        """The process that has locked a directory, as far as the system tells; else empty."""
+        """The process that has locked a directory, if the system can tell; else empty."""

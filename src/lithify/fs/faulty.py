@@ -1,14 +1,14 @@
 """A file system that fails where its rules say; it wraps any other one.
 
-Every call is an operation with a number, from 1, and the name of its method: those of
-`FileSystem`, and of `File` all but `close`, which never fails and is not counted (nor is the
-release of a lock). For each operation:
+Every call is an operation with a number, from 1, and the name of its method: those of `FileSystem`,
+and of `File` all but `close`, which never fails and is not counted (nor is the release of a lock).
+For each operation:
 
-1. It is counted and, if asked for, recorded as a line `name path` (two paths where it takes two).
-2. Each rule whose patterns match its name and one of its paths counts it as well; the rule fires
-   at its `nth` match and for `count` matches from there.
-3. What fires happens in the order of the rules; the first that raises ends it.
-4. If nothing raised, the operation is passed on.
+1. It is counted and, if requested, recorded as a line `name path` (two paths if it has two).
+2. Each rule whose patterns match its name and one of its paths counts it as well; the rule fires at
+   its `nth` match and for `count` matches from there.
+3. The rules that fire are applied in order; the first that raises ends it.
+4. If no rule raised, the operation is passed on.
 
 A rule is one line of text, `operation path [nth=N] [count=N|*] [seconds=S] KIND`:
 
@@ -16,16 +16,16 @@ A rule is one line of text, `operation path [nth=N] [count=N|*] [seconds=S] KIND
     fsync * nth=1 count=* EIO         no fsync ever works
     mutating * nth=17 CRASH           dies before the 17th operation that changes the disk
 
-| kind | what happens |
+| kind | effect |
 |---|---|
 | ENOSPC, EIO, EROFS | `OSError`, and nothing was done |
-| SHORT | half of the bytes of a write, writev, overwrite or copy_range land, then ENOSPC |
-| SLOW | the clock sleeps for `seconds`, then the operation goes on |
+| SHORT | half of the bytes of a write, writev, overwrite or copy_range are written, then ENOSPC |
+| SLOW | the clock sleeps for `seconds`, then the operation continues |
 | CRASH | `PowerCut`, and nothing was done |
 | CRASH_AFTER | `PowerCut`, after it was done |
 
-After a `PowerCut` every later operation raises one too: the process is dead. It is no
-`Exception`, so that no handler can mistake it for an error it may survive.
+After a `PowerCut` every later operation raises one too: the process is dead. It is not an
+`Exception`, so that no handler can mistake it for an error that it may survive.
 
 Used by tests, through the protocol in `base.py`.
 """
@@ -76,8 +76,9 @@ MUTATING = frozenset(
         "writev",
     }
 )
-"""The operations that change what is on the disk or what of it is durable. A rule whose operation
-is "mutating" matches these."""
+"""The operations that change the disk, or what of it is durable. A rule with the operation
+"mutating" matches these.
+"""
 
 
 class PowerCut(BaseException):
@@ -134,7 +135,7 @@ class Fault:
         return fault
 
     def matches(self, operation: str, paths: Sequence[str]) -> bool:
-        """Whether the patterns fit an operation on these paths."""
+        """Whether the patterns match an operation on these paths."""
         named = fnmatchcase(operation, self.operation) or (
             self.operation == "mutating" and operation in MUTATING
         )
@@ -177,7 +178,7 @@ class _Injector:
         action: Callable[[], T],
         half: Callable[[], object] | None = None,
     ) -> T:
-        """Do `action`, or what the rules want instead; `half` does the first half of it."""
+        """Run `action`, or what the rules say instead; `half` does the first half of it."""
         dies_after = False
         for fault in self._count(operation, paths):
             if fault.kind == "SLOW":
@@ -198,7 +199,7 @@ class _Injector:
                 self._die(operation, paths)
 
     def _count(self, operation: str, paths: Sequence[str]) -> list[Fault]:
-        """Count one operation; the rules that fire."""
+        """Count one operation; returns the rules that fire."""
         with self._guard:
             if self._dead:
                 raise PowerCut(self._dead)
@@ -240,7 +241,7 @@ class _FaultyFile:
         return self._run("readinto", lambda: self.inner.readinto(buffer, offset))
 
     def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:  # noqa: ARG002
-        # Every read goes through the rules, and may be slow: none is one from memory.
+        # Every read is subject to the rules and may be slow, so no read is one from the cache.
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), self.inner.path)
 
     def write(self, data: Buffer) -> None:
@@ -274,7 +275,7 @@ class _FaultyFile:
         self._run("fdatasync", self.inner.fdatasync)
 
     def begin_sync(self) -> None:
-        # Nothing depends on it, so there is nothing to fail.
+        # No guarantee depends on it, so it cannot fail.
         self.inner.begin_sync()
 
     def close(self) -> None:
@@ -293,7 +294,7 @@ class _FaultyFile:
 
 
 class FaultyFileSystem:
-    """Passes everything on to `inner`, but for the faults."""
+    """Passes everything on to `inner`, except for the faults."""
 
     def __init__(
         self,
@@ -309,24 +310,24 @@ class FaultyFileSystem:
 
     @property
     def operations(self) -> int:
-        """How many operations there were."""
+        """Number of operations so far."""
         return self._injector.operations
 
     @property
     def trace(self) -> list[str]:
-        """One line for each operation, if made with `record=True`."""
+        """One line per operation, if created with `record=True`."""
         return self._injector.trace
 
     def add(self, fault: Fault) -> None:
-        """One more rule; it counts matches from now on."""
+        """Add a rule; it counts matches from here on."""
         self._injector.add(fault)
 
     def clear(self) -> None:
-        """Drop all rules. The dead stay dead."""
+        """Remove all rules. A process that died stays dead."""
         self._injector.clear()
 
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
-        """Open to read and to append, creating it; `exclusive` refuses one that exists."""
+        """Open for reading and appending, creating it; `exclusive` refuses one that exists."""
         file = self._run(
             "open_append",
             (path,),
@@ -335,7 +336,7 @@ class FaultyFileSystem:
         return _FaultyFile(file, self._injector)
 
     def open_read(self, path: str) -> File:
-        """Open to read only."""
+        """Open for reading."""
         file = self._run("open_read", (path,), lambda: self.inner.open_read(path))
         return _FaultyFile(file, self._injector)
 
@@ -344,19 +345,19 @@ class FaultyFileSystem:
         self._run("mkdir", (path,), lambda: self.inner.mkdir(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, atomically."""
+        """Rename `source` to `target`, atomically."""
         self._run("rename", (source, target), lambda: self.inner.rename(source, target))
 
     def link(self, source: str, target: str) -> None:
-        """Make `target` a second name of `source`."""
+        """Create `target` as a hard link to `source`."""
         self._run("link", (source, target), lambda: self.inner.link(source, target))
 
     def symlink(self, source: str, target: str) -> None:
-        """Make `target` a symbolic link that reads `source`."""
+        """Create `target` as a symbolic link to `source`."""
         self._run("symlink", (source, target), lambda: self.inner.symlink(source, target))
 
     def remove(self, path: str) -> None:
-        """Remove a file's or a symbolic link's name."""
+        """Remove the name of a file or a symbolic link."""
         self._run("remove", (path,), lambda: self.inner.remove(path))
 
     def rmdir(self, path: str) -> None:
@@ -372,11 +373,11 @@ class FaultyFileSystem:
         return self._run("stat", (path,), lambda: self.inner.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything under this name."""
+        """Whether the path exists."""
         return self._run("exists", (path,), lambda: self.inner.exists(path))
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that still fit."""
+        """Free bytes of the disk."""
         return self._run("free_bytes", (path,), lambda: self.inner.free_bytes(path))
 
     def copy_range(self, source: File, offset: int, target: File, length: int) -> None:
@@ -395,7 +396,7 @@ class FaultyFileSystem:
         self._run("sync_dir", (path,), lambda: self.inner.sync_dir(path))
 
     def lock(self, path: str, owner: str) -> FileLock | None:
-        """Lock the file `path` and write `owner` into it; `None` if it is taken."""
+        """Lock the file `path` and write `owner` into it; `None` if another holder has it."""
         return self._run("lock", (path,), lambda: self.inner.lock(path, owner))
 
     def lock_directory(self, path: str, owner: str) -> FileLock | None:

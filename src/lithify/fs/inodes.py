@@ -1,18 +1,19 @@
-"""What `MemoryFileSystem` is made of: inodes and names that know which of them are durable.
+"""Inodes and names of `MemoryFileSystem`, with their live and their durable state.
 
-Everything exists twice. The *live* side is what the running process sees; the *durable* side is
-what certainly is on the disk. Between them lie ordered lists of pending changes:
+The *live* state is what the running process sees; the *durable* state is what is certainly on the
+disk. Ordered lists of pending changes connect them:
 
 1. A `FileInode` has live bytes, durable bytes, and the writes and truncations since its last
    `sync`. `sync` applies them to the durable bytes.
 2. A `DirInode` has live names and durable names. The pending `NameChange`s of all directories are
    one list in the `Tree`, because a rename between two directories is one change of both.
-   `Tree.sync` applies those of one directory, and with a rename that crosses into another
-   directory the changes that other one saw before it.
-3. `Tree.lose_power` makes the live side what a power cut would leave: the durable side plus any
-   part of what is pending. Names are chosen first, then the bytes of the files that have a name.
+   `Tree.sync` applies those of one directory and, for a rename into another directory, the earlier
+   changes of that directory.
+3. `Tree.lose_power` sets the live state to one that a power cut could leave: the durable state plus
+   any part of the pending changes. Names are chosen first, then the bytes of the files that have a
+   name.
 
-Invariants: a rename happens whole or not at all; a name always leads to an inode; inodes keep
+Invariants: a rename happens completely or not at all; a name always refers to an inode; inodes keep
 their number. Only `memory.py` uses this module, under its lock.
 """
 
@@ -29,16 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["DirInode", "FileInode", "Inode", "LinkInode", "NameChange", "Slot", "Tree", "failure"]
 
 SYMLINKS_MAX = 40
-"""Symbolic links followed in one path before it counts as a loop, as on Linux."""
+"""Symbolic links followed in one path before it is treated as a loop, as on Linux."""
 
 ODDS = (0.0, 0.5, 0.9, 1.0)
-"""How likely one pending change survives. One is drawn for a whole power cut, once for names and
-once for bytes: with a fixed one half, long runs of survivors and "names but no bytes" would
-hardly ever be seen."""
+"""The probability that a pending change survives. One is drawn per power cut for names and one for
+bytes: with a fixed probability of one half, long runs of survivors and "names but no bytes" would
+be very rare.
+"""
 
 
 def failure(code: int, path: str) -> OSError:
-    """The `OSError` the operating system would raise."""
+    """The `OSError` that the operating system would raise."""
     return OSError(code, os.strerror(code), path)
 
 
@@ -79,11 +81,11 @@ class FileInode:
         self._pending: list[_Write | _Truncate] = []
 
     def write(self, offset: int, data: bytes) -> None:
-        """Put `data` at `offset`."""
+        """Write `data` at `offset`."""
         self._change(_Write(offset, data))
 
     def truncate(self, size: int) -> None:
-        """Make it `size` bytes long, with zeros where it grows."""
+        """Set the size to `size` bytes, with zeros if it grows."""
         self._change(_Truncate(size))
 
     def _change(self, change: _Write | _Truncate) -> None:
@@ -148,7 +150,7 @@ Inode = FileInode | LinkInode | DirInode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """Where a path ends: a name in a directory, and what is there if anything is.
+    """The end of a path: a name in a directory, and its inode if it exists.
 
     The name is empty for the root and for a path that ends in `..`.
     """
@@ -160,18 +162,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """One step that names take: a removal (`gone`), a new name (`placed`), or a rename (both)."""
+    """A change of names: a removal (`gone`), a new name (`placed`), or a rename (both)."""
 
     inode: Inode
     gone: Slot | None = None
     placed: Slot | None = None
 
     def directories(self) -> set[int]:
-        """The inode numbers of the directories it touches."""
+        """The inode numbers of the directories that it affects."""
         return {slot.directory.number for slot in (self.gone, self.placed) if slot}
 
     def apply_live(self) -> Inode | None:
-        """Do it for the running process; the inode that lost a name, if one did."""
+        """Apply it to the live state; returns the inode that lost a name, or None."""
         loser = None
         if self.gone:
             loser = self.gone.directory.names.pop(self.gone.name)
@@ -184,10 +186,10 @@ class NameChange:
         return loser
 
     def apply_durable(self) -> None:
-        """Do it on the disk.
+        """Apply it to the durable state.
 
-        A rename takes its source along or does nothing: where the change that made its source
-        did not survive, moving the inode all the same would leave it under two names.
+        A rename also removes its source, or does nothing: if the change that created its source did
+        not survive, moving the inode would leave it under two names.
         """
         if self.gone:
             source = self.gone.directory.durable
@@ -199,14 +201,14 @@ class NameChange:
 
 
 class Tree:
-    """All names from the root down, and the changes of them that are not durable yet."""
+    """All names from the root down, and their changes that are not durable."""
 
     def __init__(self, root: DirInode) -> None:
         self.root = root
         self._pending: list[NameChange] = []
 
     def find(self, path: str, *, follow: bool) -> Slot:
-        """Walk `path`; `follow` also follows a symbolic link that is its last part."""
+        """Resolve `path`; `follow` also follows a symbolic link that is its last part."""
         trail = [self.root]
         todo = _parts(path)
         symlinks = 0
@@ -232,7 +234,7 @@ class Tree:
         return Slot(trail[-1], "", trail[-1])
 
     def change(self, change: NameChange) -> Inode | None:
-        """Do a change for the running process; the inode that lost a name, if one did."""
+        """Apply a change to the live state; returns the inode that lost a name, or None."""
         self._pending.append(change)
         return change.apply_live()
 
@@ -252,7 +254,7 @@ class Tree:
         self._pending = later[::-1]
 
     def inodes(self) -> list[Inode]:
-        """Every inode that has a name now, by number."""
+        """All inodes that have a name now, by number."""
         found: dict[int, Inode] = {self.root.number: self.root}
         todo = [self.root]
         while todo:
@@ -263,7 +265,7 @@ class Tree:
         return [found[number] for number in sorted(found)]
 
     def lose_power(self, rng: random.Random) -> None:
-        """Make the live side one that a power cut could leave; see the module."""
+        """Set the live state to one that a power cut could leave; see the module."""
         names_odds = rng.choice(ODDS)
         bytes_odds = rng.choice(ODDS)
         for change in self._pending:

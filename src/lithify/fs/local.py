@@ -1,23 +1,23 @@
-"""The real file system: POSIX calls, nothing buffered in Python.
+"""The operating system's file system: POSIX calls, nothing buffered in Python.
 
 How an append works:
 
-1. The file is opened without O_APPEND and its end is asked for once. From then on the `File`
-   keeps the end itself, so that one append is one system call and `truncate` can move the end.
-2. `write` is one `pwrite` at the end, `writev` one `pwritev` for each 1024 buffers; of more than
-   `WRITE_BYTES_MAX` they make several. The end moves by what the kernel took. Where it took less
-   than asked, the rest follows in further calls.
-3. An error leaves the end behind the bytes that landed; the caller truncates.
+1. The file is opened without O_APPEND and its size is read once. From then on the `File` tracks its
+   end, so that an append is one system call and `truncate` can move the end.
+2. `write` is one `pwrite` at the end, `writev` one `pwritev` per 1024 buffers; data above
+   `WRITE_BYTES_MAX` takes several calls. The end moves by the bytes written. After a short write
+   the rest is written with further calls.
+3. After an error the end is after the bytes that were written; the caller truncates.
 
-An `uncached` file is written with the same calls, and Linux is asked (RWF_DONTCACHE, from 6.14 on)
-to begin at once and to let go of the memory when the bytes are on disk. Where that is not known,
-such a file is one like others.
+An `uncached` file is written with the same calls and the flag RWF_DONTCACHE (Linux 6.14 or newer):
+the kernel starts writing at once and drops the pages when they are on disk. Without this flag the
+file is written like any other.
 
-Invariants: a closed `File` never uses its descriptor number again, which by then may belong to
-another file. Two append handles on one file overwrite each other; the layers above hold a `lock`.
-A `memoryview` handed to `write` is one of bytes: its length counts bytes. New files have mode 0600
-and new directories 0700: what a log holds is for its user alone, who may widen the modes of a
-directory by hand.
+Invariants: a closed `File` never uses its descriptor number again, which may then belong to another
+file. Two append handles on one file overwrite each other; the layers above hold a `lock`. A
+`memoryview` passed to `write` is one of bytes: its length counts bytes. New files have mode 0600
+and new directories 0700: a log is for its user alone, who may widen the mode of a directory by
+hand.
 
 Called through the protocol in `base.py` by everything above `fs/`.
 """
@@ -43,45 +43,49 @@ if TYPE_CHECKING:
 __all__ = ["LocalFileSystem"]
 
 IOV_MAX = 1024
-"""Buffers one `pwritev` may take; Linux's limit."""
+"""Maximum number of buffers of one `pwritev` on Linux."""
 
 WRITE_BYTES_MAX = 2 << 20
-"""Of one call. For a larger one Linux takes pages of several megabytes at once, which are seldom at
-hand: in a virtual machine a write of 4 MiB took up to four times as long as two of 2 MiB."""
+"""Maximum size of one call. For a larger one Linux allocates pages of several megabytes, which are
+often not available: in a virtual machine a write of 4 MiB took up to four times as long as two of 2
+MiB.
+"""
 
 RWF_DONTCACHE = 0x80
 
 RWF_NOWAIT = 0x08
-"""Linux's. A read with it fails with EAGAIN where it would wait for the disk, and with EOPNOTSUPP
-on file systems that cannot tell, as overlayfs."""
+"""A flag of Linux. A read with it fails with EAGAIN if it would wait for the disk, and with
+EOPNOTSUPP on file systems that cannot tell, such as overlayfs.
+"""
 
 _NOT_CACHED = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
 
 COPY_CHUNK_BYTES = 1 << 20
-"""Bytes held in memory at once where the kernel cannot copy by itself."""
+"""Bytes buffered in memory if the kernel cannot copy."""
 
 _OF_OTHERS = 0o077
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
 CLOSED_FD = (1 << 31) - 1
-"""A descriptor no process can have, so that every call with it gets EBADF; -1 makes Python raise
-`ValueError` for some calls."""
+"""A descriptor that no process can have, so that every call with it fails with EBADF; with -1
+Python raises `ValueError` for some calls.
+"""
 
 _SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""Linux's; where there is none, `begin_sync` does nothing, and an error in it means nothing."""
+"""Linux only; otherwise `begin_sync` does nothing. Its errors are ignored."""
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 _NO_LOCK_OF_DIRECTORIES = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
-"""NFS makes locks of byte ranges of them, which only a file that is open for writing has."""
+"""NFS implements them as byte range locks, which need a file that is open for writing."""
 
 _COPY_UNSUPPORTED = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 def _parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers in parts that one call takes; one that is larger is a part of its own."""
+    """Split the buffers for single calls; a larger buffer is a part of its own."""
     part: list[Buffer] = []
     size = 0
     for buffer in buffers:
@@ -147,12 +151,12 @@ class _LocalFile:
 
     def write(self, data: Buffer) -> None:
         if len(data) > WRITE_BYTES_MAX:
-            self._write_on(data, 0)
+            self._write_rest(data, 0)
             return
         written = os.pwrite(self._fd, data, self._end)
         self._end += written
         if written != len(data):
-            self._write_on(data, written)
+            self._write_rest(data, written)
 
     def writev(self, buffers: Sequence[Buffer]) -> None:
         for first in range(0, len(buffers), IOV_MAX):
@@ -171,10 +175,10 @@ class _LocalFile:
         written = os.pwritev(self._fd, buffers, self._end)
         self._end += written
         if written != size:
-            # Rare (a signal, a disk about to be full), so joining costs nothing that matters.
-            self._write_on(b"".join(buffers), written)
+            # Rare (a signal, a disk that is almost full), so the cost of joining does not matter.
+            self._write_rest(b"".join(buffers), written)
 
-    def _write_on(self, data: Buffer, written: int) -> None:
+    def _write_rest(self, data: Buffer, written: int) -> None:
         rest = memoryview(data).cast("B")[written:]
         while rest:
             count = os.pwrite(self._fd, rest[:WRITE_BYTES_MAX], self._end)
@@ -202,7 +206,7 @@ class _LocalFile:
 
     def begin_sync(self) -> None:
         if _sync_file_range is not None:
-            # All of the file: what is on disk already, or on its way, costs next to nothing.
+            # The whole file: pages that are on disk or being written cost almost nothing.
             _sync_file_range(self._fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     def close(self) -> None:
@@ -217,7 +221,7 @@ class _LocalFile:
         self.close()
 
     def copy_from(self, source: _LocalFile, offset: int, length: int) -> int:
-        """Append in the kernel; the bytes it did, which is less where it cannot or will not."""
+        """Append in the kernel; returns the bytes copied, fewer than `length` if it cannot."""
         copied = 0
         while copied < length:
             try:
@@ -240,18 +244,18 @@ class _LocalFile:
 
 
 class _UncachedFile(_LocalFile):
-    """A file of which nothing that is written is to stay in memory."""
+    """A file whose written data is not kept in the page cache."""
 
     __slots__ = ()
 
     def write(self, data: Buffer) -> None:
-        self._write_on(data, 0)
+        self._write_rest(data, 0)
 
     def writev(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
             self.write(buffer)
 
-    def _write_on(self, data: Buffer, written: int) -> None:
+    def _write_rest(self, data: Buffer, written: int) -> None:
         rest = memoryview(data).cast("B")[written:]
         while rest:
             count = self._put(rest[:WRITE_BYTES_MAX])
@@ -268,7 +272,7 @@ class _UncachedFile(_LocalFile):
 
 
 class _LocalLock:
-    """Open descriptors that hold the `flock`s; closing them, or dying, drops the lock."""
+    """Open descriptors that hold the `flock`s; closing them, or exiting, releases the lock."""
 
     __slots__ = ("_fds",)
 
@@ -282,30 +286,30 @@ class _LocalLock:
 
 
 class LocalFileSystem:
-    """The machine's file system."""
+    """The file system of the machine."""
 
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
-        """Open to read and to append, creating it; `exclusive` refuses one that exists."""
+        """Open for reading and appending, creating it; `exclusive` refuses one that exists."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
         kind = _UncachedFile if uncached else _LocalFile
         return kind(path, os.open(path, flags, FILE_MODE), appends=True)
 
     def open_read(self, path: str) -> File:
-        """Open to read only."""
+        """Open for reading."""
         return _LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), appends=False)
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents, each durable in its own parent.
 
         A process killed between a mkdir and the fsync that follows leaves a directory that exists
-        and is not durable: it is the deepest one there is, so its parent is synced as well.
+        and is not durable: it is the deepest existing one, so its parent is synced as well.
         """
         missing = []
         deepest = path
         while not os.path.isdir(deepest):
             missing.append(deepest)
             deepest = _parent(deepest)
-        # Above the directories that are ours there may be one that only others may read.
+        # A directory above ours may not be readable by this user.
         with contextlib.suppress(PermissionError):
             self.sync_dir(_parent(deepest))
         for directory in reversed(missing):
@@ -317,19 +321,19 @@ class LocalFileSystem:
             self.sync_dir(_parent(directory))
 
     def rename(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, replacing what was there, atomically."""
+        """Rename `source` to `target`, replacing an existing file, atomically."""
         os.rename(source, target)
 
     def link(self, source: str, target: str) -> None:
-        """Make `target` a second name of `source`."""
+        """Create `target` as a hard link to `source`."""
         os.link(source, target, follow_symlinks=False)
 
     def symlink(self, source: str, target: str) -> None:
-        """Make `target` a symbolic link that reads `source`."""
+        """Create `target` as a symbolic link to `source`."""
         os.symlink(source, target)
 
     def remove(self, path: str) -> None:
-        """Remove a file's or a symbolic link's name."""
+        """Remove the name of a file or a symbolic link."""
         os.unlink(path)
 
     def rmdir(self, path: str) -> None:
@@ -356,7 +360,7 @@ class LocalFileSystem:
         )
 
     def exists(self, path: str) -> bool:
-        """Is there anything under this name? An I/O error is raised, never taken for a no."""
+        """Whether the path exists. An I/O error is raised, not treated as absence."""
         try:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -364,7 +368,7 @@ class LocalFileSystem:
         return True
 
     def free_bytes(self, path: str) -> int:
-        """Bytes an ordinary user may still write, where `path` is or would be created."""
+        """Bytes that an unprivileged user may still write, where `path` is or would be created."""
         while not self.exists(path):
             path = _parent(path)
         found = os.statvfs(path)
@@ -379,7 +383,9 @@ class LocalFileSystem:
         while copied < length:
             chunk = source.pread(min(COPY_CHUNK_BYTES, length - copied), offset + copied)
             if not chunk:
-                raise OSError(errno.EINVAL, "the range to copy ends behind the file", source.path)
+                raise OSError(
+                    errno.EINVAL, "the range to copy ends after the end of the file", source.path
+                )
             target.write(chunk)
             copied += len(chunk)
 
@@ -392,7 +398,7 @@ class LocalFileSystem:
             os.close(fd)
 
     def lock(self, path: str, owner: str) -> FileLock | None:
-        """Lock the file `path` with `flock` and write `owner` into it; `None` if it is taken."""
+        """Lock the file `path` with `flock` and write `owner` into it; `None` if it is locked."""
         fd = self._lock(path, owner)
         return None if fd is None else _LocalLock(fd)
 
@@ -403,7 +409,7 @@ class LocalFileSystem:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.pwrite(fd, owner.encode(), 0)
             if os.fstat(fd).st_size > size:
-                # Only then: a file that is cut is written to disk at once by some file systems.
+                # Only if necessary: some file systems write a truncated file to disk at once.
                 os.ftruncate(fd, size)
         except BlockingIOError:
             os.close(fd)
@@ -414,7 +420,7 @@ class LocalFileSystem:
         return fd
 
     def lock_directory(self, path: str, owner: str) -> FileLock | None:
-        """Lock the directory, then the file in it; `None` if one of them is taken."""
+        """Lock the directory, then the file in it; `None` if one of them is locked."""
         held = os.open(_parent(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:

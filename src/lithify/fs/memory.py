@@ -1,19 +1,19 @@
 """A file system in memory that knows what a power cut would leave.
 
-It keeps the promises of `base.py` and not one more: bytes that were not fsynced and names whose
-directory was not synced are pending (see `inodes.py`), and three views of them can be had:
+It has the guarantees of `base.py` and no more: bytes that were not fsynced and names whose
+directory was not synced are pending (see `inodes.py`). There are three views of them:
 
 1. The object itself: what the running process sees, which is everything.
-2. `kill_clone()`: what the next process sees after a SIGKILL. Everything written is there and
-   what was pending still is; locks are gone.
+2. `kill_clone()`: what the next process sees after a SIGKILL. Everything written is there, pending
+   changes are still pending, locks are released.
 3. `crash_clone(rng)`: what the next process sees after a power cut. Of each pending write all,
-   nothing or a prefix is there, each pending truncation and each pending name change happened or
-   did not; nothing is pending any more; locks are gone. The choices come from `rng` only, so a
-   seed is a crash that can be played again.
+   nothing or a prefix is there; each pending truncation and name change happened or did not.
+   Nothing is pending, and locks are released. All choices come from `rng`, so a seed reproduces a
+   crash.
 
 Clones are independent of the original. Open `File`s stay with the file system that opened them.
-Relative paths start at the root. `capacity_bytes` makes a disk that can be full: a write that
-does not fit puts what fits and raises ENOSPC. Removed files keep their space while they are open.
+Relative paths start at the root. `capacity_bytes` limits the disk: a write that does not fit writes
+what fits and raises ENOSPC. Removed files keep their space while they are open.
 
 Used by tests, through the protocol in `base.py`.
 """
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 __all__ = ["MemoryFileSystem"]
 
 UNLIMITED_BYTES = 1 << 50
-"""The free space of a disk without a capacity: a pebibyte, more than any test writes."""
+"""Free space of a disk without a capacity: a pebibyte, more than any test writes."""
 
 DEVICE = 1
 """All paths are on one device."""
 
 
 class _Disk:
-    """What all files share: the lock, the clock, the space, and which inodes are locked."""
+    """State shared by all files: the lock, the clock, the space, and which inodes are locked."""
 
     def __init__(self, clock: Clock, capacity_bytes: int | None) -> None:
         self.guard = threading.RLock()
@@ -59,13 +59,13 @@ class _Disk:
         self.locked: set[int] = set()
 
     def free_bytes(self) -> int:
-        """Bytes that still fit."""
+        """Free bytes of the disk."""
         if self.capacity_bytes is None:
             return UNLIMITED_BYTES
         return self.capacity_bytes - self.used_bytes
 
     def write(self, inode: FileInode, offset: int, data: bytes) -> int:
-        """Put what fits of `data` at `offset`; the number of bytes that did."""
+        """Write what fits of `data` at `offset`; returns the number of bytes."""
         reach = len(inode.content) + self.free_bytes()
         fitting = data[: max(0, reach - offset)]
         if fitting:
@@ -76,7 +76,7 @@ class _Disk:
         return len(fitting)
 
     def truncate(self, inode: FileInode, size: int, path: str) -> None:
-        """Make a file `size` bytes long."""
+        """Set the size of a file."""
         growth = size - len(inode.content)
         if growth > self.free_bytes():
             raise failure(errno.ENOSPC, path)
@@ -85,13 +85,13 @@ class _Disk:
         inode.mtime_ms = self.clock.now_ms()
 
     def forget(self, inode: Inode | None) -> None:
-        """Give back the space of a file that has no name and is not open."""
+        """Free the space of a file that has no name and is not open."""
         if isinstance(inode, FileInode) and not inode.links and not inode.opens:
             self.used_bytes -= len(inode.content)
 
 
 class _MemoryFile:
-    """One open file; like the real one it keeps the end at which it appends."""
+    """One open file; like a local one it tracks the end at which it appends."""
 
     def __init__(self, disk: _Disk, path: str, inode: FileInode, *, appends: bool) -> None:
         self._disk = disk
@@ -154,7 +154,7 @@ class _MemoryFile:
         self.fsync()
 
     def begin_sync(self) -> None:
-        """A power cut may come before anything has reached the disk."""
+        """Does nothing: a power cut may come before any byte has reached the disk."""
 
     def close(self) -> None:
         with self._disk.guard:
@@ -176,7 +176,7 @@ class _MemoryFile:
 
 
 class _MemoryLock:
-    """A lock on inodes, as `flock` gives."""
+    """A lock on inodes, like that of `flock`."""
 
     def __init__(self, disk: _Disk, *numbers: int) -> None:
         self._disk = disk
@@ -189,7 +189,7 @@ class _MemoryLock:
 
 
 class MemoryFileSystem:
-    """Files in memory, with what is durable and what is not; see the module."""
+    """Files in memory with live and durable state; see the module."""
 
     def __init__(self, *, clock: Clock | None = None, capacity_bytes: int | None = None) -> None:
         self._disk = _Disk(clock or ManualClock(), capacity_bytes)
@@ -197,11 +197,11 @@ class MemoryFileSystem:
         self._tree = Tree(DirInode(*self._identity()))
 
     def kill_clone(self) -> MemoryFileSystem:
-        """As the next process finds it after a SIGKILL of this one."""
+        """The state after a SIGKILL of this process."""
         return self._clone(None)
 
     def crash_clone(self, rng: random.Random) -> MemoryFileSystem:
-        """As the next process finds it after a power cut, in one of the ways it can go."""
+        """The state after a power cut, one of the possible ones."""
         return self._clone(rng)
 
     def _clone(self, power_cut: random.Random | None) -> MemoryFileSystem:
@@ -217,7 +217,7 @@ class MemoryFileSystem:
         return clone
 
     def flip(self, path: str, offset: int, mask: int = 0x01) -> None:
-        """Damage one byte of a file, in what is read now and in what is durable already."""
+        """Damage one byte of a file, in its live and its durable state."""
         with self._disk.guard:
             inode = self._file(path)
             inode.content[offset] ^= mask
@@ -225,7 +225,7 @@ class MemoryFileSystem:
                 inode.durable[offset] ^= mask
 
     def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:  # noqa: ARG002  there is no cache
-        """Open to read and to append, creating it; `exclusive` refuses one that exists."""
+        """Open for reading and appending, creating it; `exclusive` refuses one that exists."""
         with self._disk.guard:
             slot = self._tree.find(path, follow=not exclusive)
             if slot.inode is None:
@@ -235,7 +235,7 @@ class MemoryFileSystem:
             return _MemoryFile(self._disk, path, self._file(path), appends=True)
 
     def open_read(self, path: str) -> File:
-        """Open to read only."""
+        """Open for reading."""
         with self._disk.guard:
             return _MemoryFile(self._disk, path, self._file(path), appends=False)
 
@@ -252,12 +252,12 @@ class MemoryFileSystem:
                     raise failure(errno.EEXIST, path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give `source` the name `target`, replacing what was there, atomically."""
+        """Rename `source` to `target`, replacing an existing file, atomically."""
         with self._disk.guard:
             old, moved = self._movable(source)
             new = self._tree.find(target, follow=False)
             if new.inode is moved:
-                # Two names of one file: the standard says that both stay.
+                # Two names of one file: POSIX says that both stay.
                 return
             if isinstance(new.inode, DirInode):
                 if not isinstance(moved, DirInode):
@@ -269,7 +269,7 @@ class MemoryFileSystem:
             self._change(NameChange(moved, gone=old, placed=new))
 
     def link(self, source: str, target: str) -> None:
-        """Make `target` a second name of `source`."""
+        """Create `target` as a hard link to `source`."""
         with self._disk.guard:
             _, inode = self._existing(source)
             if isinstance(inode, DirInode):
@@ -277,13 +277,13 @@ class MemoryFileSystem:
             self._change(NameChange(inode, placed=self._vacant(target)))
 
     def symlink(self, source: str, target: str) -> None:
-        """Make `target` a symbolic link that reads `source`."""
+        """Create `target` as a symbolic link to `source`."""
         with self._disk.guard:
             slot = self._vacant(target)
             self._change(NameChange(LinkInode(*self._identity(), source), placed=slot))
 
     def remove(self, path: str) -> None:
-        """Remove a file's or a symbolic link's name."""
+        """Remove the name of a file or a symbolic link."""
         with self._disk.guard:
             slot, inode = self._movable(path)
             if isinstance(inode, DirInode):
@@ -326,7 +326,7 @@ class MemoryFileSystem:
             )
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything under this name."""
+        """Whether the path exists."""
         with self._disk.guard:
             try:
                 return self._tree.find(path, follow=False).inode is not None
@@ -334,8 +334,8 @@ class MemoryFileSystem:
                 return False
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that still fit."""
-        del path  # one disk holds them all
+        """Free bytes of the disk."""
+        del path  # one disk holds all paths
         with self._disk.guard:
             return self._disk.free_bytes()
 
@@ -352,7 +352,7 @@ class MemoryFileSystem:
             self._tree.sync(self._directory(path))
 
     def lock(self, path: str, owner: str) -> FileLock | None:
-        """Lock the file `path` and write `owner` into it; `None` if it is taken."""
+        """Lock the file `path` and write `owner` into it; `None` if it is locked."""
         with self._disk.guard:
             if self.exists(path) and self.stat(path).is_symlink:
                 raise failure(errno.ELOOP, path)
@@ -366,7 +366,7 @@ class MemoryFileSystem:
             return _MemoryLock(self._disk, number)
 
     def lock_directory(self, path: str, owner: str) -> FileLock | None:
-        """Lock the file `path` and its directory; `None` if one of them is taken."""
+        """Lock the file `path` and its directory; `None` if one of them is locked."""
         with self._disk.guard:
             directory = self._directory(path.rpartition("/")[0]).number
             if directory in self._disk.locked or self.lock(path, owner) is None:
@@ -375,7 +375,7 @@ class MemoryFileSystem:
             return _MemoryLock(self._disk, directory, self._file(path).number)
 
     def lock_holder(self, path: str) -> str:
-        """There is one process."""
+        """The pid of this process, which is the only one."""
         return f"pid {os.getpid()}" if self._directory(path).number in self._disk.locked else ""
 
     def _identity(self) -> tuple[int, int]:

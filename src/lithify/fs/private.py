@@ -1,7 +1,7 @@
-"""Whether a data directory is closed to other users; its owner is warned if it is not.
+"""Checks that a data directory is closed to other users, and logs a warning if not.
 
-New directories are (`local.py`). One that was created by hand, or by an older version, may be
-open: that is the operator's decision, so it is only reported. Called where a node opens its data.
+New directories are (`local.py`). One that was created by hand, or by an older version, may be open:
+that is the operator's decision, so it is only reported. Called when a node opens its data.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ log = get_logger("lithify.fs")
 
 
 def warn_if_shared(fs: FileSystem, directory: str) -> None:
-    """Log a warning if others than this process's user may read or change the directory."""
-    # The final `/.` has a link followed.
+    """Log a warning if other users may read or change the directory."""
+    # The final `/.` follows a symbolic link.
     if not fs.stat(f"{directory}/.").is_private:
         fix = f"chmod 700 {directory}"
         log.warning("other users may read the data directory", directory=directory, fix=fix)

@@ -1,4 +1,4 @@
-"""Finding out whether a directory can be written, by writing."""
+"""Checks whether a directory is writable, by writing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["PROBE_BYTES", "why_not_writable"]
 
 PROBE_BYTES = 2**16
-"""What a probe writes; a disk with less free space counts as full."""
+"""Size of a probe; a disk with less free space counts as full."""
 
 
 def why_not_writable(fs: FileSystem, directory: str, size_bytes: int = PROBE_BYTES) -> str:
-    """Why the directory does not take so many bytes; "" if it does.
+    """Why the directory cannot take `size_bytes`; "" if it can.
 
     A file is written, fsynced and removed. A crash leaves it, and the next probe replaces it.
     """

@@ -1,7 +1,7 @@
-"""Remove a directory with everything in it, also what somebody puts there meanwhile.
+"""Removes a directory tree, including files that are added during the removal.
 
-A crash in between leaves some of it. Whoever calls this has made sure before that nobody takes
-what is left for something that is still there.
+A crash in between leaves a part of it. The caller makes sure beforehand that such a part is not
+taken for valid data.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CHANGED = frozenset((errno.ENOENT, errno.ENOTEMPTY))
 
 
 def remove_tree(fs: FileSystem, path: str, last: str = "") -> None:
-    """Remove a directory if there is one; raises `WriteFailed`.
+    """Remove a directory if it exists; raises `WriteFailed`.
 
-    The file `last` in it is removed when the removal of everything else is durable: whatever is
-    left after a crash still has it.
+    The file `last` in it is removed when the removal of everything else is durable: any part that a
+    crash leaves still has it.
     """
     for left in reversed(range(TRIES)):
         if not fs.exists(path):
@@ -33,7 +33,7 @@ def remove_tree(fs: FileSystem, path: str, last: str = "") -> None:
             _remove(fs, path, last)
             return
         except OSError as error:
-            # Somebody has put a file there or taken one away since the directory was listed.
+            # Another thread or process has added or removed a file since the directory was listed.
             if not left or error.errno not in _CHANGED:
                 raise WriteFailed(path, error) from error
 

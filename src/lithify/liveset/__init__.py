@@ -1,7 +1,7 @@
-"""Sets of positions: what is live, and what is dead but still in a kept segment.
+"""Sets of positions: live ones, and dead ones that are still in a kept segment.
 
-A value without any I/O. It stands below `log/`, which reads dead sets, and is used by everything
-above.
+Pure values, without I/O. The package is below `log/`, which reads dead sets, and is used by all
+packages above.
 """
 
 from lithify.liveset.liveset import LiveSet, LiveSetBuilder

@@ -6,24 +6,24 @@
          6     2  zero
          8     8  ranges     number of ranges
         16     8  positions  number of members
-        24     …  blocks     of 4096 ranges each, the last one with what remains
+        24     …  blocks     of 4096 ranges each, the last one with the remaining ones
        end     4  crc        CRC-32C of everything before it
 
     a block of n ranges
          0     8  first      start of its first range
-         8     1  g          bytes of each gap: 1, 2, 4 or 8
-         9     1  e          bytes of each extra: 1, 2, 4 or 8
+         8     1  g          bytes per gap: 1, 2, 4 or 8
+         9     1  e          bytes per extra: 1, 2, 4 or 8
         10  g(n-1)  gaps     positions absent between two neighbours, less one
          …    en  extras     members of each range after its first
 
-Ten million scattered positions with gaps below 256 take 20 MB and 10 bytes a block.
+Ten million scattered positions with gaps below 256 take 20 MB and 10 bytes per block.
 
-Widths are the narrowest that fit the block, so equal sets give equal bytes. A block has no way to
-say that a range is empty or that two ranges touch. What it could say wrongly the reader checks:
-blocks ascend and do not touch, nothing lies above 2^63-1, both counts agree, no byte is left over.
+Widths are the narrowest that fit the block, so equal sets have equal bytes. A block cannot express
+an empty range or two ranges that touch. The reader checks everything else: blocks ascend and do not
+touch, no position is above 2^63-1, both counts match, no byte is left over.
 
-Every version keeps magic, version and the CRC where they are and as they are, so that bytes of a
-newer version are told from damaged ones.
+Every version keeps magic, version and the CRC in place and unchanged, so that a newer version can
+be told from damage.
 
 Pure: bytes in, arrays out. Only the live set calls it.
 """
@@ -58,7 +58,7 @@ _WIDTHS_BYTES = (1, 2, 4, 8)
 
 
 def encode(ranges: int, positions: int, blocks: Iterable[tuple[Positions, Positions]]) -> bytes:
-    """The bytes of a set with these counts; `blocks` are starts and lasts, cut as above."""
+    """The bytes of a set with these counts; `blocks` are starts and lasts, split as above."""
     parts = [_HEADER.pack(_MAGIC, VERSION, 0, ranges, positions)]
     for starts, lasts in blocks:
         gaps = narrowed(starts[1:] - lasts[:-1] - 2)
@@ -79,7 +79,9 @@ def decode(data: Buffer, path: str) -> tuple[Positions, Unsigned]:
         raise DamagedFile(path, len(data), "ends inside the header of a live set")
     magic, version, zero, ranges, positions = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise DamagedFile(path, 0, f"begins with {magic!r}, a live set with {_MAGIC!r}")
+        raise DamagedFile(
+            path, 0, f"begins with {magic!r}, must begin with {_MAGIC!r}, the magic of a live set"
+        )
     body = memoryview(data)[:end]
     (stored,) = _CRC.unpack_from(data, end)
     computed = crc32c(body)
@@ -100,7 +102,7 @@ def decode(data: Buffer, path: str) -> tuple[Positions, Unsigned]:
         count += int((lasts - starts).sum()) + starts.size
         at = after
     if at != end:
-        raise DamagedFile(path, at, f"{end - at} bytes behind the last of {ranges} ranges")
+        raise DamagedFile(path, at, f"{end - at} bytes after the last of {ranges} ranges")
     if count != positions:
         raise DamagedFile(path, 16, f"live set has {count} positions, its header says {positions}")
     return assembler.finish()
@@ -109,7 +111,7 @@ def decode(data: Buffer, path: str) -> tuple[Positions, Unsigned]:
 def _decode_block(
     body: memoryview, at: int, size: int, path: str
 ) -> tuple[Positions, Positions, int]:
-    """Starts and lasts of the block of `size` ranges at `at`, and where it ends."""
+    """Starts and lasts of the block of `size` ranges at `at`, and the offset after it."""
     gaps_at = at + _BLOCK.size
     if gaps_at > len(body):
         raise DamagedFile(path, at, "live set ends before its last block")
@@ -119,8 +121,10 @@ def _decode_block(
     extras_at = gaps_at + gap_bytes * (size - 1)
     after = extras_at + extra_bytes * size
     if after > len(body):
-        raise DamagedFile(path, at, f"block of {size} ranges ends at {after}, behind the file")
-    # From start to last to start to last …: a running sum gives every one of them.
+        raise DamagedFile(
+            path, at, f"block of {size} ranges ends at {after}, after the end of the file"
+        )
+    # The running sum of start, extra, gap, extra, … is every start and every last.
     hops = np.empty(2 * size, np.uint64)
     hops[0] = first
     hops[1::2] = np.frombuffer(body, f"<u{extra_bytes}", size, extras_at)
@@ -128,8 +132,8 @@ def _decode_block(
     signed = hops.view(np.int64)
     low = int(signed.min())
     signed[2::2] += 2
-    # Neither hop nor place is negative unless a number is above int64: the sum of two that are
-    # not cannot wrap past the negative half.
+    # No hop and no sum is negative unless a number is above int64: the sum of two that are not
+    # negative cannot wrap past the negative half.
     places = np.cumsum(signed)
     if min(low, int(signed.min()), int(places.min())) < 0:
         raise DamagedFile(path, at, "block goes beyond position 2^63-1")

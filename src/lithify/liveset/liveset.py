@@ -1,23 +1,22 @@
-"""The live set: an immutable set of positions, the one thing a store brings to compaction.
+"""The live set: an immutable set of positions, the result of a store's rule for compaction.
 
-Members are kept as ascending ranges that neither touch nor overlap, in two arrays: `starts`
-(int64) and `extras`, the members of each range after its first, in the narrowest unsigned type
-that holds the largest of them. A scattered position costs 8 + 1 bytes, so ten million cost 90 MB;
-a range costs the same however long it is.
+Members are stored as ascending ranges that neither touch nor overlap, in two arrays: `starts`
+(int64) and `extras`, the members of each range after its first, in the narrowest unsigned type that
+holds the largest of them. A scattered position takes 8 + 1 bytes, so ten million take 90 MB; a
+range takes the same for any length.
 
-1. Look-up: binary search in `starts`, then one comparison with `extras`.
-2. Rank and count: for every 1024th range it is known how many members come before it, so at most
-   1023 extras are added up after the binary search.
-3. Union, difference, intersection: position space is cut into windows of at most 2^16 ranges a
-   side, and each window is swept (`ranges.py`). Work follows the number of ranges, never
-   the number of positions; scratch memory follows the window.
+1. Lookup: binary search in `starts`, then one comparison with `extras`.
+2. Rank and count: the number of earlier members is stored for every 1024th range, so at most 1023
+   extras are added up after the binary search.
+3. Union, difference, intersection: position space is cut into windows of at most 2^16 ranges per
+   side, and each window is swept (`ranges.py`). The cost depends on the number of ranges, not on
+   the number of positions; temporary memory depends on the window.
 4. Bytes: `format.py`.
 
-Invariants: ranges ascend, do not touch, and lie within 0 … 2^63-1; `extras` has the narrowest
-type; the arrays are read-only. So equal sets have equal arrays and equal bytes.
+Invariants: ranges ascend, do not touch, and lie within 0 … 2^63-1; `extras` has the narrowest type;
+the arrays are read-only. So equal sets have equal arrays and equal bytes.
 
-Pure: no files, no clock. Anything may use it, from any thread;
-a builder belongs to one thread.
+Pure: no files, no clock. Any module may use it, from any thread; a builder belongs to one thread.
 """
 
 from __future__ import annotations
@@ -55,17 +54,18 @@ __all__ = ["LiveSet", "LiveSetBuilder"]
 
 _END = POSITION_MAX + 1
 _RANK_RANGES = 1024
-# A sweep needs about 40 bytes of scratch for each of the 4 * 2^16 edges of a window: 10 MB.
+# A sweep needs about 40 bytes of temporary memory for each of the 4 * 2^16 edges of a window: 10
+# MB.
 _WINDOW_RANGES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LiveSet:
-    """A set of positions. `LiveSet()` is empty; the `from_` methods make the others.
+    """A set of positions. `LiveSet()` is empty; the `from_` methods create the others.
 
-    The arrays are there for compiled code to read; whoever passes them in promises the invariants
-    and gives them away. A position asked about may be any integer: outside 0 … 2^63-1 it is not
-    a member, and a half-open range that ends before it starts is empty.
+    Compiled code may read the arrays. A caller that passes arrays to the constructor guarantees the
+    invariants and must not use them afterwards. Any integer may be looked up: outside 0 … 2^63-1 it
+    is not a member, and a half-open range that ends before it starts is empty.
     """
 
     starts: Positions = field(default_factory=lambda: np.empty(0, np.int64))
@@ -81,7 +81,7 @@ class LiveSet:
             earlier, latest = np.split(self.extras, [(blocks - 1) * _RANK_RANGES])
             sums = earlier.reshape(-1, _RANK_RANGES).sum(axis=1, dtype=np.int64)
             np.cumsum(sums + _RANK_RANGES, out=before[1:])
-            # In Python's integers: the set of all positions has one more than int64 can hold.
+            # Python integers: the set of all positions has one more than int64 can hold.
             count = int(before[-1]) + int(latest.sum(dtype=np.int64)) + latest.size
         self.starts.flags.writeable = False
         self.extras.flags.writeable = False
@@ -95,13 +95,13 @@ class LiveSet:
 
     @classmethod
     def from_iterable(cls, positions: Iterable[int]) -> LiveSet:
-        """These positions, in any order, any of them any number of times."""
+        """The set of these positions, in any order, with duplicates."""
         values = array("q", (_checked(position) for position in positions))
         return cls.from_array(np.frombuffer(values, np.int64))
 
     @classmethod
     def from_array(cls, positions: Integers) -> LiveSet:
-        """These positions, in any order; ascending ones are neither sorted nor copied whole."""
+        """The set of these positions, in any order; ascending ones are not sorted."""
         _check_array("positions", positions, POSITION_MAX)
         if not np.all(positions[:-1] <= positions[1:]):
             positions = np.sort(positions)
@@ -113,14 +113,14 @@ class LiveSet:
 
     @classmethod
     def from_range(cls, start: int, stop: int) -> LiveSet:
-        """Every position of the half-open range."""
+        """All positions of the half-open range."""
         builder = LiveSetBuilder()
         builder.append_range(start, stop)
         return builder.build()
 
     @classmethod
     def from_ranges(cls, starts: Integers, stops: Integers) -> LiveSet:
-        """Every position of the half-open ranges, in any order; they may overlap or be empty."""
+        """All positions of the half-open ranges, in any order; they may overlap or be empty."""
         _check_array("starts", starts, _END)
         _check_array("stops", stops, _END)
         if starts.size != stops.size:
@@ -143,7 +143,7 @@ class LiveSet:
     ) -> LiveSet:
         """Position `first_position + i` for each of the first `count` bits that is set.
 
-        Booleans are one bit each. Bytes are eight: bit i is `bits[i // 8] >> (i % 8) & 1`.
+        A boolean is one bit, a byte eight: bit i is `bits[i // 8] >> (i % 8) & 1`.
         """
         packed = bits.dtype == np.uint8
         if bits.ndim != 1 or not (packed or bits.dtype == np.bool_):
@@ -165,16 +165,16 @@ class LiveSet:
 
     @classmethod
     def from_bytes(cls, data: Buffer, path: str = "<memory>") -> LiveSet:
-        """The set that `to_bytes` wrote; `path` is only named in errors."""
+        """Parse the bytes of `to_bytes`; `path` is only named in errors."""
         return cls(*liveset_format.decode(data, path))
 
     def to_bytes(self) -> bytes:
-        """The set in the newest format."""
+        """The bytes of the set in the newest format."""
         blocks = self._pieces(0, POSITION_MAX, liveset_format.BLOCK_RANGES)
         return liveset_format.encode(self.starts.size, self._count, blocks)
 
     def __len__(self) -> int:
-        # len() refuses 2^63; the set of every position can only be asked with count_in().
+        # len() cannot return 2^63; count_in() can count the set of every position.
         return self._count
 
     def __bool__(self) -> bool:
@@ -196,7 +196,7 @@ class LiveSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the arrays hold."""
+        """Bytes of memory of the arrays."""
         return self.starts.nbytes + self.extras.nbytes + self._before.nbytes
 
     @property
@@ -215,21 +215,21 @@ class LiveSet:
         return self.overlaps(int(position), int(position) + 1)
 
     def contains_many(self, positions: Integers) -> NDArray[np.bool_]:
-        """Whether each of the positions is a member. Fastest when they ascend."""
+        """Whether each of the positions is a member. Fastest if they ascend."""
         _check_integers("positions", positions)
         if not self:
             return np.zeros(positions.shape, np.bool_)
         asked = positions.astype(np.int64, copy=False)
         index = np.searchsorted(self.starts, asked, side="right") - 1
-        # What lies before every range gets index -1 and a negative distance, huge as unsigned.
+        # A position before every range has index -1 and a negative distance, huge as unsigned.
         distance = (asked - self.starts[index]).view(np.uint64)
         return distance <= self.extras[index]
 
     def is_subset(self, other: LiveSet) -> bool:
-        """Whether every member is one of the other set's."""
+        """Whether every member is a member of the other set."""
         if not self or not other:
             return not self
-        # Ranges do not touch each other, so one of ours must be inside one of theirs.
+        # Ranges do not touch each other, so each of ours must be inside one of theirs.
         index = np.searchsorted(other.starts, self.starts, side="right") - 1
         lasts = self.starts + self.extras.astype(np.int64)
         their_lasts = other.starts + other.extras.astype(np.int64)
@@ -257,7 +257,7 @@ class LiveSet:
     def select(self, index: int) -> int:
         """The member that has `index` members below it."""
         if not 0 <= index < self._count:
-            raise InvalidInput(f"member {index} asked for, the set has {self._count}")
+            raise InvalidInput(f"member {index} does not exist, the set has {self._count}")
         block = int(np.searchsorted(self._before, index, side="right")) - 1
         low = block * _RANK_RANGES
         extras = self.extras[low : low + _RANK_RANGES].astype(np.int64)
@@ -282,7 +282,7 @@ class LiveSet:
         return self.starts, self.starts + self.extras.astype(np.int64) + 1
 
     def chunks(self, size: int) -> Iterator[Positions]:
-        """The members, ascending, in arrays of `size`; the last one has what remains."""
+        """The members, ascending, in arrays of `size`; the last one has the remaining ones."""
         if size < 1:
             raise InvalidInput(f"chunk size {size} is below 1")
         for index in range(0, self._count, size):
@@ -324,17 +324,17 @@ class LiveSet:
     __and__ = intersection
 
     def remove_prefix(self, prefix: LiveSet) -> LiveSet:
-        """What is left behind `prefix`, which must hold every member up to its own last one.
+        """The members above `prefix`, which must contain every member up to its own last one.
 
-        It may hold others besides. A member that it leaves out on its way shows that it was not
-        taken from this set.
+        It may contain other positions as well. A member that it lacks shows that it was not taken
+        from this set.
         """
         if prefix.last is None:
             return self
         missed = self.limit(prefix.last).difference(prefix).first
         if missed is not None:
             raise InvalidInput(
-                f"not a prefix: position {missed} is not in it, but it goes on to {prefix.last}"
+                f"not a prefix: position {missed} is not in it, but it continues to {prefix.last}"
             )
         return self.floor(prefix.last + 1)
 
@@ -360,7 +360,7 @@ class LiveSet:
     def _cut(self, low: int, high: int, first: int, last: int) -> tuple[Positions, Positions]:
         starts = self.starts[low:high]
         lasts = starts + self.extras[low:high].astype(np.int64)
-        # Members lie within position space, so bounds outside of it cut nothing.
+        # Members lie within position space, so bounds outside of it have no effect.
         return np.maximum(starts, max(first, 0)), np.minimum(lasts, min(last, POSITION_MAX))
 
     def _bounds(self, first: int, last: int) -> tuple[int, int]:
@@ -382,7 +382,7 @@ class LiveSet:
 
 
 class LiveSetBuilder:
-    """Makes a live set of positions that come in ascending order, one or a range at a time."""
+    """Builds a live set of ascending positions, added one or a range at a time."""
 
     __slots__ = ("_assembler", "_first", "_last", "_lasts", "_starts")
 
@@ -395,14 +395,14 @@ class LiveSetBuilder:
         self._last = NO_POSITION
 
     def append(self, position: int) -> None:
-        """Add a position above all before it."""
+        """Add a position above all previous ones."""
         if position == self._last + 1 <= POSITION_MAX:
             self._last = position
         else:
             self.append_range(_checked(position), position + 1)
 
     def append_range(self, start: int, stop: int) -> None:
-        """Add the half-open range, all of it above what came before."""
+        """Add the half-open range, above all previous positions."""
         _check_range(start, stop)
         if start == stop:
             return
@@ -414,7 +414,7 @@ class LiveSetBuilder:
         self._last = stop - 1
 
     def build(self) -> LiveSet:
-        """The set of all that was added; the builder is empty afterwards."""
+        """The set of all added positions; the builder is empty afterwards."""
         self._close_range()
         self._flush()
         full, self._assembler = self._assembler, RangeAssembler()

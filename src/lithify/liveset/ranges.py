@@ -1,22 +1,22 @@
-"""Arrays of ranges: the arithmetic under the live set.
+"""Arrays of ranges: the arithmetic of the live set.
 
 A list of ranges is two int64 arrays, `starts` and `lasts` (the last member, not the stop, so that
-the highest position needs no 65th bit). It is *canonical* when the ranges ascend and neither touch
-nor overlap. For keeping, `lasts` becomes `extras`: the members of each range after its first, in
+the highest position needs no 65th bit). It is *canonical* if the ranges ascend and neither touch
+nor overlap. For storage, `lasts` becomes `extras`: the members of each range after its first, in
 the narrowest unsigned type that holds the largest of them.
 
-`RangeAssembler` collects canonical pieces, each behind the one before:
+`RangeAssembler` collects canonical pieces in ascending order:
 
-1. where a piece touches or overlaps the last range so far, the two ranges become one;
-2. the rest is copied to the end of two arrays that grow by an eighth in place (the allocator
-   remaps large arrays instead of copying them), so that no second copy exists at any time;
+1. If a piece touches or overlaps the last range so far, the two ranges become one.
+2. The rest is copied to the end of two arrays that grow by an eighth in place (the allocator remaps
+   large arrays instead of copying them), so that there is never a second copy.
 3. `extras` changes to a wider type when a range first needs it.
 
-`sweep` puts two canonical lists together:
+`sweep` combines two canonical lists:
 
-1. the edges of both (each start and each stop) are merged by one stable sort;
-2. a running sum over +1, -1 (left) and +2, -2 (right) tells at each edge which lists it is in;
-3. a table of four answers tells what to keep; where the answer changes, a range starts or stops.
+1. One stable sort merges the edges of both (each start and each stop).
+2. A running sum over +1, -1 (left) and +2, -2 (right) tells at each edge which lists contain it.
+3. A table with four rows decides what to keep; a range starts or stops where the decision changes.
 
 Pure functions over arrays; only the live set and its format call them.
 """
@@ -68,7 +68,7 @@ class RangeAssembler:
         self.last = _NOTHING_YET
 
     def add(self, starts: Positions, lasts: Positions) -> None:
-        """Copy a piece to the end; it must not begin below the last member so far."""
+        """Append a piece; it must not begin below the last member so far."""
         if not starts.size:
             return
         if int(starts[0]) <= self.last + 1:
@@ -87,12 +87,12 @@ class RangeAssembler:
         self.last = int(lasts[-1])
 
     def finish(self) -> tuple[Positions, Unsigned]:
-        """Give away all starts and extras; the assembler must not be used afterwards."""
+        """Return all starts and extras; the assembler must not be used afterwards."""
         self._resize(self._size)
         return self._starts, self._extras
 
     def _resize(self, size: int) -> None:
-        # No view of the arrays outlives a statement, so nothing can see them move.
+        # No view of the arrays outlives a statement, so moving them is safe.
         self._starts.resize(size, refcheck=False)
         self._extras.resize(size, refcheck=False)
 
@@ -112,7 +112,7 @@ def run_ranges(positions: Positions) -> tuple[Positions, Positions]:
 def bitmap_ranges(
     base: int, bits: NDArray[np.bool_] | NDArray[np.uint8]
 ) -> tuple[Positions, Positions]:
-    """The canonical ranges of the positions `base + i` where `bits[i]` is one and not zero."""
+    """The canonical ranges of the positions `base + i` with `bits[i]` set."""
     framed = np.zeros(bits.size + 2, np.uint8)
     framed[1:-1] = bits
     flips = np.flatnonzero(np.diff(framed))
@@ -120,7 +120,7 @@ def bitmap_ranges(
 
 
 def merged_ranges(starts: Positions, lasts: Positions) -> tuple[Positions, Positions]:
-    """The canonical ranges of any ranges, none of them empty."""
+    """The canonical ranges of arbitrary ranges, none of them empty."""
     if not np.all(starts[:-1] <= starts[1:]):
         order = np.argsort(starts, kind="stable")
         starts, lasts = starts[order], lasts[order]
@@ -135,7 +135,7 @@ def sweep(
     right: tuple[Positions, Positions],
     keeps: NDArray[np.bool_],
 ) -> tuple[Positions, Positions]:
-    """The canonical ranges of what `keeps` keeps of two canonical lists."""
+    """The canonical ranges of the positions that `keeps` selects from two canonical lists."""
     bound = 2 * left[0].size
     edges = np.empty(bound + 2 * right[0].size, np.uint64)
     steps = np.empty(edges.size, np.int8)
@@ -151,8 +151,8 @@ def sweep(
     order = np.argsort(edges, kind="stable")
     edges = edges[order]
     kept = keeps[np.cumsum(steps[order], dtype=np.int8)]
-    # Where both lists have an edge at the same place only the state after both counts.
-    settled = np.append(edges[1:] != edges[:-1], True)[: edges.size]
-    edges, kept = edges[settled], kept[settled]
+    # If both lists have an edge at the same position, only the state after both counts.
+    final = np.append(edges[1:] != edges[:-1], True)[: edges.size]
+    edges, kept = edges[final], kept[final]
     edges = edges[np.diff(kept, prepend=False)]
     return edges[0::2].view(np.int64), (edges[1::2] - np.uint64(1)).view(np.int64)

@@ -1,6 +1,6 @@
 """The data pipeline on Spark. Start reading in `session.py`.
 
-Nothing is imported here: a node uses `worker.py` and has neither Spark nor a JVM in its process.
+Nothing is imported here: a node uses `worker.py` and loads neither Spark nor a JVM.
 """
 
 __all__: list[str] = []

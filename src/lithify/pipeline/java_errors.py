@@ -1,13 +1,13 @@
-"""What the JVM writes to its standard error: kept while Spark starts, passed on afterwards.
+"""The JVM's standard error: buffered while Spark starts, passed on afterwards.
 
     java = JavaErrors()
     with java.writing() as descriptor: ...      # start a process with it as its standard error
     java.kept()                                 # Spark did not start: its lines, for one error
     java.pass_on()                              # Spark has started: its lines go to ours
 
-Java writes pages of help, or a stack trace, about one bad option. So nothing of it is shown before
-it is known whether Spark starts. A thread reads all of it to the end, so that Java never waits.
-For `session.py`.
+Java writes pages of help, or a stack trace, about one bad option. So no output is shown before it
+is known whether Spark starts. A thread reads all of it to the end, so that Java never blocks.
+Called by `session.py`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["JavaErrors", "java_reason"]
 
 LINES_MAX = 1000
-"""Kept; the first ones say why."""
+"""Lines to keep; the first ones have the reason."""
 END_S_MAX = 2.0
-"""A JVM that has ended has closed its standard error by then."""
+"""A JVM that has exited has closed its standard error by then."""
 
 _BEFORE_REASON = re.compile(r'(Exception in thread "\w+" |Error: )+')
 
@@ -67,7 +67,7 @@ class JavaErrors:
             return [line.rstrip() for line in self._lines]
 
     def pass_on(self) -> None:
-        """Show what was kept, and from now on everything."""
+        """Print the buffered lines, and from here on every line."""
         with self._lock:
             self._passes = True
             lines, self._lines = self._lines, []
@@ -75,14 +75,14 @@ class JavaErrors:
 
 
 def java_reason(lines: list[str]) -> str:
-    """The one line that says why Java has ended."""
+    """The line that says why Java has exited."""
     said = [line for line in lines if line[:1].strip() and not line.startswith("WARNING: ")]
-    return _BEFORE_REASON.sub("", said[0] if said else "Java has ended without a word", count=1)
+    return _BEFORE_REASON.sub("", said[0] if said else "Java has exited without a message", count=1)
 
 
 def _show(lines: list[str]) -> None:
-    # The stream of the process: `sys.stderr` may be replaced for a while by code that has nothing
-    # to do with Spark. It may be closed.
+    # The stream of the process: `sys.stderr` may be replaced temporarily by code that is unrelated
+    # to Spark. It may be closed.
     if sys.__stderr__ is not None:
         with suppress(OSError, ValueError):
             sys.__stderr__.writelines(lines)

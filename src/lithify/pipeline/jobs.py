@@ -1,25 +1,25 @@
 """Runs the tasks of a compaction as Spark jobs.
 
-One job a call. Its tasks are shared out to a few partitions of about the same weight, because each
-partition costs something; the heaviest comes first, so that the last ones to finish are small.
-Tasks that have no weights are a partition each. Tasks and results are pickled values; what a task
-reads and writes are files.
+One job per call. Its tasks are distributed over a few partitions of about the same weight, because
+each partition has a cost; the heaviest comes first, so that the last ones to finish are small.
+Tasks without weights get a partition each. Tasks and results are pickled values; tasks read and
+write files.
 
-1. The job is submitted from another thread, under a job group of its own. These threads stay: a
-   new one needs a connection to Spark, which takes as long as all the rest of a small job.
-2. The caller's thread looks ten times a second whether the run is to stop, and how many tasks are
-   done. To stop, the job group is cancelled and the reason raised.
-3. What a task raises on purpose, or the file system raises in it, comes back as a value and is
-   raised here with its type. Anything else, such as the death of a worker, is retried by Spark as
-   often as the master says.
+1. The job is submitted from another thread, under its own job group. These threads are reused: a
+   new one needs a connection to Spark, which takes as long as the rest of a small job.
+2. The caller's thread checks ten times a second whether the run must stop, and how many tasks are
+   complete. To stop, it cancels the job group and raises the reason.
+3. An error that a task raises on purpose, or that the file system raises in it, is returned as a
+   value and raised here with its type. Spark retries any other failure, such as the death of a
+   worker, as often as the master says.
 
-Before the first job on a log the executors of a cluster are asked whether they see it, see
+Before the first job on a log the executors of a cluster are checked for access to it, see
 `probe.py`.
 
-Work of less than `SMALL_WEIGHT` bytes is done in the calling process, by as many threads as it has
-cores, for a job costs more than that; so is somewhat more if it is one task only.
-A job has at most `WAVE_WEIGHT` bytes of work or one task, so that a run that is killed has
-journalled most of what it had done.
+Work of less than `SMALL_WEIGHT` bytes runs in the calling process, with one thread per core,
+because a job costs more than that; a single task runs there up to a higher limit. A job has at most
+`WAVE_WEIGHT` bytes of work, or one task, so that a run that is killed has journalled most of its
+work.
 """
 
 from __future__ import annotations
@@ -44,30 +44,34 @@ if TYPE_CHECKING:
 __all__ = ["SparkJobs"]
 
 SMALL_WEIGHT = 64 * 2**20
-"""A job costs 50 to 100 ms, whatever it does. One process gets through so much in 25 to 50 ms, so
-that two would not save as much as the job costs."""
+"""A job costs 50 to 100 ms, for any work. One process handles this much in 25 to 50 ms, so a second
+one would save less than the job costs.
+"""
 
 ALONE = 8
-"""A task that has no other to run beside gains nothing in another process, but above this many
-times as much it is worth to have Spark try it again should it fail."""
+"""A single task gains no parallelism from a job, but above this multiple the retries of Spark are
+worth the cost.
+"""
 
 SHARES = 4
-"""A partition costs 15 ms, or 50 on a busy machine: so much less than a job, and it is worth to be
-made of so much less work than a job."""
+"""A partition costs 15 ms, or 50 on a busy machine: this fraction of a job, so it is worth this
+fraction of the work.
+"""
 
 PARTITION_WEIGHT_MAX = 2**30
-"""Progress is told by partitions."""
+"""Progress is reported by partitions."""
 
 TURNS = 4
-"""Partitions for each slot, where that makes them neither too small nor too large: what a slot that
-is slow has not begun, its neighbour takes."""
+"""Partitions per slot, if that makes them neither too small nor too large: partitions that a slow
+slot has not started run on another one.
+"""
 
 WAVE_WEIGHT = 32 * 2**30
 POLL_S = 0.1
 
 PROBING = "asking executors"
 PROBES_MAX = 3
-"""Jobs that look for executors which have not been met; each takes a fraction of a second."""
+"""Maximum number of jobs that look for new executors; each takes a fraction of a second."""
 
 SUBMITTERS_MAX = 64
 
@@ -78,7 +82,7 @@ _Result = TypeVar("_Result")
 
 
 class SparkJobs:
-    """See `Jobs`. The session is used and left alone."""
+    """See `Jobs`. The session is used and not closed."""
 
     def __init__(self, session: SparkSession, *, small_weight: int = SMALL_WEIGHT) -> None:
         self._context: SparkContext = session.sparkContext
@@ -131,7 +135,7 @@ class SparkJobs:
         check: Callable[[], None],
         progress: Callable[[str, int, int], None],
     ) -> None:
-        """See that every executor of a cluster can work on the log, once for each log."""
+        """Check that every executor of a cluster can access the log, once per log."""
         if self._is_local:
             return
         for place in filter(None, map(place_of, tasks)):
@@ -153,12 +157,12 @@ class SparkJobs:
         self.slots = self._context.defaultParallelism
 
     def _executors(self) -> int:
-        """How many the cluster has given so far."""
+        """Number of executors of the cluster so far."""
         java: Any = self._context._jsc  # noqa: SLF001  (Python has no name for this)
         return len(java.sc().statusTracker().getExecutorInfos()) - 1  # One is the driver.
 
     def _partitions(self, weight: int) -> int:
-        """How many partitions are made of so much work; as many for each slot."""
+        """The number of partitions for this much work; a multiple of the slots."""
         worth = weight // max(1, self._small_weight // SHARES * self.slots)
         needed = -(-weight // (PARTITION_WEIGHT_MAX * self.slots))
         return self.slots * max(1, min(TURNS, worth), needed)
@@ -186,7 +190,7 @@ class SparkJobs:
             check()
         except BaseException:
             if not job.cancel():
-                # A job that its thread is about to begin is none of the group yet.
+                # A job that its thread has not begun is not in the group yet.
                 self._context.cancelJobGroup(group)
                 while not wait([job], POLL_S).done:
                     self._context.cancelJobGroup(group)
@@ -216,13 +220,13 @@ def _answer(
 ) -> tuple[int, _Result | None, Exception | None]:
     """Runs in a worker."""
     try:
-        return number, function(task, _go_on), None
+        return number, function(task, _no_check), None
     except (LithifyError, OSError) as error:
         return number, None, error
 
 
-def _go_on() -> None:
-    """Spark itself stops a task of a cancelled job."""
+def _no_check() -> None:
+    """A check that never stops: Spark itself stops the tasks of a cancelled job."""
 
 
 def _waves(sizes: Sequence[int]) -> Iterator[list[int]]:
@@ -242,7 +246,7 @@ def _waves(sizes: Sequence[int]) -> Iterator[list[int]]:
 def _bundles(wave: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
     """The numbers of the tasks of each partition, the heaviest first.
 
-    Each task in turn, the heaviest first, goes to the partition that is lightest so far.
+    Each task in turn, the heaviest first, is added to the lightest partition so far.
     """
     bundles: list[list[int]] = [[] for _ in range(min(most, len(wave)))]
     lightest = [(0, number) for number in range(len(bundles))]

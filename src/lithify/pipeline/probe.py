@@ -1,19 +1,18 @@
-"""Whether the executors of a cluster can work on a log, before anything is asked of them.
+"""Checks that the executors of a cluster can access a log, before the first job.
 
 Tasks read and write the files of the log by path, so every executor must have the directory of the
-process that publishes, at the same path, and may read and write there. For each executor:
+publishing process, at the same path, with permission to read and write. For each executor:
 
 1. The driver writes a marker into the log's directory.
-2. A task reads the log id of the manifest, looks for the driver's marker, writes a marker of its
-   own, and answers with its host. It keeps its slot for a moment, so that the next task goes to
-   another one.
-3. The driver looks for the markers it was told about, and removes them all.
+2. A task reads the log id of the manifest, looks for the driver's marker, writes its own marker,
+   and returns its host. It keeps its slot for a moment, so that the next task runs on another one.
+3. The driver looks for the returned markers, and removes them all.
 
-What does not fit is an `ExecutorUnfit` that names the host. Markers end in `.tmp`, so that those of
-a driver that was killed are removed with other temporary files.
+A failed check is an `ExecutorUnfit` that names the host. Markers end in `.tmp`, so that those of a
+driver that was killed are removed with other temporary files.
 
-A job that fails before its function is called, because Python or a package is missing there, is
-explained by `explain_failure`. Called by `jobs.py`, once for each directory in a session.
+`explain_failure` explains a job that fails before its function is called, because Python or a
+package is missing. Called by `jobs.py`, once per directory and session.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Probe", "ProbeTask", "Seen", "explain_failure", "place_of", "run_probe"]
 
 HOLD_S = 0.3
-"""Many times what the rest of a probe takes."""
+"""Many times the duration of the rest of a probe."""
 
 SAME_PATH = "the data directory must be the same one, at the same path, on every executor"
 REASON_CHARACTERS_MAX = 300
@@ -51,7 +50,7 @@ _VERSIONS = re.compile(r"\[PYTHON_VERSION_MISMATCH\]([^\n]*)")
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
-    """What an executor is to find, and the marker it is to write."""
+    """What an executor must find, and the marker that it must write."""
 
     fs: FileSystem
     directory: str
@@ -62,11 +61,11 @@ class ProbeTask:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a task says of its executor."""
+    """The result of a task for its executor."""
 
     host: str
     process: int
-    """The one that the tasks of the executor are forked from."""
+    """The process from which the executor forks its tasks."""
     problem: str | None
 
 
@@ -121,7 +120,7 @@ class Probe:
         return self._markers[-1]
 
     def tasks(self, count: int) -> list[ProbeTask]:
-        """So many tasks, each with a marker of its own."""
+        """`count` tasks, each with its own marker."""
         first = self._markers[0]
         return [
             ProbeTask(self._fs, self._directory, self._log_id, first, self._marker())
@@ -139,7 +138,7 @@ class Probe:
 
 
 def place_of(task: Any) -> tuple[FileSystem, str] | None:
-    """(file system, directory) of the log that a task works on; None if it works on none."""
+    """(file system, directory) of the log of a task; None if it has no log."""
     indexes = (getattr(task, "index", None), *getattr(task, "indexes", ())[:1])
     for each in (task, *indexes):
         if hasattr(each, "fs") and hasattr(each, "directory"):
@@ -148,7 +147,7 @@ def place_of(task: Any) -> tuple[FileSystem, str] | None:
 
 
 def explain_failure(name: str, failure: BaseException) -> LithifyError:
-    """What Spark says of a failed job, in one line."""
+    """The error for a failed job, in one line."""
     text = str(failure)
     where = _WHERE.search(text)
     host = where[1] if where else "a host that Spark does not name"
@@ -161,7 +160,7 @@ def explain_failure(name: str, failure: BaseException) -> LithifyError:
     if match := _VERSIONS.search(text):
         return ExecutorUnfit(host, f"has another Python:{match[1]}")
     lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("at ", "An error occurred"))]
-    # Of a Java error the second half of the first line says what went wrong.
-    reason = told[0].rpartition("Exception: ")[2] if told else type(failure).__name__
+    reasons = [line for line in lines if line and not line.startswith(("at ", "An error occurred"))]
+    # The second half of the first line of a Java error has the reason.
+    reason = reasons[0].rpartition("Exception: ")[2] if reasons else type(failure).__name__
     return JobFailed(name, reason[:REASON_CHARACTERS_MAX])

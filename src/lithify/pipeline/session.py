@@ -1,36 +1,36 @@
-"""Opens the Spark session that every job of the pipeline runs in.
+"""Opens the Spark session of the pipeline's jobs.
 
 `open_session` does, in this order:
 
-1. takes the session this process already has, if there is one;
-2. tries the address of the master (`target.py`);
-3. finds a Java (`java.py`) and names it to Spark by `JAVA_HOME`;
-4. names the Python of the workers by `PYSPARK_PYTHON`: this one, so that tasks find the same
-   packages. On a cluster it is that of an environment that is shipped there, or else a value that
-   is already set stays, because paths differ there;
-5. starts the JVM with the settings below and those of the target, which come first. It is killed if
-   a master of Spark's own has not answered `REGISTER_S_MAX` later. What fails is one line, which
-   names the settings of the target that may be why; what Java itself wrote is its detail
+1. return the session of this process, if there is one;
+2. try the address of the master (`target.py`);
+3. find a Java (`java.py`) and set `JAVA_HOME`;
+4. set `PYSPARK_PYTHON` to the Python of the workers: this one, so that tasks find the same
+   packages. On a cluster it is that of the shipped environment; otherwise an existing value is
+   kept, because paths differ there;
+5. start the JVM with the settings below and those of the target, which take precedence. It is
+   killed if a standalone master has not answered within `REGISTER_S_MAX`. An error is one line,
+   with the settings of the target that may be the cause; Java's own output is its detail
    (`java_errors.py`).
 
 | setting | value | why |
 |---|---|---|
-| `local[*,4]` | four attempts a task | plain `local[*]` fails a job at its first failed task |
+| `local[*,4]` | four attempts per task | plain `local[*]` fails a job at its first failed task |
 | `spark.ui.enabled` | false | saves a second at start and a listening port |
 | `spark.python.unix.domain.socket.enabled` | true | a task costs about half as much to start |
-| `spark.python.daemon.module` | `daemon.py` | workers begin with the code of the tasks loaded |
-| `spark.driver.host`, `.bindAddress` | loopback, local masters only | nobody outside may connect |
+| `spark.python.daemon.module` | `daemon.py` | workers start with the code of the tasks loaded |
+| `spark.driver.host`, `.bindAddress` | loopback, local masters only | no other host may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
 | `-XX:TieredStopAtLevel=1` | unless `queries` | the JVM spent half of its time compiling itself |
 | umask of the JVM | 077 | its sockets are in the temporary directory |
 | log level | error | see `log4j2.properties` |
 
-The JVM and what it starts create files, and sockets that ask for no password, for this user only.
+The JVM and its child processes create files, and sockets without passwords, for this user only.
 
-Invariant: the process's environment changes by `JAVA_HOME` and `PYSPARK_PYTHON` and nothing else.
-A process has one session; commands open it when they need it and a node keeps it. With Unix
-sockets an idle worker that is told to end may print a `BrokenPipeError` while the session stops:
-it wanted to answer a driver that no longer listens. No job is affected.
+Invariant: the process's environment changes by `JAVA_HOME` and `PYSPARK_PYTHON` and nothing else. A
+process has one session; commands open it when they need it and a node keeps it. With Unix sockets
+an idle worker may print a `BrokenPipeError` while the session stops: it tried to answer a driver
+that no longer listens. No job is affected.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def open_session(
 ) -> SparkSession:
     """The Spark session of this process; `memory` is the JVM's heap, payload never enters it.
 
-    `preload` names modules that every Python worker begins with. `queries` says that Spark's own
-    engine will have much to compute.
+    `preload` names modules that every Python worker imports at its start. `queries`: Spark SQL will
+    do much of the work.
 
-    The caller calls `stop()` on it. A session that already exists is returned with the settings
-    it has. `SparkUnreachable` and `SparkNotStarted` say why there is none.
+    The caller calls `stop()` on it. An existing session is returned with its own settings. Raises
+    `SparkUnreachable` or `SparkNotStarted`.
     """
     if isinstance(target, str):
         target = SparkTarget(target)
@@ -111,7 +111,7 @@ def _start(
         session = builder.getOrCreate()
     except Exception as error:
         if gave_up.is_set():
-            reason = f"it has not answered as one for {REGISTER_S_MAX:.0f} s"
+            reason = f"it has not registered the application for {REGISTER_S_MAX:.0f} s"
             raise SparkUnreachable(master, reason) from error
         lines = java.kept()
         reason = _reason(error, lines)
@@ -148,25 +148,25 @@ def _give_up(started: threading.Event, gave_up: threading.Event) -> None:
         if waited_s >= REGISTER_S_MAX:
             gave_up.set()
             gateway.proc.kill()
-            # The next session of this process needs another one.
+            # The next session of this process needs a new one.
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
             return
 
 
 def _reason(error: Exception, lines: list[str]) -> str:
-    """What Java or Spark says, in a line."""
+    """The message of Java or Spark, in one line."""
     java: Any = getattr(error, "java_exception", None)
     if java is None and lines:
         return java_reason(lines)
     text = str(error if java is None else java.getMessage())
     if java is not None and " " not in text:
-        # The name of a class, and nothing about it.
+        # The name of a class without a message.
         text = str(java.toString())
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def _options(target: SparkTarget, lines: list[str]) -> str:
-    """The settings that a failure is about, as far as its lines tell; else all that were given."""
+    """The settings that a failure mentions; if none, all given ones."""
     given = dict(each.split("=", 1) for each in target.conf)
     text = "\n".join(lines)
     named = [key for key, value in given.items() if key in text or (value and value in text)]
@@ -183,7 +183,7 @@ def _settings(
         options += " -XX:TieredStopAtLevel=1"
     settings = {
         "spark.driver.memory": memory,
-        # The user's own options go into spark.driver.extraJavaOptions and come after these.
+        # The user's own options are in spark.driver.extraJavaOptions and come after these.
         "spark.driver.defaultJavaOptions": options,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "lithify.pipeline.daemon",

@@ -1,13 +1,14 @@
-"""Which Spark does the work: its master, further settings, an environment to ship.
+"""The Spark to use: its master, further settings, an environment to ship.
 
     SparkTarget("spark://h1:7077", conf=("spark.executor.memory=4g",), archives="env.tar.gz#env")
 
-`local`, `local[N]`, `local[N,F]` run in this machine, with N threads (`*`: one for each core) and F
-attempts of a task. Of a cluster `spark://HOST:PORT[,HOST:PORT…]`, `k8s://[https://]HOST[:PORT]`,
-`yarn` and `local-cluster[W,C,M]` are known. Anything else is refused before a JVM is started.
+`local`, `local[N]`, `local[N,F]` run on this machine, with N threads (`*`: one per core) and F
+attempts per task. The supported clusters are `spark://HOST:PORT[,HOST:PORT…]`,
+`k8s://[https://]HOST[:PORT]`, `yarn` and `local-cluster[W,C,M]`. Anything else is refused before a
+JVM is started.
 
-An address is tried before Spark is: Spark itself tries for a minute, and does not say why it gave
-up. Pure but for `reach_master`; starts nothing and needs no Spark.
+The address is tried before Spark starts: Spark itself tries for a minute, and does not say why it
+failed. Pure except for `reach_master`; starts nothing and needs no Spark.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from lithify.errors import InvalidSetting, SparkUnreachable
 __all__ = ["LOCAL_MASTER", "SparkTarget", "is_local", "reach_master"]
 
 LOCAL_MASTER = "local[*,4]"
-"""Four attempts of a task; plain `local[*]` fails a job at its first failed task."""
+"""Four attempts per task; plain `local[*]` fails a job at its first failed task."""
 
 CONNECT_S_MAX = 3.0
-"""For each address; a connection within a data centre takes milliseconds."""
+"""Per address; a connection within a data centre takes milliseconds."""
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?"
@@ -40,11 +41,11 @@ _PORTS = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """Checked when it is made; `InvalidSetting` names what is wrong as `{prefix}master` and so on.
+    """Checked when it is created; `InvalidSetting` names the setting as `{prefix}master` and so on.
 
-    `archives` are as Spark's `spark.archives`: files with a comma in between, each unpacked in the
-    working directory of every executor under the name that follows `#`. Unless something else names
-    the executors' Python, it is `bin/python` of the first one.
+    `archives` has the format of Spark's `spark.archives`: files separated by commas, each unpacked
+    in the working directory of every executor under the name after `#`. Unless another setting
+    names the executors' Python, it is `bin/python` of the first one.
     """
 
     master: str = LOCAL_MASTER
@@ -60,12 +61,12 @@ class SparkTarget:
                 raise InvalidSetting(f"{self.prefix}conf", each, "KEY=VALUE")
 
     def settings(self) -> dict[str, str]:
-        """Those of Spark that were asked for."""
+        """The Spark settings that were given."""
         given = dict(each.split("=", 1) for each in self.conf)
         return given | ({"spark.archives": self.archives} if self.archives else {})
 
     def python(self) -> str | None:
-        """The executors' Python, if this says it."""
+        """The executors' Python, if it is given."""
         named = self.settings().get("spark.pyspark.python")
         if named or not self.archives:
             return named
@@ -74,12 +75,12 @@ class SparkTarget:
 
 
 def is_local(master: str) -> bool:
-    """Are tasks run on this machine, as this user?"""
+    """Whether tasks run on this machine, as this user."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def reach_master(master: str) -> None:
-    """Raise `SparkUnreachable` unless something listens at the address that a master has."""
+    """Raise `SparkUnreachable` unless the address of a master accepts connections."""
     reasons = []
     for host, port in _addresses(master):
         try:

@@ -1,15 +1,15 @@
-"""A process that keeps a Spark session warm and runs jobs for a node.
+"""A process that keeps a Spark session open and runs jobs for a node.
 
-A node must not have a JVM of its own in its process, nor wait seconds for one at each run. So
-`WorkerJobs` starts this module as a child when the first job comes, talks to it over a pair of
-sockets, and lets it go when it was idle for a while.
+A node must not have a JVM in its process, nor wait seconds for one in each run. So `WorkerJobs`
+starts this module as a child process with the first job, communicates over a socket pair, and stops
+it when it has been idle for a while.
 
     node → worker   (target,), once  ("run", name, function, tasks, weights)  ("cancel",)
     worker → node   ("ready", slots)  ("progress", done, total)  ("result", number, value)
                     ("end",)  ("error", exception), also instead of "ready"
 
-All are pickled: both ends are the same program. When the node dies the worker reads end of file
-and ends, and its JVM with it. When the worker dies its job fails with `JobFailed`; the next job
+All messages are pickled: both ends are the same program. When the node dies, the worker reads end
+of file and exits with its JVM. When the worker dies, its job fails with `JobFailed`; the next job
 starts another one.
 """
 
@@ -39,17 +39,17 @@ __all__ = ["WorkerJobs"]
 
 POLL_S = 0.1
 END_S_MAX = 2.0
-"""A worker that hung up has ended by then, and its exit code is known."""
+"""Time in which a worker that closed its connection exits, so that its exit code is known."""
 
 STARTING = "starting Spark"
-"""What progress is told while there is no worker yet."""
+"""The progress reported while there is no worker."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 
 class WorkerJobs:
-    """`Jobs` by a worker process; one job at a time, others wait."""
+    """`Jobs` in a worker process; one job at a time, others wait."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class WorkerJobs:
 
     @property
     def pid(self) -> int | None:
-        """Of the worker, if there is one."""
+        """The process id of the worker, or None."""
         return self._process.pid if self._process is not None else None
 
     def run(
@@ -94,8 +94,10 @@ class WorkerJobs:
                 connection = self._started(check)
                 _send(connection, ("run", name, function, list(tasks), list(weights)))
                 yield from self._answers(name, connection, check, progress)
-            except _Ended as error:
-                raise JobFailed(name, f"the worker process ended: {self._end()}") from error
+            except _ConnectionLost as error:
+                raise JobFailed(
+                    name, f"the worker process exited: {self._wait_for_exit()}"
+                ) from error
             finally:
                 self._used_s = self._clock.monotonic_s()
 
@@ -111,20 +113,20 @@ class WorkerJobs:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                start_new_session=True,  # Ctrl-C is for the node, which lets it go by itself.
+                start_new_session=True,  # Ctrl-C is for the node, which stops the worker itself.
             )
         self._connection = Connection(ours.detach())
         try:
             _send(self._connection, (self._target,))
             kind, value = _receive(self._connection, check)
-        except _Ended:
+        except _ConnectionLost:
             raise
         except BaseException:
-            # The next job must not take its greeting for an answer.
-            self._let_go()
+            # The next job must not take the pending greeting for an answer.
+            self._stop()
             raise
         if kind == "error":
-            self._let_go()
+            self._stop()
             raise value
         self.slots = value
         return self._connection
@@ -155,38 +157,38 @@ class WorkerJobs:
 
     @staticmethod
     def _cancel(connection: Connection) -> None:
-        """Stop the job; what it still says is thrown away."""
-        with suppress(_Ended):
+        """Stop the job; its remaining messages are discarded."""
+        with suppress(_ConnectionLost):
             _send(connection, ("cancel",))
             while _receive(connection, no_check)[0] not in {"end", "error"}:
                 pass
 
     def maintain(self) -> None:
-        """Let the worker go if it was idle for long."""
+        """Stop the worker if it has been idle for `idle_s`."""
         if self._turn.acquire(blocking=False):
             try:
                 idle = self._clock.monotonic_s() - self._used_s
                 if self._process is not None and idle >= self._idle_s:
-                    self._let_go()
+                    self._stop()
             finally:
                 self._turn.release()
 
     def close(self) -> None:
-        """End the worker; a job that runs fails."""
-        self._let_go()
+        """Stop the worker; a job in progress fails."""
+        self._stop()
 
-    def _end(self) -> str:
-        """Let go of a worker that hung up; how it ended."""
+    def _wait_for_exit(self) -> str:
+        """Stop a worker that closed its connection; returns how it exited."""
         code = None
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(END_S_MAX)
-        self._let_go()
+        self._stop()
         if code is None:
-            return "it hung up"
+            return "it closed the connection"
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}, see its log"
 
-    def _let_go(self) -> None:
+    def _stop(self) -> None:
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if connection is not None:
@@ -196,15 +198,15 @@ class WorkerJobs:
             process.wait()
 
 
-class _Ended(Exception):
-    """The worker hung up."""
+class _ConnectionLost(Exception):
+    """The worker closed the connection."""
 
 
 def _send(connection: Connection, message: tuple[object, ...]) -> None:
     try:
         connection.send(message)
     except OSError as error:
-        raise _Ended(error) from error
+        raise _ConnectionLost(error) from error
 
 
 def _receive(connection: Connection, check: Callable[[], None]) -> Any:
@@ -213,17 +215,17 @@ def _receive(connection: Connection, check: Callable[[], None]) -> Any:
             check()
         return connection.recv()
     except (EOFError, OSError) as error:
-        raise _Ended(error) from error
+        raise _ConnectionLost(error) from error
 
 
 def _serve(connection: Connection, preload: str) -> None:
-    """The worker: one job after the other until the node hangs up."""
-    # Only this side needs Spark.
+    """The worker: run jobs in sequence until the node closes the connection."""
+    # Only the worker process needs Spark.
     from lithify.pipeline.daemon import load  # noqa: PLC0415
     from lithify.pipeline.session import open_session  # noqa: PLC0415
 
     names = [name for name in preload.split(",") if name]
-    # Small jobs are done in this process; the JVM takes longer to start than their code to load.
+    # Small jobs run in this process; the JVM takes longer to start than their code to load.
     loading = threading.Thread(target=load, args=(names,))
     loading.start()
     (target,) = connection.recv()
@@ -253,7 +255,7 @@ def _run(
     weights: list[int],
 ) -> None:
     def check() -> None:
-        # The node says nothing while a job runs but to stop it, or hangs up.
+        # During a job the node sends only a request to stop it, or closes the connection.
         if connection.poll():
             connection.recv()
             raise RunCancelled(f"job {name} was cancelled")

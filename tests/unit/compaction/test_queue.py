@@ -159,7 +159,7 @@ def test_a_trigger_that_asks_during_a_run_is_refused_and_so_are_too_many_persons
 ) -> None:
     log = add(queue, Log("log"))
     log.began.wait()
-    with pytest.raises(RunRefused, match="run waits for store: a run on log is going on"):
+    with pytest.raises(RunRefused, match=r"compaction refused \(store\): a run on log is going on"):
         add(queue, log, trigger="periodic")
     for _ in range(WAITING_MAX):
         add(queue, log)
