@@ -280,7 +280,7 @@ def test_of_requests_that_come_together_only_the_one_that_is_too_large_is_refuse
         (Operation.CREATE, {"members": ["n2"]}, "nobody here knows where node n2 is reached"),
         (Operation.CHANGE, {"change": "n2"}, "must be like +n4"),
         (Operation.CHANGE, {"change": "+n2", "book": {"n2": "far"}}, "address 'far' must be like"),
-        (Operation.CHANGE, {"change": "+n2", "book": {"": "h:1"}}, "cannot be called ''"),
+        (Operation.CHANGE, {"change": "+n2", "book": {"": "h:1"}}, "member name '' is invalid"),
         (99, {}, "operation 99 is not known"),
     ],
 )

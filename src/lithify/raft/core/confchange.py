@@ -1,12 +1,12 @@
-"""From one configuration to the next, and which one is in force. Pure.
+"""Computes the next configuration, and tracks which one is in force. Pure.
 
-A configuration is in force from the moment its entry is in the log, committed or not, and is given
-up with its entry when that is overwritten. So the safety of a change depends on the log alone, not
-on which commit index a member happens to remember after a crash.
+A configuration is in force from the moment its entry is in the log, committed or not. When the
+entry is overwritten, the configuration before it is in force again. So the safety of a change
+depends on the log alone, not on the commit index that a member remembers after a crash.
 
-`Membership` keeps the configurations from the last applied one on. Those that matter for decisions
-begin at the last committed one: a leader has at most one above it (it refuses a second), a follower
-that is behind may have several.
+`Membership` keeps the configurations from the last applied one on. Decisions depend on those from
+the last committed one on: a leader has at most one above it (it refuses a second), a follower that
+is behind may have several.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _CONFIG = int(EntryKind.CONFIG)
 
 
 def changed(config: Config, change: ConfChange) -> Config:
-    """The configuration after a change; `InvalidChange` if it cannot be made."""
+    """The configuration after a change; raises `InvalidChange` if it is impossible."""
     if change.leaves:
         return _left(config)
     if config.joint:
-        raise InvalidChange(f"{change} is asked for, but {config} is joint and must be left first")
+        raise InvalidChange(f"{change} refused: {config} is joint and must be left first")
     before = config
     if change.enters_joint:
         auto_leave = change.mode is not Mode.EXPLICIT
@@ -53,7 +53,7 @@ def changed(config: Config, change: ConfChange) -> Config:
 
 def _left(config: Config) -> Config:
     if not config.joint:
-        raise InvalidChange(f"there is nothing to leave: {config} is not joint")
+        raise InvalidChange(f"there is no joint configuration to leave: {config}")
     learners = config.learners | config.learners_next
     members = config.voters | learners
     identities = frozenset(pair for pair in config.identities if pair[0] in members)
@@ -73,7 +73,7 @@ def _with(config: Config, change: Change) -> Config:
         learners |= one
     identities = config.identities
     if change.node not in config.members or change.node not in voters | learners | config.outgoing:
-        # Who comes or goes leaves no earlier identity behind.
+        # A member that is added or removed keeps no earlier identity.
         identities = frozenset(pair for pair in identities if pair[0] != change.node)
         if change.op is not Op.REMOVE and change.identity:
             identities |= {(change.node, change.identity)}
@@ -87,21 +87,21 @@ def _with(config: Config, change: Change) -> Config:
 
 
 class Membership:
-    """The configurations that matter now, with the indexes they stand at; see the module."""
+    """The configurations that matter now, with their indexes; see the module."""
 
     def __init__(self, index: int, config: Config) -> None:
         self._stack = [(index, config)]
         self._committed = 0
-        """Where in the stack the last committed configuration is."""
+        """Position of the last committed configuration in the stack."""
 
     @property
     def config(self) -> Config:
-        """The one in force."""
+        """The configuration in force."""
         return self._stack[-1][1]
 
     @property
     def index(self) -> int:
-        """Where the one in force stands in the log."""
+        """The index of the configuration in force."""
         return self._stack[-1][0]
 
     @property
@@ -115,10 +115,10 @@ class Membership:
         return [config for _, config in self._open()]
 
     def may_campaign(self, node: str) -> bool:
-        """Has the node a vote in any configuration that may turn out to be the committed one?
+        """Whether the node has a vote in a configuration that may turn out to be the committed one.
 
-        Who has removed itself may be the only one with that entry, and must lead until it is
-        committed: the others cannot be elected without it.
+        A leader that has removed itself may be the only one with that entry, and must lead until it
+        is committed: the others cannot be elected without it.
         """
         return any(node in config.electorate for _, config in self._open())
 
@@ -126,14 +126,14 @@ class Membership:
         return self._stack[self._committed :]
 
     def at(self, index: int) -> Config:
-        """The configuration of an index that is not below the last applied one."""
+        """The configuration at an index that is not below the last applied one."""
         for start, config in reversed(self._stack):
             if start <= index:
                 return config
-        raise InvalidInput(f"the members at index {index} are forgotten: it is applied")
+        raise InvalidInput(f"the members at index {index} are not known: it is applied")
 
     def add(self, entries: Sequence[Entry]) -> bool:
-        """Entries were appended; did the configuration change?"""
+        """Add the configurations among appended entries; returns whether there are any."""
         if _CONFIG not in map(_KIND, entries):
             return False
         for entry in entries:
@@ -142,27 +142,27 @@ class Membership:
         return True
 
     def cut(self, last_index: int) -> bool:
-        """Entries above `last_index` are gone; did the configuration change?"""
+        """Remove configurations above `last_index`; returns whether there are any."""
         before = len(self._stack)
         while len(self._stack) > 1 and self._stack[-1][0] > last_index:
             self._stack.pop()
         return len(self._stack) != before
 
     def restore(self, index: int, config: Config) -> None:
-        """A snapshot replaces the log: what was not committed before is gone."""
+        """A snapshot replaces the log, and with it the uncommitted configurations."""
         del self._stack[self._committed + 1 :]
         self._stack.append((index, config))
         self._committed += 1
 
     def settle(self, commit: int) -> None:
-        """Configurations up to `commit` are final."""
+        """Mark configurations up to `commit` as committed."""
         while (
             self._committed + 1 < len(self._stack) and self._stack[self._committed + 1][0] <= commit
         ):
             self._committed += 1
 
     def forget(self, applied: int) -> None:
-        """Nobody asks for the members of an index below `applied` any more."""
+        """Drop configurations that no index from `applied` on needs."""
         while self._committed and self._stack[1][0] <= applied:
             del self._stack[0]
             self._committed -= 1

@@ -1,23 +1,23 @@
-"""Who the members are, and the changes that can be asked for. Pure values with a text form.
+"""Configurations: the members of a group, and changes to them. Pure values with a text form.
 
 A configuration is simple (one set of voters) or joint: then every decision needs a majority of the
-`voters` and also one of the `outgoing` voters. Learners get entries and have no say. A voter that
-is to become a learner stays in `outgoing` while the configuration is joint and is a learner when it
-is left, so that nobody is a voter and a learner at once.
+`voters` and also one of the `outgoing` voters. Learners receive entries and do not vote. A voter
+that is demoted stays in `outgoing` while the configuration is joint and becomes a learner when it
+is left, so that no member is a voter and a learner at once.
 
 A member may have an identity: that of the data directory with which it was added. Its peers then
-accept no other directory under that name (`recognition.py`). First members have none here.
+accept no other directory under that name (`recognition.py`). The first members have none.
 
-Both are written as text. A configuration, as it stands in a log entry:
+Both are written as text. A configuration in a log entry:
 
     config   = part (", " part)*
     part     = set (" " name)+  |  "auto-leave"  |  "identities" (" " name "=" identity)+
     set      = "voters" | "outgoing" | "learners" | "learners-next"
     identity = 32 hexadecimal digits
 
-Stories and overviews leave the identities out. A version that does not know them ignores them.
+Stories and overviews omit the identities. A version that does not know them ignores them.
 
-A change, as it is asked for:
+A change, as it is requested:
 
     change  = [mode ":"] item ("," item)*  |  "leave"
     mode    = "joint" | "explicit"
@@ -25,9 +25,9 @@ A change, as it is asked for:
             | "~" name ["@" identity]     add a learner, or demote a voter
             | "-" name                    remove
 
-One item changes the configuration at once. Several, or `joint:`, make it joint until the leader
-leaves it by itself; with `explicit:` it is joint until somebody proposes `leave`. The log has the
-configuration that comes of a change, not the change: a member that joins knows none before it.
+One item changes the configuration at once. Several items, or `joint:`, make it joint until the
+leader leaves it automatically; with `explicit:` it is joint until `leave` is proposed. The log
+contains the resulting configuration, not the change: a member that joins knows no earlier one.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
 def check_name(name: str) -> None:
-    """Raise unless this can be the name of a member, which stands in texts between blanks."""
+    """Raise unless this is a valid name of a member; names are separated by blanks in texts."""
     if not NAME.fullmatch(name):
         limit = "1 to 63 letters, digits, _ . or -, not beginning with . or -"
-        raise InvalidChange(f"a member cannot be called {name!r}: {limit}")
+        raise InvalidChange(f"member name {name!r} is invalid: must be {limit}")
 
 
 def check_identity(identity: str) -> None:
-    """Raise unless this can be the identity of a data directory."""
+    """Raise unless this is a valid identity of a data directory."""
     if not IDENTITY.fullmatch(identity):
-        raise InvalidChange(f"{identity!r} is no identity: 32 hexadecimal digits")
+        raise InvalidChange(f"identity {identity!r} is invalid: must be 32 hexadecimal digits")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The members at some index."""
+    """The members at an index."""
 
     voters: frozenset[str] = frozenset()
     outgoing: frozenset[str] = frozenset()
@@ -82,17 +82,17 @@ class Config:
 
     @property
     def joint(self) -> bool:
-        """Are two majorities needed?"""
+        """Whether two majorities are needed."""
         return bool(self.outgoing)
 
     @property
     def electorate(self) -> frozenset[str]:
-        """All who have a vote in one of the majorities."""
+        """All members with a vote in one of the majorities."""
         return self.voters | self.outgoing
 
     @property
     def members(self) -> frozenset[str]:
-        """All who get entries."""
+        """All members that receive entries."""
         return self.voters | self.outgoing | self.learners
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Config:
         return ", ".join(parts) or "nobody"
 
     def encode(self) -> bytes:
-        """As it stands in a log entry."""
+        """The value in a log entry."""
         known = "".join(f" {name}={identity}" for name, identity in sorted(self.identities))
         return (f"{self}, identities{known}" if known else str(self)).encode()
 
@@ -136,7 +136,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 class Op(StrEnum):
-    """What is to become of a member."""
+    """The new role of a member."""
 
     VOTER = "+"
     LEARNER = "~"
@@ -144,14 +144,14 @@ class Op(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a change is made."""
+    """How a change is applied."""
 
     AUTO = ""
-    """At once if it is one item, else joint."""
+    """Simple if it is one item, else joint."""
     JOINT = "joint"
     """Joint; the leader leaves it when it is committed."""
     EXPLICIT = "explicit"
-    """Joint until somebody proposes to leave."""
+    """Joint until `leave` is proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Change:
     op: Op
     node: str
     identity: str = ""
-    """Of the data directory that the node has; the leader has seen it."""
+    """Of the node's data directory, as checked by the leader."""
 
     def __str__(self) -> str:
         return f"{self.op}{self.node}" + (f"@{self.identity}" if self.identity else "")
@@ -169,19 +169,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ConfChange:
-    """A change of members; without items it leaves the joint configuration."""
+    """A membership change; without items it leaves the joint configuration."""
 
     changes: tuple[Change, ...] = ()
     mode: Mode = Mode.AUTO
 
     @property
     def leaves(self) -> bool:
-        """Does it end a joint configuration?"""
+        """Whether it ends a joint configuration."""
         return not self.changes
 
     @property
     def enters_joint(self) -> bool:
-        """Does it begin one?"""
+        """Whether it begins a joint configuration."""
         return len(self.changes) > 1 or (self.mode is not Mode.AUTO and not self.leaves)
 
     def __str__(self) -> str:

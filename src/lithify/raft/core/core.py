@@ -1,14 +1,15 @@
-"""One member of one Raft group, as a state machine without I/O: the part that users drive.
+"""The interface of one member of a Raft group: a state machine without I/O.
 
     core = RaftCore(CoreSettings("n1", draw=random.randrange), storage)
-    core.tick()                        # every so often; the only clock
+    core.tick()                        # called periodically; the only clock
     core.step(message)                 # from a peer, or from the own storage
     core.propose(b"...")               # on the leader
-    ready = core.ready()               # what is to be written, sent and applied; see `ready.py`
+    ready = core.ready()               # what to write, send and apply; see `ready.py`
 
-Given the same calls and the same draws, it does the same. It is not thread-safe, never blocks, and
-needs nothing but `LogView`. A driver without threads does the work of a `Ready` at once and calls
-`advance(ready)`; one with threads steps `StorageAppended` and `Applied` when each is done.
+It is deterministic: the same calls and the same draws have the same result. It is not thread-safe,
+never blocks, and needs only a `LogView`. A driver without threads does the work of a `Ready` at
+once and calls `advance(ready)`; one with threads steps `StorageAppended` and `Applied` when each is
+done.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["RaftCore", "Status"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A member at one instant."""
+    """The state of a member at one instant."""
 
     node: str
     role: Role
@@ -47,13 +48,13 @@ class Status:
     last_index: int
     last_term: int
     stable: int
-    """Durable up to here."""
+    """The last durable index."""
     commit: int
     applied: int
     config: Config
     config_index: int
     progress: dict[str, str]
-    """On the leader, a line for each peer."""
+    """On the leader, one line per peer."""
 
     def __str__(self) -> str:
         who = f"{self.node} {self.role} term {self.term}"
@@ -72,11 +73,11 @@ class RaftCore:
     # In.
 
     def tick(self) -> None:
-        """One unit of time went by."""
+        """Advance the clock by one tick."""
         self._engine.role.tick()
 
     def step(self, message: Message | LocalMessage) -> None:
-        """Take a message of a peer, or word that some work is done."""
+        """Process a message of a peer, or a report that some work is done."""
         engine = self._engine
         if isinstance(message, StorageAppended):
             engine.release(message.number)
@@ -88,48 +89,48 @@ class RaftCore:
         elif isinstance(message, Unreachable):
             engine.role.unreachable(message)
         elif message.to != engine.node:
-            raise InvalidInput(f"a message to {message.to} has come to {engine.node}")
+            raise InvalidInput(f"message to {message.to} was delivered to {engine.node}")
         else:
             engine.receive(message)
 
     def propose(self, payload: bytes) -> int:
-        """Append a command; its index. It is committed if that index comes up with this term."""
+        """Append a command; returns its index. It is committed if it is applied with this term."""
         return self._leader(ProposalDropped).propose([payload]).start
 
     def propose_many(self, payloads: list[bytes]) -> range:
-        """Append commands; their indexes. Refused as a whole or not at all."""
+        """Append commands; returns their indexes. They are refused as a whole or not at all."""
         return self._leader(ProposalDropped).propose(payloads)
 
     def propose_change(self, change: ConfChange) -> int:
-        """Append a change of members; its index."""
+        """Append a membership change; returns its index."""
         return self._leader(ProposalDropped).propose_change(change)
 
     def prepared(self, change: ConfChange) -> ConfChange:
-        """What to propose first, so that nobody has to be elected by those who know nothing."""
+        """The change to propose first: new voters are added as learners before they can vote."""
         return self._leader(ProposalDropped).prepared(change)
 
     def propose_end(self) -> int:
-        """Append the end of the group; its index. Nothing behind it is to be applied."""
+        """Append the end of the group; returns its index. No later entry is applied."""
         return self._leader(ProposalDropped).propose_end()
 
     def propose_note(self, payload: bytes) -> int:
-        """Append something that is for the members and not for the machine; its index."""
+        """Append a note for the members, hidden from the state machine; returns its index."""
         return self._leader(ProposalDropped).propose_note(payload)
 
     def read(self, context: int) -> None:
-        """Begin a linearizable read; it comes up in `Ready.reads` under this number, or never.
+        """Begin a linearizable read; it may be answered in `Ready.reads` with this number.
 
-        A number is used once, also over restarts: begin at a random one. Otherwise a late answer to
-        an old read could be taken for one to a new.
+        A number must be used only once, also across restarts: begin at a random one. Otherwise a
+        late answer to an old read could be taken for one to a new read.
         """
         self._engine.role.read(context)
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over to a voter."""
+        """Transfer leadership to a voter."""
         self._leader(TransferDropped).transfer(to)
 
     def hand_over(self) -> None:
-        """Let another lead, if this one does: it cannot write."""
+        """Transfer leadership to any other voter, if this member leads: it cannot write."""
         if isinstance(self._engine.role, Leader):
             self._engine.role.hand_over()
 
@@ -140,12 +141,12 @@ class RaftCore:
         raise error(DropReason.NOT_LEADER if role.leader else DropReason.NO_LEADER, role.leader)
 
     def campaign(self) -> None:
-        """Try to be elected now, as if the leader had been silent."""
+        """Start an election now, as if the election timeout had passed."""
         if not isinstance(self._engine.role, Leader):
             self._engine.campaign()
 
     def forget_leader(self) -> None:
-        """Be free to vote for another at once; without effect on one that follows nobody."""
+        """Allow a vote for another leader at once; no effect without a known leader."""
         role = self._engine.role
         if isinstance(role, Follower) and role.leader:
             role.forget_leader()
@@ -153,7 +154,7 @@ class RaftCore:
     # Out.
 
     def ready(self) -> Ready:
-        """What is to be done now. It counts as handed out."""
+        """The work to do now. Each item is returned once."""
         engine, log = self._engine, self._engine.log
         engine.role.flush()
         append = None
@@ -178,49 +179,49 @@ class RaftCore:
         )
 
     def advance(self, ready: Ready) -> None:
-        """All work of a `Ready` is done: written, and applied."""
+        """Report that all work of a `Ready` is done: written, and applied."""
         if ready.append is not None:
             self.step(StorageAppended(ready.append.number))
         if ready.apply:
             self.step(Applied(ready.apply[-1].index))
 
-    # About it.
+    # State.
 
     @property
     def term(self) -> int:
-        """The term that it is in."""
+        """The current term."""
         return self._engine.term
 
     @property
     def leader(self) -> str:
-        """Who leads in this term; empty if it knows nobody."""
+        """The leader of this term; empty if it is not known."""
         return self._engine.role.leader
 
     @property
     def may_vote(self) -> bool:
-        """Would it vote, and campaign?"""
+        """Whether it votes and campaigns."""
         return self._engine.may_vote
 
     @property
     def config(self) -> Config:
-        """The members that are in force."""
+        """The configuration in force."""
         return self._engine.members.config
 
     @property
     def open_configs(self) -> list[Config]:
-        """The members that may turn out to be the committed ones: those in force among them."""
+        """The configurations that may turn out to be committed, including the one in force."""
         return self._engine.members.open
 
     def check_committed(self, leader: str, index: int, term: int) -> None:
-        """A leader has this at an index; `Diverged` if something else is committed here."""
+        """Compare an entry of the leader; raises `Diverged` if another one is committed here."""
         self._engine.check_committed(leader, index, term)
 
     def config_at(self, index: int) -> Config:
-        """The members at an index, for a snapshot of it. Ask before its `Applied` is stepped."""
+        """The members at an index, for a snapshot of it. Call before its `Applied` is stepped."""
         return self._engine.members.at(index)
 
     def status(self) -> Status:
-        """Everything worth seeing."""
+        """A summary of the state."""
         engine, log = self._engine, self._engine.log
         role = engine.role
         peers = role.progress if isinstance(role, Leader) else {}

@@ -1,20 +1,21 @@
-"""The member itself: term, vote, log, members and role. Everything that changes them is here.
+"""The state of a member: term, vote, log, members and role. All code that changes it is here.
 
     follower --silence--> pre-candidate --majority would--> candidate --majority did--> leader
         ^------- a higher term, or a leader of this term: from anywhere -------------------'
 
-The rules about terms, which come before all others (`receive`):
+The rules about terms, which are checked before all others (`receive`):
 
-1. A message of a higher term makes this member a follower of that term. Except: a question before
-   an election changes nothing, nor does its answer if that is yes; and who has heard its leader
-   within an election timeout ignores all who want to be elected, unless the leader itself hands
-   over. So a member that was away, or was removed, does not unseat a leader that works.
-2. A message of a lower term is not followed. A leader of a lower term is told the term, so that it
-   steps down; one who asks before an election is refused.
-3. What is left is of this term, and the role deals with it.
+1. A message of a higher term makes this member a follower of that term, with two exceptions. A
+   pre-vote request changes nothing, nor does its answer if granted. A member that has received a
+   message of its leader within an election timeout ignores candidates, unless the leader itself
+   transfers leadership. So a member that was disconnected, or was removed, does not depose a
+   working leader.
+2. A message of a lower term is not processed. A leader of a lower term is sent the current term, so
+   that it steps down; a pre-vote request is refused.
+3. Any other message is of this term and is passed to the role.
 
-What belongs to a role (votes, progress, reads, a transfer) is kept by the role's object and gone
-with it: nothing needs to be reset. The roles call back here to change the state.
+The state of a role (votes, progress, reads, a transfer) is in the role's object and is discarded
+with it: nothing needs to be reset. The roles call the engine to change the other state.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 SCAN_BYTES = 8 << 20
-"""How much of the log is read at a time, at the start, to find the changes of members."""
+"""Bytes of the log to read at a time, at the start, to find membership changes."""
 
 
 class Engine:
@@ -69,7 +70,7 @@ class Engine:
         state = storage.hard_state()
         self.term, self.vote = state.term, state.vote
         self._written = (self.term, self.vote)
-        """Term and vote as they were last handed out to be stored."""
+        """Term and vote as last returned for storing."""
         self.role: RoleState = Follower(self, NOBODY)
 
     def _read_members(self) -> Membership:
@@ -86,7 +87,7 @@ class Engine:
     # Terms and messages.
 
     def receive(self, message: Message) -> None:
-        """Take a message of another member, or a vote of the own."""
+        """Process a message of another member, or this member's own vote."""
         if isinstance(message, VoteRequest) and not self.may_vote:
             self.settings.events(VoteIgnored(self.node, message.sender, message.term, NOBODY))
             return
@@ -120,7 +121,7 @@ class Engine:
             self.hold(VoteReply(self.node, message.sender, self.term, granted=False, pre=True))
 
     def hold(self, message: Message) -> None:
-        """Send a message once everything that is known now is durable."""
+        """Send a message once everything known now is durable."""
         self.outbox.hold(message, unwritten=self.has_unwritten)
 
     def release(self, number: int) -> None:
@@ -133,15 +134,15 @@ class Engine:
                 self.outbox.send(message)
         self.role.stored()
 
-    # What is to be stored.
+    # State to store.
 
     @property
     def has_unwritten(self) -> bool:
-        """Is there something that was not handed out to be stored?"""
+        """Whether there is state that was not returned for storing."""
         return self.log.has_next_append or self._written != (self.term, self.vote)
 
     def take_hard_state(self) -> HardState | None:
-        """Term and vote, if they are to be stored again."""
+        """Term and vote, if they must be stored."""
         if self._written == (self.term, self.vote):
             return None
         self._written = (self.term, self.vote)
@@ -151,23 +152,23 @@ class Engine:
 
     @property
     def may_vote(self) -> bool:
-        """Has this member the promises that it gave in its name?"""
+        """Whether this member's directory holds the votes that it gave under its name."""
         return self.settings.may_vote(self.members.config)
 
     @property
     def may_campaign(self) -> bool:
-        """Could this member lead? One that installs a snapshot has no log to lead with."""
+        """Whether this member can lead. While it installs a snapshot it has no log to lead with."""
         could = self.members.may_campaign(self.node) and not self.log.installing
         return could and self.may_vote
 
     def follow(self, term: int, leader: str) -> None:
-        """Be a follower; a higher term has seen no vote yet."""
+        """Become a follower; a new term begins without a vote."""
         if term > self.term:
             self.term, self.vote = term, NOBODY
         self._enter(Follower(self, leader))
 
     def campaign(self, *, forced: bool = False) -> None:
-        """Try to be elected: ask first whether it could be, unless the leader wants it."""
+        """Start an election: first a pre-vote, unless the leader forces it."""
         if not self.may_campaign:
             return
         if forced:
@@ -178,14 +179,14 @@ class Engine:
         candidate.ask_for_votes(forced=False)
 
     def stand(self, *, forced: bool) -> None:
-        """Be a candidate in the next term."""
+        """Become a candidate in the next term."""
         self.term, self.vote = self.term + 1, self.node
         candidate = Candidate(self, pre=False)
         self._enter(candidate)
         candidate.ask_for_votes(forced=forced)
 
     def lead(self) -> None:
-        """Be the leader of this term."""
+        """Become the leader of this term."""
         leader = Leader(self)
         self._enter(leader)
         leader.begin()
@@ -195,46 +196,46 @@ class Engine:
         self.report_role()
 
     def report_role(self) -> None:
-        """Say who this member is now."""
+        """Report the current role."""
         event = RoleChanged(self.node, self.role.kind, self.term, self.role.leader)
         self.settings.events(event)
 
     # The log.
 
     def append(self, entries: list[Entry]) -> None:
-        """Put entries at the end; members change from the moment they stand there."""
+        """Append entries; a configuration among them is in force at once."""
         self.log.append(entries)
         if self.members.add(entries):
             self._report_config()
 
     def cut(self, last_index: int) -> None:
-        """Forget entries that were not committed, and the members they made."""
+        """Remove uncommitted entries, and the configurations in them."""
         self.settings.events(LogCut(self.node, last_index))
         self.log.cut(last_index)
         if self.members.cut(last_index):
             self._report_config()
 
     def restore(self, snapshot: SnapshotMeta) -> None:
-        """Let a snapshot take the place of log and members."""
+        """Replace log and members by a snapshot."""
         self.log.restore(snapshot)
         self.members.restore(snapshot.index, snapshot.config)
 
     def check_committed(self, leader: str, index: int, term: int) -> None:
-        """Has the leader of this term the same entry, if this member has a committed one there?
+        """Raise `Diverged` if a committed entry here differs from that of the leader of this term.
 
-        A leader has everything that was committed, and its log does not change within its term. So
-        a difference is never a late message: one of the two has lost what it acknowledged.
+        A leader has all committed entries, and its log does not change within its term. So a
+        difference is never a late message: one of the two has lost what it acknowledged.
         """
         log = self.log
         if log.first_index - 1 <= index <= log.committed and log.term(index) != term:
             raise Diverged(self.node, leader, index, (log.term(index), term))
 
     def commit_to(self, index: int) -> bool:
-        """Entries up to `index` are committed; is that news?"""
-        news = self.log.commit_to(index)
-        if news:
+        """Mark entries up to `index` as committed; returns whether that is an advance."""
+        advanced = self.log.commit_to(index)
+        if advanced:
             self.members.settle(index)
-        return news
+        return advanced
 
     def _report_config(self) -> None:
         config = self.members.config

@@ -1,18 +1,17 @@
-"""What the consensus core refuses, and why. Nothing has changed when one of these is raised.
+"""Errors of the consensus core. Nothing has changed when one of these is raised.
 
-LithifyError
-└── RaftError
+LithifyError └── RaftError
     ├── Dropped             not now, or not here; `reason` says which, `leader` where
     │   ├── ProposalDropped
-    │   │   ├── QuorumAtRisk    a change that would lose the quorum as it is heard now
+    │   │   ├── QuorumAtRisk    a change that would lose the quorum of members that answer now
     │   │   └── NotCaughtUp     a learner lacks entries that a voter needs
     │   ├── ReadDropped
     │   └── TransferDropped
-    ├── InvalidChange       a change of members that can never be made (also InvalidInput)
-    ├── Compacted           an index at or below the snapshot was asked for
-    └── MemberStopped       this member must take no further part in its group
+    ├── InvalidChange       a membership change that is impossible (also InvalidInput)
+    ├── Compacted           the index is at or below the snapshot
+    └── MemberStopped       this member must stop participating in its group
         ├── Diverged        its committed entries are not those of the leader
-        └── LogTooShort     the leader knows this member to have entries that it has not
+        └── LogTooShort     it lacks entries that it has acknowledged to the leader
 """
 
 from __future__ import annotations
@@ -39,27 +38,27 @@ __all__ = [
 
 
 class RaftError(LithifyError):
-    """The root of what the core raises."""
+    """The root of the errors of the core."""
 
 
 class DropReason(StrEnum):
-    """Why a request was not taken."""
+    """Why a request was dropped."""
 
     NO_LEADER = "no leader is known"
     NOT_LEADER = "another member leads"
     OVERLOADED = "too many bytes wait to be committed and written"
-    TRANSFERRING = "leadership is being handed over"
-    CHANGE_IN_FLIGHT = "a change of members is not finished"
+    TRANSFERRING = "leadership is being transferred"
+    CHANGE_IN_FLIGHT = "a membership change is in progress"
     TERM_NOT_COMMITTED = "the leader has not committed an entry of its term yet"
-    LEARNER_FIRST = "a new voter is a learner first, until it has the log"
+    LEARNER_FIRST = "a new voter must be a learner until it has the log"
     CATCHING_UP = "a learner does not have the log yet"
     NOT_HEARD = "the change would lose the quorum: too few of its voters answer"
-    BEHIND = "this member has not applied what the read must see"
+    BEHIND = "this member has not applied the entries that the read must see"
     NOT_A_VOTER = "only a voter can lead"
 
 
 class Dropped(RaftError):
-    """The request was not taken; `leader` may take it, and is empty if nobody is known to."""
+    """The request was dropped; `leader` may accept it, and is empty if none is known."""
 
     def __init__(self, reason: DropReason, leader: str = "") -> None:
         self.reason = reason
@@ -73,7 +72,7 @@ class ProposalDropped(Dropped):
 
 
 class QuorumAtRisk(ProposalDropped):
-    """Too few of the voters, before or after the change, have answered lately."""
+    """Too few of the voters, before or after the change, have answered recently."""
 
     exit_code = CONFLICT
 
@@ -92,7 +91,7 @@ class NotCaughtUp(ProposalDropped):
     def __init__(self, leader: str, wanted: int, has: dict[str, int | None]) -> None:
         super().__init__(DropReason.CATCHING_UP, leader)
         self.has = has
-        """How far each of them is; None for one that does not answer."""
+        """The last index of each of them; None for one that does not answer."""
         lines = [
             f"{name} {'does not answer' if index is None else f'has {index} of {wanted} entries'}"
             for name, index in sorted(has.items())
@@ -102,28 +101,28 @@ class NotCaughtUp(ProposalDropped):
 
 
 class ReadDropped(Dropped):
-    """The read was not begun."""
+    """The read was not started."""
 
 
 class TransferDropped(Dropped):
-    """Leadership stays where it is."""
+    """The leadership was not transferred."""
 
 
 class InvalidChange(RaftError, InvalidInput):
-    """A change of members that makes no sense for the members there are."""
+    """A membership change that is impossible for the current members."""
 
 
 class Compacted(RaftError):
-    """An index at or below the snapshot; its entry may be gone."""
+    """An index at or below the snapshot; its entry may be deleted."""
 
     def __init__(self, index: int, snapshot_index: int) -> None:
         self.index = index
         self.snapshot_index = snapshot_index
-        super().__init__(f"index {index} was asked for, but the snapshot is at {snapshot_index}")
+        super().__init__(f"index {index} is compacted: the snapshot is at {snapshot_index}")
 
 
 class MemberStopped(RaftError):
-    """A member must take no further part in its group: it was found to be wrong."""
+    """A member must stop participating in its group: its state is wrong."""
 
 
 class Diverged(MemberStopped):
@@ -134,14 +133,14 @@ class Diverged(MemberStopped):
         self.leader = leader
         self.index = index
         self.terms = terms
-        """Of this member's entry, and of the leader's."""
+        """The terms of this member's entry and of the leader's."""
         own, other = terms
         what = f"committed entry {index} of {node} has term {own}"
         super().__init__(f"{what}, that of leader {leader} has term {other}: two histories")
 
 
 class LogTooShort(MemberStopped):
-    """Entries are gone that this member had acknowledged."""
+    """The log lacks entries that this member has acknowledged."""
 
     def __init__(self, node: str, commit: int, last_index: int) -> None:
         self.node = node

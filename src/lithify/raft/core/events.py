@@ -1,7 +1,7 @@
-"""What happens inside the core, as typed values with one line of text. Pure.
+"""Events of the core, as typed values with one line of text. Pure.
 
-They are rare (elections, changes of members, refusals), so that whoever listens costs nothing while
-entries flow. Logs print `str(event)`, stories compare it.
+They are rare (elections, membership changes, refusals), so that sinks cost nothing while entries
+are replicated. Logs print `str(event)`, stories compare it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CoreEvent:
-    """The root; `node` is where it happened."""
+    """The root; `node` is the member that reports it."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged(CoreEvent):
-    """A member has another role, term or leader."""
+    """A member has a new role, term or leader."""
 
     role: Role
     term: int
@@ -68,7 +68,7 @@ class VoteAnswered(CoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class VoteIgnored(CoreEvent):
-    """A leader was heard too recently to talk about another, or (without one) it may not vote."""
+    """A leader is active, or (without one) this member may not vote."""
 
     candidate: str
     term: int
@@ -76,23 +76,23 @@ class VoteIgnored(CoreEvent):
 
     def __str__(self) -> str:
         asked = f"{self.candidate}'s request at term {self.term}"
-        why = f"it has heard {self.leader}" if self.leader else "it may not vote"
+        why = f"it has heard from {self.leader}" if self.leader else "it may not vote"
         return f"{self.node} ignores {asked}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumLost(CoreEvent):
-    """A leader has not heard enough members for an election timeout."""
+    """A leader has not received answers of a quorum for an election timeout."""
 
     term: int
 
     def __str__(self) -> str:
-        return f"{self.node} has not heard a quorum at term {self.term}"
+        return f"{self.node} has no answers of a quorum at term {self.term}"
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut(CoreEvent):
-    """Entries that were never committed are replaced by those of another leader."""
+    """Uncommitted entries are replaced by those of another leader."""
 
     last_index: int
 
@@ -108,31 +108,31 @@ class ConfigChanged(CoreEvent):
     config: Config
 
     def __str__(self) -> str:
-        return f"{self.node} goes by the members of {self.index}: {self.config}"
+        return f"{self.node} uses the members at {self.index}: {self.config}"
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestored(CoreEvent):
-    """A snapshot takes the place of the log."""
+    """A snapshot replaces the log."""
 
     snapshot: SnapshotMeta
 
     def __str__(self) -> str:
-        return f"{self.node} takes the snapshot {self.snapshot}"
+        return f"{self.node} installs the snapshot {self.snapshot}"
 
 
 @dataclass(frozen=True, slots=True)
 class TransferEnded(CoreEvent):
-    """Leadership was not handed over in time, and proposals are taken again."""
+    """The transfer of leadership timed out; proposals are accepted again."""
 
     to: str
 
     def __str__(self) -> str:
-        return f"{self.node} gives up handing over to {self.to}"
+        return f"{self.node} aborts the transfer to {self.to}"
 
 
 CoreEventSink = Callable[[CoreEvent], None]
 
 
 def ignore_core_events(event: CoreEvent) -> None:
-    """The sink for those who do not want to know."""
+    """A sink that drops events."""

@@ -1,22 +1,22 @@
-"""The leader: takes proposals, sends entries, decides what is committed.
+"""The leader: accepts proposals, sends entries, decides what is committed.
 
-1. It begins with an empty entry of its term. Only entries of the own term are committed by
-   counting; they take everything before them along.
-2. Messages with entries are made when `ready()` is called (`flush`), so that all proposals since
-   the last one share a message to each peer. How much is sent ahead, `progress.py` says.
-3. An entry is committed when a quorum has it durable. The leader counts itself for what its own
-   storage has acknowledged, no more.
-4. Once in an election timeout it counts whom it has heard. Without a quorum it steps down, because
-   the others may have elected somebody else by then.
-5. A change of members is in force at once, so it is judged first (`_judge`): a new voter must be a
+1. It first appends an empty entry of its term. Only entries of its own term are committed by
+   counting; they commit everything before them.
+2. Messages with entries are built when `ready()` is called (`flush`), so that all proposals since
+   the last call share one message per peer. `progress.py` limits how much is sent ahead.
+3. An entry is committed when it is durable on a quorum. The leader counts itself only for what its
+   own storage has acknowledged.
+4. Once per election timeout it counts the members that answered. Without a quorum it steps down,
+   because the others may have elected another leader by then.
+5. A membership change is in force at once, so it is checked first (`_judge`): a new voter must be a
    learner that answers and has the log, and a quorum must have answered within an election timeout,
    of the voters before the change and of those after it. When the change is committed, a joint
-   configuration is left, and a leader that is no voter any more steps down. Who was removed is sent
-   entries until then, so that it learns of it.
-6. While it hands over, it takes no proposals. When the target has its whole log, it is told to
-   campaign. If nothing happens within an election timeout, the leader goes on.
+   configuration is left, and a leader that is no longer a voter steps down. A removed member
+   receives entries until then, so that it learns of its removal.
+6. During a transfer of leadership it accepts no proposals. When the target has the whole log, it is
+   told to campaign. If that has no effect within an election timeout, the leader continues.
 
-The object lives as long as the leadership does.
+The object lives as long as the leadership.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Leader(RoleState):
         """(last index, bytes) of proposals that are not committed or not durable here"""
         self._waiting_bytes = 0
         self._settled = engine.log.last_index
-        """Committed an election timeout ago, or there when this leadership began."""
+        """The index committed an election timeout ago, or the last one when leadership began."""
         self._committed_before = self._settled
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ class Leader(RoleState):
     # Time.
 
     def tick(self) -> None:
-        """Send heartbeats, and look now and then whether anybody listens."""
+        """Send heartbeats, and check the quorum once per election timeout."""
         settings = self.engine.settings
         self.elapsed += 1
         self._since_heartbeat += 1
@@ -124,19 +124,19 @@ class Leader(RoleState):
     def _send_heartbeats(self) -> None:
         engine = self.engine
         for peer, progress in self.progress.items():
-            # Above `match` the peer's log may differ, so that is all it may take as committed.
+            # Above `match` the peer's log may differ, so it may treat no more as committed.
             commit = min(progress.match, engine.log.committed)
             engine.outbox.send(Heartbeat(engine.node, peer, engine.term, commit, self._reads.round))
 
     # Proposals.
 
     def propose(self, payloads: list[bytes]) -> range:
-        """Append commands; the indexes they have got."""
+        """Append commands; returns their indexes."""
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, self.engine.node)
         size = ENTRY_BYTES * len(payloads) + sum(map(len, payloads))
         limit = self.engine.settings.uncommitted_bytes_max
-        # One is always taken when nothing waits, however large it is.
+        # If no proposal waits, one is accepted at any size.
         if self._waiting_bytes and self._waiting_bytes + size > limit:
             raise ProposalDropped(DropReason.OVERLOADED, self.engine.node)
         indexes = self._append(payloads, EntryKind.COMMAND)
@@ -145,17 +145,17 @@ class Leader(RoleState):
         return indexes
 
     def propose_change(self, change: ConfChange) -> int:
-        """Append a change of members; its index."""
+        """Append a membership change; returns its index."""
         self._check_may_change()
         config = changed(self.engine.members.config, change)
         self._judge(change, config)
         return self._append([config.encode()], EntryKind.CONFIG).start
 
     def _judge(self, change: ConfChange, after: Config) -> None:
-        """Would the group go on with these members, as they are heard now?
+        """Raise unless the group keeps a quorum with these members, judged by recent answers.
 
-        What a member has acknowledged some time ago proves nothing: it may be dead since, and a
-        change whose quorum does not answer can be neither committed nor taken back.
+        An old acknowledgement proves nothing: the member may have failed since, and a change whose
+        quorum does not answer can be neither committed nor undone.
         """
         engine, before = self.engine, self.engine.members.config
         new = after.voters - before.electorate
@@ -177,22 +177,22 @@ class Leader(RoleState):
 
     @property
     def _needed(self) -> int:
-        """What a learner must have to become a voter: all but what came in the last moments."""
+        """The index that a learner must have to become a voter: all but the most recent entries."""
         return max(self._settled, self.engine.members.index)
 
     def _check_may_change(self) -> None:
-        """Are the members that are in force also final? A change is judged by no others."""
+        """Raise unless the configuration in force is final: changes start from a final one only."""
         engine = self.engine
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, engine.node)
         if engine.members.index > engine.log.committed or engine.members.config.auto_leave:
             raise ProposalDropped(DropReason.CHANGE_IN_FLIGHT, engine.node)
         if not self._term_committed:
-            # A change that a predecessor has begun may still turn up as committed.
+            # A change that a predecessor has begun may still become committed.
             raise ProposalDropped(DropReason.TERM_NOT_COMMITTED, engine.node)
 
     def prepared(self, change: ConfChange) -> ConfChange:
-        """The change, or the one that has to come before it: new voters are learners first."""
+        """The change, or the one that must precede it: new voters are learners first."""
         self._check_may_change()
         config = self.engine.members.config
         changed(config, change)
@@ -204,24 +204,24 @@ class Leader(RoleState):
         return ConfChange(new) if new else change
 
     def propose_end(self) -> int:
-        """Append the end of the group; its index."""
+        """Append the end of the group; returns its index."""
         if self._transfer_to:
             raise ProposalDropped(DropReason.TRANSFERRING, self.engine.node)
         return self._append([b""], EntryKind.END).start
 
     def propose_note(self, payload: bytes) -> int:
-        """Append something that is not for the machine; its index."""
+        """Append a note for the members; returns its index."""
         return self._append([payload], EntryKind.NOOP).start
 
     def _append(self, payloads: list[bytes], kind: EntryKind) -> range:
         engine = self.engine
         first, term = engine.log.last_index + 1, engine.term
-        # A plain number: an `IntEnum` is compared ten times slower, and every member compares it.
+        # A plain number: comparing an `IntEnum` is ten times slower, and every member compares it.
         engine.append(make_entries(first, term, payloads, int(kind)))
         return range(first, first + len(payloads))
 
     def members_changed(self) -> None:
-        """Send to all who are members, or will be no more only when this is committed."""
+        """Track the progress of all members, and of removed ones until this is committed."""
         engine, settings = self.engine, self.engine.settings
         wanted = engine.members.everyone - {engine.node}
         for peer in [peer for peer in self.progress if peer not in wanted]:
@@ -231,7 +231,7 @@ class Leader(RoleState):
             self.progress[peer] = Progress(engine.log.last_index + 1, inflight)
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over, as soon as the target has the whole log."""
+        """Transfer leadership once the target has the whole log."""
         if to not in self.engine.members.config.voters:
             raise TransferDropped(DropReason.NOT_A_VOTER)
         if to == self.engine.node:
@@ -240,7 +240,7 @@ class Leader(RoleState):
         self._transfer_if_complete(to)
 
     def hand_over(self) -> None:
-        """Let whoever has most of the log lead instead, if there is somebody."""
+        """Transfer leadership to the voter with the longest log, if there is another voter."""
         others = sorted(self.engine.members.config.voters - {self.engine.node})
         if others and not self._transfer_to:
             self.transfer(max(others, key=lambda peer: self.progress[peer].match))
@@ -253,7 +253,7 @@ class Leader(RoleState):
     # Sending.
 
     def flush(self) -> None:
-        """Begin a round for new reads, and send entries to everyone who can take some."""
+        """Begin a round for new reads, and send entries to every peer that accepts some."""
         if self._reads.has_new:
             self._reads.begin_round()
             self._send_heartbeats()
@@ -275,7 +275,7 @@ class Leader(RoleState):
                 self._send_snapshot(peer, progress)
                 return
             except EntryUnreadable:
-                # It is being repaired; a heartbeat's reply brings the peer back.
+                # It is being repaired; the reply to a heartbeat resumes sending.
                 return
             engine.outbox.send(
                 AppendRequest(engine.node, peer, engine.term, first - 1, prev_term, entries, commit)
@@ -285,14 +285,14 @@ class Leader(RoleState):
             progress.sent(first - 1 + len(entries), entry_bytes(entries))
 
     def _send_snapshot(self, peer: str, progress: Progress) -> None:
-        # A transfer to one who is not there would only fail; a heartbeat's reply brings it back.
+        # A transfer to a peer that is offline would fail; the reply to a heartbeat resumes it.
         if progress.heard:
             progress.await_snapshot()
             engine = self.engine
             engine.snapshots.append(SendSnapshot(peer, engine.term, engine.log.snapshot.index))
 
     def snapshot_sent(self, status: SnapshotStatus) -> None:
-        """Go on behind the snapshot, or try again from where the peer was."""
+        """Continue after the snapshot, or retry from the peer's last index."""
         progress = self.progress.get(status.peer)
         if progress is None or progress.flow is not Flow.SNAPSHOT:
             return
@@ -301,7 +301,7 @@ class Leader(RoleState):
         progress.waiting = True
 
     def unreachable(self, report: Unreachable) -> None:
-        """Take back what was sent ahead."""
+        """Reset what was sent ahead."""
         progress = self.progress.get(report.peer)
         if progress is not None and progress.flow is Flow.REPLICATE:
             progress.probe(progress.match + 1)
@@ -309,7 +309,7 @@ class Leader(RoleState):
     # Answers.
 
     def receive(self, message: Message) -> None:
-        """Answers, and reads of followers."""
+        """Process replies, and reads of followers."""
         if isinstance(message, AppendReply):
             self._append_reply(message)
         elif isinstance(message, HeartbeatReply):
@@ -326,18 +326,18 @@ class Leader(RoleState):
             raise ProtocolError(f"{what}, but the leader's log ends at {log.last_index}")
         progress.answered()
         if reply.rejected:
-            # Where this log has a term above the follower's, they differ: skip those entries too.
+            # Entries here with a term above the follower's differ from its log: skip those too.
             hint = min(reply.hint_index, log.last_index)
             progress.rejected(reply.index, log.last_up_to_term(hint, reply.hint_term))
             return
-        news = progress.acknowledged(reply.index)
+        advanced = progress.acknowledged(reply.index)
         if progress.flow is Flow.PROBE:
             arrived = reply.index >= progress.match
         else:
             arrived = progress.flow is Flow.SNAPSHOT and progress.match + 1 >= log.first_index
         if arrived:
             progress.replicate()
-        if news:
+        if advanced:
             self._transfer_if_complete(reply.sender)
             self._commit()
 
@@ -348,14 +348,14 @@ class Leader(RoleState):
         progress.answered()
         progress.waiting = False
         if progress.match < self.engine.log.last_index or progress.flow is Flow.PROBE:
-            # An append or its answer may be lost: the answer to one more message will tell.
+            # An append or its reply may be lost: the reply to one more message will tell.
             progress.due = True
             if progress.inflight.full:
                 progress.inflight.free_oldest()
         progress.round = max(progress.round, reply.round)
         self._confirm_reads()
 
-    # What is decided.
+    # Commits.
 
     def stored(self) -> None:
         """More of the own log is durable."""
@@ -363,7 +363,7 @@ class Leader(RoleState):
         self._free_proposals()
 
     def _free_proposals(self) -> None:
-        """Make room for others: these are committed, and written, so that memory can let go."""
+        """Free the space of proposals that are committed and written."""
         done = min(self.engine.log.committed, self.engine.log.stable)
         while self._waiting and self._waiting[0][0] <= done:
             self._waiting_bytes -= self._waiting.popleft()[1]
@@ -393,7 +393,7 @@ class Leader(RoleState):
             return
         removed = engine.node not in config.electorate
         if removed or not self.progress.keys() <= config.members:
-            # The last message to those who go tells them that it is committed.
+            # The last message to removed members tells them that it is committed.
             self.flush()
             self.members_changed()
         if removed:
@@ -402,7 +402,7 @@ class Leader(RoleState):
     # Reads.
 
     def read(self, context: int) -> None:
-        """Begin a linearizable read of an own client."""
+        """Begin a linearizable read of a local client."""
         self._ask(Read(self.engine.node, context))
 
     def _ask(self, read: Read) -> None:

@@ -1,16 +1,16 @@
-"""A member's log as the core sees it: the stored part, and the tail that is not durable yet.
+"""A member's log as the core sees it: the stored part, and the tail that is not durable.
 
     1 ........ snapshot | stored, durable ........ stable | tail: handed out | tail: new
                 first_index                       handed ------------------^          ^ last_index
 
-1. New entries go into the tail. `next_append` hands them out; they stay in the tail until the
-   storage has acknowledged them (`acknowledge`), so that all reads above `stable` are answered from
+1. New entries are added to the tail. `next_append` hands them out; they stay in the tail until the
+   storage has acknowledged them (`acknowledge`), so that all reads above `stable` are served from
    memory.
-2. Each append that is under way has a **claim**: the last index that will be durable through it.
-   When entries are overwritten, all claims are cut to what is left. An acknowledgement that comes
-   late then speaks of no entry that has taken an old one's place.
-3. `committed` never goes back. Entries are handed out to be applied (`next_apply`) up to the lower
-   of `committed` and `stable`: nothing is applied that this member could forget.
+2. Each append in progress has a **claim**: the last index that it will make durable. When entries
+   are overwritten, all claims are cut to what is left. A late acknowledgement then does not cover
+   entries that replaced old ones.
+3. `committed` never decreases. Entries are handed out to be applied (`next_apply`) up to the lower
+   of `committed` and `stable`: no entry is applied that this member could lose.
 
 Invariant: applied <= applying <= min(committed, stable), stable <= handed <= last_index.
 
@@ -45,7 +45,7 @@ class RaftLog:
         self._applies: deque[tuple[int, int]] = deque()
         """(last index, bytes) of what is being applied"""
         self._snapshot: SnapshotMeta | None = None
-        """One that is to take the place of the stored log, until that is acknowledged."""
+        """A snapshot that replaces the stored log, until that is acknowledged."""
         self._snapshot_number: int | None = None
         self.stable = self.handed = storage.last_index()
         base = storage.snapshot().index
@@ -54,17 +54,17 @@ class RaftLog:
 
     @property
     def first_index(self) -> int:
-        """The first index whose entry can be had."""
+        """The first index whose entry is available."""
         return self.snapshot.index + 1
 
     @property
     def snapshot(self) -> SnapshotMeta:
-        """The newest, also one that is being installed."""
+        """The newest snapshot, including one that is being installed."""
         return self._snapshot or self._storage.snapshot()
 
     @property
     def installing(self) -> bool:
-        """Is a snapshot under way to take the place of the log?"""
+        """Whether a snapshot is about to replace the log."""
         return self._snapshot is not None
 
     @property
@@ -88,7 +88,7 @@ class RaftLog:
         return self._storage.term(index)
 
     def matches(self, index: int, term: int) -> bool:
-        """Is the entry at `index` of that term? Below the snapshot nobody knows: no."""
+        """Whether the entry at `index` has this term. Below the snapshot it is not known: False."""
         if not self.first_index - 1 <= index <= self.last_index:
             return False
         return self.term(index) == term
@@ -96,8 +96,8 @@ class RaftLog:
     def last_up_to_term(self, index: int, term: int) -> int:
         """The last index at or below `index` whose term is not above `term`.
 
-        Terms never fall along a log, so this is a binary search. If even the snapshot's term is
-        above, it is the snapshot's index: what lies before can be no better.
+        Terms never decrease along a log, so this is a binary search. If even the snapshot's term is
+        above, it is the snapshot's index: no earlier index is known.
         """
         low = self.first_index - 1
         if index <= low:
@@ -106,7 +106,7 @@ class RaftLog:
         return low + max(found - 1, 0)
 
     def entries(self, first: int, end: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first` up to but without `end` that fit, at least one if there is one."""
+        """Entries from `first` to below `end`, up to `bytes_max`, but at least one."""
         stable = self.stable
         if first > stable:
             return fit(self._tail[first - stable - 1 : end - stable - 1], bytes_max)
@@ -122,11 +122,11 @@ class RaftLog:
         return found
 
     def append(self, entries: list[Entry]) -> None:
-        """Put entries at the end. They follow the last index; see `cut`."""
+        """Append entries. They follow the last index; see `cut`."""
         self._tail += entries
 
     def cut(self, last_index: int) -> None:
-        """Forget all entries above `last_index`, which is not below the committed one."""
+        """Remove all entries above `last_index`, which is not below the committed one."""
         kept = max(last_index - self.stable, 0)
         del self._tail[kept:]
         self.stable = min(self.stable, last_index)
@@ -135,7 +135,7 @@ class RaftLog:
             claim[1] = min(claim[1], last_index)
 
     def restore(self, snapshot: SnapshotMeta) -> None:
-        """Let a snapshot above the committed index take the place of everything."""
+        """Replace everything by a snapshot above the committed index."""
         self._snapshot, self._snapshot_number = snapshot, None
         self._tail.clear()
         self._applies.clear()
@@ -145,12 +145,12 @@ class RaftLog:
 
     @property
     def has_next_append(self) -> bool:
-        """Is there something that was not handed out to be stored?"""
+        """Whether there is data that was not handed out to be stored."""
         new_snapshot = self._snapshot is not None and self._snapshot_number is None
         return new_snapshot or self.handed < self.stable + len(self._tail)
 
     def next_append(self, number: int) -> tuple[list[Entry], SnapshotMeta | None]:
-        """Hand out what is new, under the number of an append."""
+        """Hand out new entries, under the number of an append."""
         entries = self._tail[self.handed - self.stable :]
         snapshot = None
         if self._snapshot is not None and self._snapshot_number is None:
@@ -172,7 +172,7 @@ class RaftLog:
             self._snapshot = self._snapshot_number = None
 
     def commit_to(self, index: int) -> bool:
-        """Entries up to `index` are committed; is that news?"""
+        """Mark entries up to `index` as committed; returns whether that is an advance."""
         if index <= self.committed:
             return False
         assert index <= self.last_index
@@ -180,18 +180,18 @@ class RaftLog:
         return True
 
     def can_apply(self, bytes_max: int) -> bool:
-        """Is something to be applied, and room for it?"""
+        """Whether there are entries to apply, and room for them."""
         if self._snapshot is not None or self.applying >= min(self.committed, self.stable):
             return False
         return sum(size for _, size in self._applies) < bytes_max
 
     def next_apply(self, bytes_max: int) -> list[Entry]:
-        """Hand out entries to be applied."""
+        """Hand out entries to apply."""
         end = min(self.committed, self.stable) + 1
         try:
             entries = self.entries(self.applying + 1, end, bytes_max)
         except EntryUnreadable:
-            # It is being repaired; applying goes on behind it then.
+            # It is being repaired; applying continues after that.
             return []
         self.applying = entries[-1].index
         self._applies.append((self.applying, entry_bytes(entries)))

@@ -1,13 +1,13 @@
-"""Every message of the protocol, and what the driver tells the core. Pure values.
+"""Every message of the protocol, and the reports of the driver to the core. Pure values.
 
 Between members, all with sender, receiver and the sender's term:
 
-    AppendRequest    -> AppendReply         entries, and the probe for where two logs part
-    Heartbeat        -> HeartbeatReply      the leader lives; confirms reads
-    VoteRequest      -> VoteReply           elections, and with `pre` the question before one
+    AppendRequest    -> AppendReply         entries, and the probe for where two logs diverge
+    Heartbeat        -> HeartbeatReply      the leader is alive; confirms reads
+    VoteRequest      -> VoteReply           elections, and with `pre` the pre-vote
     InstallSnapshot  -> AppendReply         the state was transferred and waits to be installed
     ReadRequest      -> ReadReply           a follower's linearizable read
-    TimeoutNow                              be the next leader, at once
+    TimeoutNow                              campaign at once
 
 From the driver, to its own core: `StorageAppended`, `Applied`, `SnapshotStatus`, `Unreachable`.
 
@@ -66,7 +66,7 @@ def describe_entries(entries: Iterable[Entry]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The root of what members send each other."""
+    """The root of the messages between members."""
 
     sender: str
     to: str
@@ -78,7 +78,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest(Message):
-    """Append these entries if your log has `prev_index` in `prev_term`."""
+    """Append these entries if the log has `prev_index` in `prev_term`."""
 
     prev_index: int
     prev_term: int
@@ -92,10 +92,9 @@ class AppendRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class AppendReply(Message):
-    """Durable up to `index`; or rejected because nothing matches at `index`.
+    """Durable up to `index`; or rejected because the log does not match at `index`.
 
-    A rejection says up to where the follower may have the same log: its last index that could be,
-    and the term there.
+    A rejection contains the last index at which the follower may have the same log, and its term.
     """
 
     index: int
@@ -111,7 +110,7 @@ class AppendReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """The leader lives. `commit` is never above what the receiver has acknowledged to it."""
+    """The leader is alive. `commit` is never above what the receiver has acknowledged to it."""
 
     commit: int
     round: int
@@ -132,9 +131,10 @@ class HeartbeatReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest(Message):
-    """May I lead? With `pre`: would you say yes, if I asked? `term` is the term asked for.
+    """Requests a vote, or with `pre` asks whether it would be granted; `term` is the term to lead.
 
-    `forced` is set when the leader itself hands over: then nobody waits until it is silent.
+    `forced` is set when the leader itself transfers leadership: receivers then do not wait until it
+    is silent.
     """
 
     last_index: int
@@ -149,7 +149,7 @@ class VoteRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class VoteReply(Message):
-    """Yes or no; a yes to `pre` has the term that was asked for, a no that of the sender."""
+    """The vote; a granted pre-vote has the requested term, a refusal that of the sender."""
 
     granted: bool
     pre: bool = False
@@ -161,7 +161,7 @@ class VoteReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Message):
-    """Your log is complete: campaign at once, without asking first."""
+    """The receiver's log is complete: campaign at once, without a pre-vote."""
 
     def __str__(self) -> str:
         return self._line("campaign now")
@@ -169,7 +169,7 @@ class TimeoutNow(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest(Message):
-    """A follower's client wants to read; `context` is the follower's own number for it."""
+    """A client of a follower wants to read; `context` is the follower's own number for it."""
 
     context: int
 
@@ -190,9 +190,9 @@ class ReadReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot(Message):
-    """The snapshot is staged at the receiver and durable; may it take the place of the log?
+    """The snapshot is staged at the receiver and durable; it may replace the log.
 
-    The receiver's driver makes this message when the transfer is complete, in the leader's name.
+    The receiver's driver creates this message when the transfer is complete, in the leader's name.
     """
 
     snapshot: SnapshotMeta
@@ -203,7 +203,7 @@ class InstallSnapshot(Message):
 
 @dataclass(frozen=True, slots=True)
 class StorageAppended:
-    """The storage append of this number, and all before it, are durable."""
+    """The storage appends up to this number are durable."""
 
     number: int
 
@@ -217,7 +217,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """The transfer that `SendSnapshot` asked for is over; `index` is that of what was sent."""
+    """The transfer of a `SendSnapshot` is complete or failed; `index` is that of the snapshot."""
 
     peer: str
     index: int
@@ -226,7 +226,7 @@ class SnapshotStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Messages to this peer were lost: what was sent to it should be taken back."""
+    """Messages to this peer were lost: what was sent ahead must be sent again."""
 
     peer: str
 

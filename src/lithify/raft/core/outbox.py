@@ -1,16 +1,16 @@
-"""Messages on their way out, and those that wait for the disk. Pure.
+"""Outgoing messages, and those that wait until state is durable. Pure.
 
-A message says something about its sender: I have voted, I have these entries, I stand for election.
-What depends on durable state is **held** under the number of the storage append that will make it
-durable, and goes out when that is acknowledged. The rest goes at once.
+A message makes a statement about its sender: that it has voted, has these entries, is a candidate.
+If the statement depends on durable state, the message is **held** under the number of the storage
+append that will make it durable, and is sent when that is acknowledged. Others are sent at once.
 
-| held | goes at once |
+| held | sent at once |
 |---|---|
 | append replies, vote replies | append requests, heartbeats and their replies |
 | vote requests | pre-vote requests, reads, campaign-now |
 
-Vote requests are held because a candidate that forgot its term in a crash could stand a second time
-in the same term, with another log.
+Vote requests are held because a candidate that lost its term in a crash could campaign a second
+time in the same term, with another log.
 
 Only the engine calls it.
 """
@@ -37,13 +37,13 @@ class Outbox:
         self._held: deque[tuple[int, Message]] = deque()
 
     def send(self, message: Message) -> None:
-        """Nothing must be durable for this."""
+        """Send a message that depends on no durable state."""
         self._messages.append(message)
 
     def hold(self, message: Message, *, unwritten: bool) -> None:
-        """Send when all that is known now is durable, which may be at once.
+        """Send a message when everything known now is durable, which may be at once.
 
-        `unwritten` says that some of it was not handed out yet: the next append will have it.
+        `unwritten`: some of it was not handed out; the next append will contain it.
         """
         number = self.handed + unwritten
         if number > self._done:
@@ -53,11 +53,11 @@ class Outbox:
 
     @property
     def wants_append(self) -> bool:
-        """Does a message wait for an append that was not handed out?"""
+        """Whether a message waits for an append that was not handed out."""
         return bool(self._held) and self._held[-1][0] > self.handed
 
     def release(self, number: int) -> list[Message]:
-        """Appends up to `number` are durable; the messages that waited for them, oldest first."""
+        """Appends up to `number` are durable; returns the messages that waited, oldest first."""
         self._done = max(self._done, number)
         released = []
         while self._held and self._held[0][0] <= self._done:
@@ -65,6 +65,6 @@ class Outbox:
         return released
 
     def take(self) -> list[Message]:
-        """All that may be sent now."""
+        """All messages to send now."""
         messages, self._messages = self._messages, []
         return messages

@@ -1,15 +1,15 @@
-"""What a leader knows about one member: how far its log is, and how to send to it. Pure.
+"""The leader's state of one member: how far its log is, and how to send to it. Pure.
 
 | state | meaning | sends |
 |---|---|---|
-| probe | where the logs part is not known | one message, then waits for an answer or a heartbeat |
-| replicate | the logs agree up to `match` | ahead of the answers, up to the limits in flight |
-| snapshot | what it needs is compacted | nothing, until the transfer is over |
+| probe | where the logs diverge is not known | one message, then waits for a reply or heartbeat |
+| replicate | the logs agree up to `match` | ahead of the replies, up to the limits in flight |
+| snapshot | the entries it needs are compacted | nothing, until the transfer is complete |
 
 `match` is what the member has acknowledged, `next` the first index to send. Always match < next.
 
     probe --has--> replicate --no match, unreachable--> probe
-    probe, replicate --compacted--> snapshot --transfer over--> probe
+    probe, replicate --compacted--> snapshot --transfer complete--> probe
                                     snapshot --has enough--> replicate
 """
 
@@ -34,7 +34,7 @@ class Flow(StrEnum):
 
 
 class Inflight:
-    """Messages with entries that are under way, by their last index, oldest first."""
+    """Messages with entries in flight, by their last index, oldest first."""
 
     __slots__ = ("_bytes", "_bytes_max", "_messages", "_messages_max")
 
@@ -49,11 +49,11 @@ class Inflight:
 
     @property
     def full(self) -> bool:
-        """Must the next message wait?"""
+        """Whether the next message must wait."""
         return len(self._messages) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, last_index: int, size_bytes: int) -> None:
-        """A message was sent."""
+        """Record a sent message."""
         self._messages.append((last_index, size_bytes))
         self._bytes += size_bytes
 
@@ -63,12 +63,12 @@ class Inflight:
             self._bytes -= self._messages.popleft()[1]
 
     def free_oldest(self) -> None:
-        """Its answer may be lost: make room for one message that finds out."""
+        """Its reply may be lost: make room for one message that finds out."""
         if self._messages:
             self._bytes -= self._messages.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing counts as under way."""
+        """Treat no message as in flight."""
         self._messages.clear()
         self._bytes = 0
 
@@ -97,30 +97,30 @@ class Progress:
         self.waiting = False
         """A probe was sent and not answered."""
         self.due = False
-        """A message must go out even without entries: the answer says whether one was lost."""
+        """A message must be sent even without entries: the reply tells whether one was lost."""
         self.heard = True
-        """Since the last check of the quorum; a new member gets the benefit of the doubt."""
+        """Whether it has answered since the last check of the quorum; true for a new member."""
         self.silent_ticks = NEVER_HEARD
-        """Since its last answer to this leader."""
+        """Ticks since its last reply to this leader."""
         self.round = 0
-        """The newest round of heartbeats it has answered."""
+        """The newest round of heartbeats that it has answered."""
         self.commit_sent = 0
         """The highest commit index that was sent to it."""
 
     def answered(self) -> None:
-        """It has answered something."""
+        """Record a reply of any kind."""
         self.heard = True
         self.silent_ticks = 0
 
     @property
     def paused(self) -> bool:
-        """Must nothing be sent now?"""
+        """Whether nothing may be sent now."""
         if self.flow is Flow.REPLICATE:
             return self.inflight.full
         return self.flow is Flow.SNAPSHOT or self.waiting
 
     def probe(self, next_index: int) -> None:
-        """Find out where the logs part, starting there."""
+        """Search for where the logs diverge, starting at `next_index`."""
         self.flow = Flow.PROBE
         self.next = max(next_index, self.match + 1)
         self.waiting = False
@@ -141,7 +141,7 @@ class Progress:
         self.inflight.clear()
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """A message was sent whose entries, if it has any, end at `last_index`."""
+        """Record a sent message whose entries, if it has any, end at `last_index`."""
         if self.flow is Flow.PROBE:
             self.waiting = True
         elif last_index >= self.next:
@@ -149,21 +149,21 @@ class Progress:
             self.inflight.add(last_index, size_bytes)
 
     def acknowledged(self, index: int) -> bool:
-        """It has everything up to `index`; is that news?"""
-        news = index > self.match
-        if news:
+        """It has everything up to `index`; returns whether that is an advance."""
+        advanced = index > self.match
+        if advanced:
             self.match = index
             self.next = max(self.next, index + 1)
             self.waiting = False
         if self.flow is Flow.REPLICATE:
             self.inflight.free_to(index)
-        return news
+        return advanced
 
     def rejected(self, index: int, hint: int) -> bool:
-        """Its log has nothing that matches at `index`, and may match at `hint`; is that news?
+        """Its log does not match at `index`, and may match at `hint`; returns whether that was new.
 
-        Answers may come late or twice. While replicating, one about an index that was acknowledged
-        since is old; while probing, one about any index but the probed one.
+        Replies may come late or twice. While replicating, a rejection of an index that was
+        acknowledged since is outdated; while probing, one of any index but the probed one.
         """
         if self.flow is Flow.REPLICATE:
             if index <= self.match:

@@ -1,8 +1,8 @@
 """Majorities: what a set of members has agreed on. Pure arithmetic.
 
-In a joint configuration both majorities must agree, so its answer is the lower of the two. A
-majority of nobody agrees with everything, which makes a simple configuration a joint one whose
-other half has no members.
+In a joint configuration both majorities must agree, so its result is the lower of the two. The
+majority of an empty set agrees with everything, so a simple configuration is a joint one whose
+other half is empty.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Tally", "agreed_index", "has_quorum", "tally"]
 
 ANY_INDEX = 1 << 63
-"""Above every index: what a majority of nobody has agreed on."""
+"""Above every index: what the majority of an empty set has agreed on."""
 
 
 class Tally(StrEnum):
-    """How an election stands."""
+    """The result of an election so far."""
 
     WON = "won"
     LOST = "lost"
@@ -30,7 +30,7 @@ class Tally(StrEnum):
 
 
 def agreed_index(config: Config, indexes: Mapping[str, int]) -> int:
-    """The highest index that a majority (in a joint configuration both) has reached."""
+    """The highest index that a majority (both, if joint) has reached."""
     agreed = _agreed(config.voters, indexes)
     return min(agreed, _agreed(config.outgoing, indexes)) if config.outgoing else agreed
 
@@ -44,7 +44,7 @@ def _agreed(voters: frozenset[str], indexes: Mapping[str, int]) -> int:
 
 
 def tally(config: Config, votes: Mapping[str, bool]) -> Tally:
-    """Won when the majorities have said yes, lost when one of them can no longer."""
+    """Won when the majorities have granted their votes, lost when one of them no longer can."""
     halves = [_tally(config.voters, votes), _tally(config.outgoing, votes)]
     if Tally.LOST in halves:
         return Tally.LOST
@@ -63,5 +63,5 @@ def _tally(voters: frozenset[str], votes: Mapping[str, bool]) -> Tally:
 
 
 def has_quorum(config: Config, nodes: Collection[str]) -> bool:
-    """Are these nodes enough to decide?"""
+    """Whether these nodes are a quorum."""
     return tally(config, dict.fromkeys(nodes, True)) is Tally.WON

@@ -1,14 +1,14 @@
 """Linearizable reads without a log entry. Pure.
 
 1. A read that reaches the leader is linearizable at the commit index of that moment, if the leader
-   still is the leader. A new leader may not know yet what its predecessors have committed: until an
-   entry of its own term is committed, reads wait.
-2. Whether it still leads, a round of heartbeats tells. Rounds are numbered; all reads since the
-   last `ready()` share the next one. Each member's newest answered round is known, so the newest
+   still leads. A new leader may not know yet what its predecessors have committed: until an entry
+   of its own term is committed, reads wait.
+2. A round of heartbeats confirms that it still leads. Rounds are numbered; all reads since the last
+   `ready()` share the next one. The newest answered round of each member is known, so the newest
    round that a quorum has answered confirms every read up to it: nothing is counted per read.
-3. The reader waits until the index is applied where it reads.
+3. The reader waits until the index is applied on its own member.
 
-A leader that steps down forgets its reads; whoever asked, asks again. Only the leader calls it.
+A leader that steps down drops its reads; the clients retry. Only the leader calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Read", "ReadQueue"]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Who wants to know: a context of the node that asked."""
+    """A read: its node and the node's number for it."""
 
     node: str
     context: int
@@ -32,14 +32,14 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self.round = 0
-        """The newest round; every heartbeat carries it."""
+        """The newest round; every heartbeat contains it."""
         self._early: list[Read] = []
         self._new: list[tuple[int, Read]] = []
         self._sent: deque[tuple[int, int, Read]] = deque()
         """(round, index, read)"""
 
     def ask(self, read: Read, commit: int | None) -> None:
-        """A read, at the commit index; None while no entry of the leader's term is committed."""
+        """Add a read at the commit index; None while no entry of the leader's term is committed."""
         if commit is None:
             self._early.append(read)
         else:
@@ -52,19 +52,19 @@ class ReadQueue:
 
     @property
     def has_new(self) -> bool:
-        """Is a new round called for?"""
+        """Whether a new round is needed."""
         return bool(self._new)
 
     def begin_round(self) -> None:
-        """All new reads wait for a round that begins now."""
+        """Begin a round for all new reads."""
         self.round += 1
         self._sent += [(self.round, index, read) for index, read in self._new]
         self._new.clear()
 
     def confirm(self, round_: int) -> list[tuple[int, Read]]:
-        """A quorum has answered this round; the reads that are settled, with their index."""
-        settled = []
+        """A quorum has answered this round; returns the confirmed reads with their index."""
+        confirmed = []
         while self._sent and self._sent[0][0] <= round_:
             _, index, read = self._sent.popleft()
-            settled.append((index, read))
-        return settled
+            confirmed.append((index, read))
+        return confirmed

@@ -1,12 +1,12 @@
-"""What a core wants done: the value that `ready()` hands out. Pure.
+"""The work that a core returns from `ready()`. Pure.
 
-A driver's duties, in any order but for what is said:
+The duties of a driver, in any order unless stated:
 
-1. `append`: make it durable. Appends complete in the order they were handed out; when one has, step
-   `StorageAppended(number)`. One call may stand for several: the last number is enough.
-2. `messages`: send them, any time, in any order; each may be lost.
-3. `apply`: apply these entries in order, then step `Applied(index)`. They are durable already.
-4. `snapshots`: begin a transfer to each peer, and step `SnapshotStatus` when it is over.
+1. `append`: make it durable. Appends complete in the order they were handed out; after each, step
+   `StorageAppended(number)`. One call may acknowledge several: the last number is enough.
+2. `messages`: send them, at any time, in any order; each may be lost.
+3. `apply`: apply these entries in order, then step `Applied(index)`. They are already durable.
+4. `snapshots`: begin a transfer to each peer, and step `SnapshotStatus` when it is complete.
 5. `reads`: answer each once `index` is applied.
 
 A driver may call `ready()` again before the work of the last one is done.
@@ -29,7 +29,7 @@ __all__ = ["ReadState", "Ready", "Role", "SendSnapshot", "StorageAppend"]
 
 
 class Role(StrEnum):
-    """What a member is in its term."""
+    """The role of a member in its term."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -39,13 +39,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StorageAppend:
-    """Work for the storage, all or nothing, in the order of the numbers.
+    """Work for the storage, atomic, in the order of the numbers.
 
-    1. `snapshot`: it takes the place of the whole log. Applies handed out before are done or
-       dropped first; the state machine goes on from the snapshot.
-    2. `entries`: appended. The first may lie at or below the last stored index: everything from
-       there on is replaced.
-    3. `hard_state`: replaces the one before.
+    1. `snapshot`: replaces the whole log. Earlier applies are completed or dropped first; the state
+       machine continues from the snapshot.
+    2. `entries`: appended. If the first is at or below the last stored index, they replace
+       everything from there on.
+    3. `hard_state`: replaces the previous one.
     """
 
     number: int
@@ -69,18 +69,18 @@ class StorageAppend:
 class SendSnapshot:
     """The entries that `peer` needs next are compacted: send it the newest snapshot.
 
-    `term` is that of the leader who asks: it goes into the `InstallSnapshot` at the other end.
+    `term` is that of the requesting leader; the `InstallSnapshot` at the receiver contains it.
     """
 
     peer: str
     term: int
     index: int
-    """The snapshot of this moment; a newer one may be sent instead."""
+    """Index of the newest snapshot now; a newer one may be sent instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """The read with this context sees all that was done before it, once `index` is applied."""
+    """The read with this context sees everything done before it, once `index` is applied."""
 
     context: int
     index: int
@@ -99,5 +99,5 @@ class Ready:
     term: int
     leader: str
     commit: int
-    """Role, term, leader and commit index at this moment. When term or leader change, reads that
-    were under way are lost and must be asked again."""
+    """Role, term, leader and commit index at this moment. When term or leader change, reads in
+    progress are lost and must be retried."""

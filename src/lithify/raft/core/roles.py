@@ -1,7 +1,7 @@
-"""Follower and candidate: those who do not lead. The leader is in `leader.py`.
+"""Follower and candidate: the roles other than the leader, which is in `leader.py`.
 
-A role is made when it is entered and thrown away when it is left. It takes messages of the engine's
-term (`receive`), ticks, and calls the engine to change what outlives it.
+A role is created when it is entered and discarded when it is left. It processes messages of the
+engine's term (`receive`), ticks, and calls the engine to change state that outlives it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Candidate", "Follower", "RoleState"]
 
 
 class RoleState:
-    """What all roles can be told. What means nothing to a role, it ignores."""
+    """The interface of all roles. A role ignores what does not concern it."""
 
     kind: Role
     leader: str = NOBODY
@@ -48,35 +48,35 @@ class RoleState:
 
     @property
     def hears_leader(self) -> bool:
-        """Has a leader been heard within an election timeout?"""
+        """Whether a message of a leader was received within an election timeout."""
         return bool(self.leader) and self.elapsed < self.engine.settings.election_ticks
 
     def rest(self) -> None:
-        """Wait for a whole timeout again: this member has just given its vote away."""
+        """Restart the election timeout: this member has just voted for another."""
         self.elapsed = 0
 
     def tick(self) -> None:
-        """One unit of time went by."""
+        """Advance the clock by one tick."""
         self.elapsed += 1
         if self.elapsed >= self.timeout and self.engine.may_campaign:
             self.elapsed = 0
             self.engine.campaign()
 
     def receive(self, message: Message) -> None:
-        """Take a message of this term."""
+        """Process a message of this term."""
         raise NotImplementedError
 
     def stored(self) -> None:
-        """Something has become durable."""
+        """More state is durable."""
 
     def members_changed(self) -> None:
         """Another configuration is in force."""
 
     def flush(self) -> None:
-        """Make the messages that were put off until somebody asks for them."""
+        """Build the messages that are deferred until `ready()`."""
 
     def snapshot_sent(self, status: SnapshotStatus) -> None:
-        """A transfer is over."""
+        """A transfer is complete or failed."""
 
     def unreachable(self, report: Unreachable) -> None:
         """Messages to a peer were lost."""
@@ -90,7 +90,7 @@ class RoleState:
 
 
 class Follower(RoleState):
-    """Takes entries from the leader of the term, and waits for its silence."""
+    """Accepts entries from the leader of the term; campaigns when the leader is silent."""
 
     kind = Role.FOLLOWER
 
@@ -99,7 +99,7 @@ class Follower(RoleState):
         self.leader = leader
 
     def receive(self, message: Message) -> None:
-        """Entries, heartbeats, snapshots; and what it has asked the leader for."""
+        """Process entries, heartbeats, snapshots, and replies of the leader."""
         if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
             self.elapsed = 0
             if self.leader != message.sender:
@@ -117,7 +117,7 @@ class Follower(RoleState):
             self.engine.reads.append(ReadState(message.context, message.index))
 
     def forget_leader(self) -> None:
-        """Be free to vote at once: somebody knows better that the leader is gone."""
+        """Allow a vote at once: the caller knows that the leader is gone."""
         self.leader = NOBODY
         self.engine.report_role()
 
@@ -152,7 +152,7 @@ class Follower(RoleState):
                 engine.cut(entries[0].index - 1)
         if entries:
             engine.append(entries)
-        # The request proves nothing about what this log has behind its entries.
+        # The request proves nothing about entries of this log after its own.
         engine.commit_to(min(request.commit, agreed))
         self._acknowledge(request.sender, agreed)
 
@@ -160,11 +160,11 @@ class Follower(RoleState):
         self.engine.hold(AppendReply(self.engine.node, leader, self.engine.term, index))
 
     def _reject(self, request: AppendRequest) -> None:
-        """Say where the logs may be the same.
+        """Reply with an index up to which the logs may be the same.
 
-        They part at or before `prev_index`. Where this log has a term above the leader's, they
-        differ; so the last index with a term not above is the best guess, and skips a whole term of
-        entries that nobody else has.
+        They diverge at or before `prev_index`. Entries here with a term above the leader's differ.
+        So the last index with a term not above is the best guess, and skips a whole term of entries
+        that only this member has.
         """
         engine, log = self.engine, self.engine.log
         last = min(request.prev_index, log.last_index)
@@ -192,7 +192,7 @@ class Follower(RoleState):
         engine.check_committed(message.sender, snapshot.index, snapshot.term)
         if snapshot.index > engine.log.committed:
             if engine.log.matches(snapshot.index, snapshot.term):
-                # The log has all of it: it only was not known to be committed.
+                # The log has all of it, but did not know that it is committed.
                 engine.commit_to(snapshot.index)
             else:
                 engine.settings.events(SnapshotRestored(engine.node, snapshot))
@@ -201,7 +201,7 @@ class Follower(RoleState):
 
 
 class Candidate(RoleState):
-    """Asks for votes; with `pre`, whether it would get them."""
+    """Requests votes, or with `pre` pre-votes."""
 
     def __init__(self, engine: Engine, *, pre: bool) -> None:
         super().__init__(engine)
@@ -210,7 +210,7 @@ class Candidate(RoleState):
         self._votes: dict[str, bool] = {}
 
     def ask_for_votes(self, *, forced: bool) -> None:
-        """Ask everyone who has one, also itself."""
+        """Request the vote of every voter, including this member."""
         engine, log, pre = self.engine, self.engine.log, self._pre
         term = engine.term + pre
         for peer in sorted(engine.members.config.electorate - {engine.node}):
@@ -228,7 +228,7 @@ class Candidate(RoleState):
             engine.hold(own)
 
     def receive(self, message: Message) -> None:
-        """Count votes; or find that somebody else has won."""
+        """Count votes, or follow another leader of this term."""
         engine = self.engine
         if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
             engine.follow(engine.term, message.sender)

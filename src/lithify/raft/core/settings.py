@@ -30,32 +30,32 @@ def _nothing() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """How one member of one group behaves.
+    """Settings of one member of one group.
 
-    `draw(n)` gives a random number from 0 up to but without n; it is the core's only chance.
+    `draw(n)` returns a random number from 0 to below n; it is the core's only source of randomness.
     """
 
     node: str
     draw: Callable[[int], int]
     events: CoreEventSink = ignore_core_events
     may_vote: Callable[[Config], bool] = _always
-    """May this member vote and campaign, with these members in force? A member whose directory is
-    not the one that the others know must not: it has forgotten what it promised."""
+    """Whether this member may vote and campaign, with these members in force. A member whose
+    directory is not the one that the others know must not: it has lost its votes."""
     founding: Callable[[], bytes] = _nothing
-    """What the first entry of the log has to say, if this member writes it. """
+    """Payload of the first entry of the log, if this member writes it."""
     heartbeat_ticks: int = 1
     election_ticks: int = 10
-    """Silence after which a leader counts as gone. Each wait is this and up to as much again, drawn
-    anew each time, so that two candidates do not meet for long."""
+    """Silence after which a leader counts as failed. Each timeout is a new random value between
+    this and twice as much, so that two candidates do not collide repeatedly."""
     append_bytes_max: int = 1 << 20
-    """Entries of one message; a larger entry goes alone."""
+    """Maximum size of the entries of one message; a larger entry is sent alone."""
     inflight_messages_max: int = 256
     inflight_bytes_max: int = 16 << 20
-    """What may be under way to a peer without an answer: 16 full messages, or 256 small ones."""
+    """Maximum in flight to a peer: 16 full messages, or 256 small ones."""
     uncommitted_bytes_max: int = 64 << 20
-    """Proposals above this are refused until the group, and the own disk, have caught up."""
+    """Proposals above this are refused until the group and the local disk have caught up."""
     apply_bytes_max: int = 8 << 20
-    """What may be handed out to be applied and not be confirmed."""
+    """Maximum size of entries handed out to be applied and not confirmed."""
 
     def __post_init__(self) -> None:
         check_name(self.node)

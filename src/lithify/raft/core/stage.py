@@ -1,13 +1,13 @@
-"""Members of a group, their disks and the network between them, in one process and one thread.
+"""A simulation of a group: members, their disks and the network, in one process and one thread.
 
-Nothing happens by itself: whoever holds the stage says whose work is done next and which message
-arrives. So stories can show one interleaving step by step, and a simulator can try many.
+Nothing happens on its own: the caller decides whose work is done next and which message arrives. So
+stories can show one interleaving step by step, and a simulator can try many.
 
-1. `collect` takes a member's `Ready` and puts it where it belongs: writes and applies into the
-   member's queues, messages into the network.
-2. `write` does the oldest write of a member, `apply` its oldest apply, and each tells the core.
-3. `deliver` takes a message out of the network and steps it.
-4. `crash` throws everything away but what was written; `restart` makes a new core from that.
+1. `collect` takes a member's `Ready` and queues its parts: writes and applies in the member's
+   queues, messages in the network.
+2. `write` does the oldest write of a member, `apply` its oldest apply; each reports it to the core.
+3. `deliver` removes a message from the network and steps it.
+4. `crash` discards everything but what was written; `restart` creates a new core from that.
 
 The state machine is the list of applied commands with their indexes; a snapshot is that list at
 some index.
@@ -62,17 +62,17 @@ class Stage:
         self.actors: dict[str, Actor] = {}
         self.network: list[Message] = []
         self._snapshots: dict[tuple[int, int], State] = {}
-        """By index and term: what a transferred snapshot contains."""
+        """By index and term: the contents of a snapshot."""
 
     def add(self, settings: CoreSettings, config: Config) -> Actor:
-        """A member with an empty log; one that joins later begins with an empty configuration."""
+        """Add a member with an empty log; one that joins later begins without members."""
         storage = MemoryStorage(config)
         actor = Actor(settings, storage, RaftCore(settings, storage))
         self.actors[settings.node] = actor
         return actor
 
     def collect(self, name: str) -> Ready:
-        """Take what a member wants done, and queue it."""
+        """Take the work of a member, and queue it."""
         actor = self.actors[name]
         ready = actor.core.ready()
         if ready.append is not None:
@@ -109,7 +109,10 @@ class Stage:
         return entries
 
     def deliver(self, message: Message, *, keep: bool = False) -> None:
-        """Let a message arrive; with `keep` it will again. One to a dead member is lost."""
+        """Deliver a message; with `keep` it stays in the network.
+
+        One to a stopped member is lost.
+        """
         if not keep:
             self.network.remove(message)
         actor = self.actors.get(message.to)
@@ -117,7 +120,7 @@ class Stage:
             actor.core.step(message)
 
     def compact(self, name: str, index: int) -> SnapshotMeta:
-        """Let a member take a snapshot of its state at an applied index."""
+        """Take a snapshot of a member's state at an applied index."""
         actor = self.actors[name]
         snapshot = SnapshotMeta(index, actor.storage.term(index), actor.configs[index])
         actor.saved = tuple(command for command in actor.state if command[0] <= index)
@@ -126,7 +129,7 @@ class Stage:
         return snapshot
 
     def send_snapshot(self, name: str, request: SendSnapshot) -> SnapshotMeta:
-        """Transfer a member's newest snapshot; the receiver hears of it when it is complete."""
+        """Transfer a member's newest snapshot; the receiver is notified when it is complete."""
         actor = self.actors[name]
         actor.sends.remove(request)
         snapshot = actor.storage.snapshot()
@@ -134,7 +137,7 @@ class Stage:
         return snapshot
 
     def crash(self, name: str) -> Actor:
-        """Stop a member; what was not written is gone."""
+        """Stop a member; data that was not written is lost."""
         return self.actors.pop(name)
 
     def restart(self, actor: Actor) -> None:

@@ -1,12 +1,12 @@
-"""What the core needs of a log, and the simplest log there is.
+"""The log interface that the core needs, and an implementation in memory.
 
 The core reads the contiguous part above the snapshot and the term at the snapshot itself, nothing
-else: entries at or below the snapshot may be there or not, live or dead. It never writes: writes
-are handed out in `Ready`, and read once they are acknowledged. What was acknowledged and not
-overwritten since can be read, unless a snapshot has passed it.
+else: entries at or below the snapshot may be present or not, live or dead. It never writes: writes
+are handed out in `Ready`, and read after they are acknowledged. Entries that were acknowledged and
+not overwritten since are readable, unless a snapshot has passed them.
 
-`MemoryStorage` is for tests and stories. A write is durable when `write` returns; what a crash
-leaves is decided by whoever calls it.
+`MemoryStorage` is for tests and stories. A write is durable when `write` returns; the caller
+decides what a crash leaves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LogView(Protocol):
     """The durable log, as the core reads it."""
 
     def hard_state(self) -> HardState:
-        """As last written; asked for once, at the start."""
+        """As last written; read once, at the start."""
 
     def snapshot(self) -> SnapshotMeta:
-        """The newest; of index 0 and with the first members if there is none. Asked for often."""
+        """The newest; with index 0 and the first members if there is none. Called often."""
 
     def last_index(self) -> int:
         """Of the contiguous part; that of the snapshot if the part is empty."""
@@ -40,7 +40,7 @@ class LogView(Protocol):
         """For the snapshot's index up to the last; below it, `Compacted`."""
 
     def entries(self, first: int, end: int, bytes_max: int) -> list[Entry]:
-        """Entries `first` up to but without `end`, of about `bytes_max`, but at least one."""
+        """Entries from `first` to below `end`, up to about `bytes_max`, but at least one."""
 
 
 class MemoryStorage:
@@ -56,7 +56,7 @@ class MemoryStorage:
         return self._state
 
     def snapshot(self) -> SnapshotMeta:
-        """The newest."""
+        """The newest snapshot."""
         return self._snapshot
 
     def last_index(self) -> int:
@@ -70,11 +70,11 @@ class MemoryStorage:
         return self._entries[self._offset(index)].term
 
     def entries(self, first: int, end: int, bytes_max: int) -> list[Entry]:
-        """A slice."""
+        """Entries from `first` to below `end`."""
         return fit(self._entries[self._offset(first) : self._offset(end)], bytes_max)
 
     def write(self, append: StorageAppend) -> None:
-        """Do what a `Ready` asks for."""
+        """Apply a storage append."""
         if append.snapshot is not None:
             self._snapshot, self._entries = append.snapshot, []
         if append.entries:
@@ -84,7 +84,7 @@ class MemoryStorage:
             self._state = append.hard_state
 
     def compact(self, snapshot: SnapshotMeta) -> None:
-        """Let a snapshot of the own state take the place of the entries up to it."""
+        """Replace the entries up to a snapshot of the own state by it."""
         del self._entries[: self._offset(snapshot.index + 1)]
         self._snapshot = snapshot
 

@@ -1,31 +1,31 @@
-"""Stories: interactions of members as text, with what is to be seen after each command.
+"""Stories: interactions of members as text, with the output of each command.
 
-    # Whatever a reader should know.
+    # A comment for the reader.
     propose n1 hello
     ----
     n1 has 3
 
-A story is made of paragraphs: commands, one a line, `----` and what they show, `ok` for nothing.
-`play(text)` gives the same text with the output as it is now: equal to the text if all is well, and
-the new file if the change was meant. Lines that begin with `#` are kept.
+A story consists of paragraphs: commands, one per line, `----` and their output, `ok` for none.
+`play(text)` returns the same text with the present output: equal to the text if the test passes,
+and the new file if the change was intended. Lines that begin with `#` are kept.
 
 | command | does |
 |---|---|
-| `add-nodes n1 n2 [learners=n3] [joining=n4] [SETTING=N]` | makes members; who joins knows nobody |
-| `waits n2=5` | adds ticks to a member's election timeouts, which are else all the same |
+| `add-nodes n1 n2 [learners=n3] [joining=n4] [SETTING=N]` | adds members; joining ones are empty |
+| `waits n2=5` | adds ticks to a member's election timeouts, which are otherwise all the same |
 | `tick n1… [N]` | time |
-| `campaign n1`, `elect n1` | an election without waiting; its first step, or quietly all of it |
+| `campaign n1`, `elect n1` | starts an election; its first step, or quietly all of it |
 | `propose n1 a b`, `propose-change n1 +n4`, `read n1 7` | requests |
 | `transfer n1 n2`, `forget-leader n2`, `unreachable n1 n2` | requests and reports |
-| `process-ready n1…` | collects what members want done, and shows it |
+| `process-ready n1…` | collects the work of members, and shows it |
 | `process-append n1 [N]`, `process-apply n1 [N]` | does the oldest writes or applies |
-| `network` | shows the messages under way |
-| `deliver [from=n1] [to=n2] [kind=vote] [N] [reversed] [twice]` | lets messages under way arrive |
+| `network` | shows the messages in flight |
+| `deliver [from=n1] [to=n2] [kind=vote] [N] [reversed] [twice]` | delivers messages in flight |
 | `drop [from=n1] [to=n2] [kind=vote] [N]` | loses them |
-| `partition n1 n2 / n3`, `heal` | loses all between the sides, from now on |
-| `stabilize [n1…] [quietly]` | all of it, until nothing is left to do; quietly, nothing is shown |
+| `partition n1 n2 / n3`, `heal` | loses all messages between the sides, from here on |
+| `stabilize [n1…] [quietly]` | does all work, until none is left; quietly, without output |
 | `compact n1 5`, `send-snapshot n1 n2`, `report n1 n2 ok` | snapshots |
-| `crash n1`, `restart n1` | what was not written is gone |
+| `crash n1`, `restart n1` | loses what was not written |
 | `status [n1…]`, `members n1`, `raft-log n1`, `state n1` | shows |
 
 Events of the core (elections, cut logs, members) are shown where they happen.
@@ -53,18 +53,18 @@ __all__ = ["Story", "play"]
 
 MARK = "----"
 ROUNDS_MAX = 200
-"""More rounds of `stabilize` than any story needs: something goes in circles."""
+"""Maximum rounds of `stabilize`, more than any story needs: beyond, messages circulate forever."""
 
 
 def play(text: str) -> str:
-    """The story, with the output that its commands have now."""
+    """The story, with the present output of its commands."""
     story = Story()
     lines: list[str] = []
     for paragraph in text.strip("\n").split("\n\n"):
-        told = paragraph.strip("\n").split("\n")
-        end = told.index(MARK) if MARK in told else len(told)
-        commands = [line for line in told[:end] if not line.startswith("#")]
-        lines += told[:end]
+        script = paragraph.strip("\n").split("\n")
+        end = script.index(MARK) if MARK in script else len(script)
+        commands = [line for line in script[:end] if not line.startswith("#")]
+        lines += script[:end]
         if commands:
             shown = [line for command in commands for line in story.do(command)]
             lines += [MARK, *(shown or ["ok"])]
@@ -73,7 +73,7 @@ def play(text: str) -> str:
 
 
 class Story:
-    """A stage, and what is said to it."""
+    """A stage that runs commands."""
 
     def __init__(self) -> None:
         self._stage = Stage()
@@ -83,7 +83,7 @@ class Story:
         self._shown: list[str] = []
 
     def do(self, command: str) -> list[str]:
-        """Do a command; the lines to be seen."""
+        """Run a command; returns its output lines."""
         verb, *words = command.split()
         act: Callable[[list[str]], None] | None = getattr(
             self, "_do_" + verb.replace("-", "_"), None
@@ -135,7 +135,7 @@ class Story:
         for name in words:
             self._actor(name)
             self._dead[name] = self._stage.crash(name)
-        self._lose_parted()
+        self._drop_partitioned()
 
     def _do_restart(self, words: list[str]) -> None:
         for name in words:
@@ -195,7 +195,7 @@ class Story:
 
     def _collect(self, name: str) -> Ready:
         ready = self._stage.collect(name)
-        self._lose_parted()
+        self._drop_partitioned()
         return ready
 
     def _show_rest(self, name: str, ready: Ready) -> None:
@@ -227,7 +227,7 @@ class Story:
                 if "quietly" in words:
                     self._shown.clear()
                 return
-        raise InvalidInput(f"{names} do not come to rest in {ROUNDS_MAX} rounds")
+        raise InvalidInput(f"{names} are not stable after {ROUNDS_MAX} rounds")
 
     def _work_once(self, names: list[str]) -> bool:
         worked = False
@@ -255,7 +255,7 @@ class Story:
         for message in self._stage.network:
             self._show(message)
         if not self._stage.network:
-            self._show("nothing is under way")
+            self._show("no messages in flight")
 
     def _chosen(self, words: list[str]) -> list[Message]:
         options = dict(word.split("=") for word in words if "=" in word)
@@ -284,13 +284,13 @@ class Story:
 
     def _do_partition(self, words: list[str]) -> None:
         self._sides = [set(side.split()) for side in " ".join(words).split("/")]
-        self._lose_parted()
+        self._drop_partitioned()
 
     def _do_heal(self, _words: list[str]) -> None:
         self._sides = []
 
-    def _lose_parted(self) -> None:
-        """Nothing gets through to another side, or to one who is not there."""
+    def _drop_partitioned(self) -> None:
+        """Drop messages to another side, or to a member that is stopped."""
         self._stage.network = [
             message
             for message in self._stage.network
@@ -317,7 +317,7 @@ class Story:
         actor.sends = [request for request in actor.sends if request.peer != peer]
         actor.core.step(SnapshotStatus(peer, index, ok=result == "ok"))
 
-    # Looking.
+    # Output.
 
     def _do_status(self, words: list[str]) -> None:
         for name in self._names(words):
@@ -329,7 +329,7 @@ class Story:
     def _do_members(self, words: list[str]) -> None:
         for name in self._names(words):
             status = self._actor(name).core.status()
-            self._show(f"{name} goes by {status.config_index}: {status.config}")
+            self._show(f"{name} uses {status.config_index}: {status.config}")
 
     def _do_raft_log(self, words: list[str]) -> None:
         for name in self._names(words):

@@ -1,7 +1,7 @@
-"""The small values of the consensus core: kinds of entries, what must be durable, a snapshot. Pure.
+"""Values of the consensus core: kinds of entries, the hard state, a snapshot. Pure.
 
-A member is known by its name (`n1`); the empty name is nobody. Terms and indexes begin at 1, and 0
-is the place before the first entry.
+A member is identified by its name (`n1`); the empty name is no member. Terms and indexes begin at
+1, and 0 is the position before the first entry.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NOBODY = ""
 _PAYLOAD = attrgetter("payload")
 
 ENTRY_BYTES = 32
-"""What an entry counts beside its payload, so that many empty ones are not free."""
+"""Size of an entry without its payload, so that empty ones count against limits."""
 
 
 class EntryKind(IntEnum):
-    """Who an entry is for."""
+    """What an entry is for."""
 
     COMMAND = 0
     """For the state machine."""
@@ -36,17 +36,17 @@ class EntryKind(IntEnum):
     """The first entry of a leader; committing it commits everything before it. It may have a note
     to the members, for instance the id of the cluster."""
     CONFIG = 2
-    """Who the members are from here on, as `Config.encode` writes it."""
+    """The members from here on, as written by `Config.encode`."""
     END = 3
-    """The group is no more: nothing behind it is applied."""
+    """The group is deleted: no later entry is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a member must not forget: durable before anything that depends on it is sent.
+    """The state that must be durable before any message that depends on it is sent.
 
-    `commit` is where the group was committed at that time. It rides along so that a restart is
-    shorter; nothing is wrong if it is too low.
+    `commit` is the commit index at that time. It shortens a restart; a value that is too low does
+    no harm.
     """
 
     term: int = 0
@@ -56,7 +56,7 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Where a snapshot ends, and who the members were there."""
+    """The last index of a snapshot, and the members there."""
 
     index: int
     term: int
@@ -67,7 +67,7 @@ class SnapshotMeta:
 
 
 def entry_bytes(entries: Sequence[Entry]) -> int:
-    """What these entries count against limits."""
+    """The size of these entries against limits."""
     return ENTRY_BYTES * len(entries) + sum(map(len, map(_PAYLOAD, entries)))
 
 

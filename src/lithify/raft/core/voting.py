@@ -1,13 +1,13 @@
-"""How a member answers one who wants to be elected. Only the engine calls it.
+"""How a member answers a vote request. Only the engine calls it.
 
-It says yes if
+It grants the vote if
 
-1. the candidate's log is complete as far as this member can tell: its last entry is of a higher
-   term, or of the same and not at a lower index; and
-2. this member has promised nothing else in that term: it has voted for the same candidate, or for
-   nobody and knows no leader; or it is only a question about a term to come.
+1. the candidate's log is at least as complete as its own: its last entry has a higher term, or the
+   same term and not a lower index; and
+2. this member has made no other promise in that term: it has voted for the same candidate, or has
+   neither voted nor a leader; or it is a pre-vote for a later term.
 
-Learners answer too: one that was promoted may not know it yet. The answer is held until the vote is
+Learners vote too: one that was promoted may not know it yet. The answer is held until the vote is
 durable.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["answer_vote"]
 
 
 def answer_vote(engine: Engine, request: VoteRequest) -> None:
-    """Answer a request of this term, or a question about a later one."""
+    """Answer a request of this term, or a pre-vote request for a later one."""
     refusal = _refusal(engine, request)
     granted = not refusal
     why = refusal or f"{request.sender} ends at {request.last_index}/{request.last_term}"
@@ -43,7 +43,7 @@ def answer_vote(engine: Engine, request: VoteRequest) -> None:
 
 
 def _refusal(engine: Engine, request: VoteRequest) -> str:
-    """Why not; empty for a yes."""
+    """The reason for a refusal; empty to grant the vote."""
     log = engine.log
     if not (request.pre and request.term > engine.term) and engine.vote != request.sender:
         if engine.vote:

@@ -127,7 +127,7 @@ def test_a_member_that_lost_entries_says_so() -> None:
 
 def test_a_message_to_somebody_else_is_refused() -> None:
     core, _ = member()
-    with pytest.raises(InvalidInput, match="n2 has come to n1"):
+    with pytest.raises(InvalidInput, match="message to n2 was delivered to n1"):
         core.step(Heartbeat("n3", "n2", 1, commit=0, round=0))
 
 
