@@ -49,7 +49,7 @@ def create(at: tuple[str, ...], name: str = "photos") -> None:
 def tell_the_story(at: tuple[str, ...], directory: Path) -> str:
     """The same at a node and on a directory; the id of the blob that is left."""
     create(at)
-    assert "exists already" in refused("create", "photos", "--capacity=1M", "--segment=1M", *at)
+    assert "already exists" in refused("create", "photos", "--capacity=1M", "--segment=1M", *at)
     content = os.urandom(100_000)
     (directory / "cat.png").write_bytes(content)
     blob_id = blobs("put", "photos", str(directory / "cat.png"), "--meta", "by=ann", *at).strip()

@@ -59,7 +59,7 @@ def node() -> Iterator[Photos]:
 
 
 def test_a_store_is_created_once_listed_and_deleted(node: Photos) -> None:
-    assert "exists already" in node.reason(409, "PUT", node.at, json=SHAPE)
+    assert "already exists" in node.reason(409, "PUT", node.at, json=SHAPE)
     [row] = node.ask("GET", "/blobs").json()
     assert row == node.ask("GET", node.at).json()
     assert row == {
@@ -98,7 +98,7 @@ def test_a_store_that_is_deleted_under_a_request_is_not_found(node: Photos) -> N
 
     for again in (True, False):
         told = node.reason(404, "POST", "/blobs/wide", content=content(again=again))
-        assert told == "blob store wide was deleted meanwhile"
+        assert told == "blob store wide was deleted during the request"
     assert node.blobs.names() == node.fs.list("data/blobs") == ["photos"]
 
 
@@ -247,7 +247,7 @@ def test_the_time_to_live_is_set_by_header_or_body(node: Photos) -> None:
         ([("x-lithify-um-a", b"\xff")], "UTF-8"),
         ([("x-lithify-um-a", b"1"), ("x-lithify-um-a", b"2")], "twice"),
         ([("x-lithify-um-", b"1")], "without a name"),
-        ([("x-lithify-colour", b"1")], "none that blobs have"),
+        ([("x-lithify-colour", b"1")], "is unknown: blobs have no such header"),
         ([("x-lithify-service-id", b"s" * 2000)], "service"),
         ([("x-lithify-um-a", b"m" * 20_000)], "metadata"),
     ],

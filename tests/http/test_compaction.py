@@ -431,7 +431,7 @@ def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:
         method = "POST" if at is AT else "PUT"
         assert "-1" in node.refused(412, method, f"{at}/compactionThreshold", -1)
         settings = f"{at}/compactionSettings"
-        assert "no setting speed" in node.refused(412, "POST", settings, {"speed": 1})
+        assert "setting speed is unknown" in node.refused(412, "POST", settings, {"speed": 1})
         assert "key_ttl_ms" in node.refused(412, "POST", settings, {"key_ttl_ms": "long"})
         assert "keep_keyless" in node.refused(412, "POST", settings, {"keep_keyless": 1})
         assert "publish or event" in node.refused(

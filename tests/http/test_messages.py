@@ -154,7 +154,7 @@ def test_a_partitioned_topic_spreads_by_key(node: HttpNode) -> None:
     assert sorted(turns) == ["0", "0", "1", "1", "2", "2"]
     assert send(node, {"payload": "y"}, path=f"{AT}/partitions/1")[0].endswith(":1")
     assert rows(node, path=f"{AT}-partition-1")[-1]["value"] == "y"
-    assert "none has number 3" in refusal(
+    assert "number 3 does not exist" in refusal(
         node, 404, {"messages": [{"payload": "y"}]}, f"{AT}/partitions/3"
     )
     assert node.ask("GET", f"{AT}/messages").status_code == 405
@@ -199,7 +199,7 @@ def test_a_topic_that_does_not_exist(node: HttpNode) -> None:
 
 def test_an_exclusive_producer_is_not_disturbed(node: HttpNode) -> None:
     node.topic().producers.add(Producer("p", mode=AccessMode.EXCLUSIVE))
-    assert "for itself" in refusal(node, 409, {"messages": [{"payload": "a"}]})
+    assert "exclusive access" in refusal(node, 409, {"messages": [{"payload": "a"}]})
 
 
 def test_readers_that_come_at_once_are_counted_before_they_wait(node: HttpNode) -> None:

@@ -1,15 +1,15 @@
-"""What a look at a blob answers, by its newest record and whether its put is there.
+"""Visibility: what a read of a blob returns, by its newest record and whether its put exists.
 
 | state | none | expired | deleted | all |
 |---|---|---|---|---|
-| there | ok | ok | ok | ok |
+| live | ok | ok | ok | ok |
 | expired | `BlobExpired` | ok | `BlobExpired` | ok |
 | deleted, expired or not | `BlobDeleted` | `BlobDeleted` | ok | ok |
 | deleted, put compacted away | `BlobDeleted` | `BlobDeleted` | `BlobDeleted` | `BlobDeleted` |
 | anything else | `BlobNotFound` | | | |
 
-The columns are what the caller has asked to see besides blobs that are there. Deleted comes before
-expired. A blob is expired after its expiry, not at it.
+The columns are the values of `Include`: the blobs that the caller asks to see besides live ones.
+Deleted is checked before expired. A blob expires after its expiry time, not at it.
 
 Pure. Called by the store.
 """
@@ -33,7 +33,7 @@ __all__ = ["Include", "answer", "info_of", "is_seen"]
 
 
 class Include(StrEnum):
-    """Which blobs a look may see besides those that are there."""
+    """Blobs that a read returns besides live ones."""
 
     NONE = "none"
     EXPIRED = "expired"
@@ -44,7 +44,7 @@ class Include(StrEnum):
 def answer(
     blob_id: str, found: Found | None, include: Include, now_ms: int
 ) -> tuple[Row, SegmentRef]:
-    """The put and its segment, or why they are not to be seen."""
+    """The put and its segment; raises the reason why the caller may not see them."""
     if found is None:
         raise BlobNotFound(blob_id)
     if found.newest.kind is Kind.DELETE:
@@ -59,7 +59,7 @@ def answer(
 
 
 def is_seen(found: Found, include: Include, now_ms: int) -> bool:
-    """Whether `answer` would give the put."""
+    """Whether `answer` would return the put."""
     try:
         answer("", found, include, now_ms)
     except BlobError:
@@ -68,7 +68,7 @@ def is_seen(found: Found, include: Include, now_ms: int) -> bool:
 
 
 def info_of(put: PutRecord, row: Row, found: Found) -> BlobInfo:
-    """The blob as it is now."""
+    """The current state of the blob."""
     newest = found.newest
     return BlobInfo(
         put,

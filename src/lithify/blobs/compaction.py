@@ -1,20 +1,20 @@
-"""Compaction of one blob store: what its users call.
+"""Compaction of one blob store: the interface for its users.
 
     print(store.compaction.plan().explain())
     report = store.compaction.run()
 
-1. The kernel's run (`compaction/run.py`) with the store's rule, in place: the log itself shrinks.
-   The active segment is never touched; where the store is full and something in it is dead, it is
-   sealed first, so that the run can judge it. Whether it is worth it is asked first
-   (`compaction/eligibility.py`); a run that is not says why in its report.
-2. While it goes on nothing is erased, and it slows down when gets take longer than they did before
+1. Check whether a run is worth its cost (`compaction/eligibility.py`). If not, the report says why.
+2. Run the kernel (`compaction/run.py`) with the store's rule, in place: the log itself shrinks. A
+   run never touches the active segment. If the store is full and its active segment has dead
+   records, the segment is sealed first, so that the run can judge it.
+3. During the run, erasing is paused. The run slows down when gets take longer than they did before
    it (`compaction/pace.py`).
-3. The index opens what the run has written.
-4. Files that nobody needs any more are deleted; a blob that is being read holds its files.
+4. The index opens the segments that the run has written.
+5. Delete retired files. A blob that is open for reading pins its files.
 
 Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store of
-one segment has nothing that could be compacted and says so. One run a store at a time; any thread
-may call, and `run` takes long. Many stores take turns in `compactions.py`.
+one segment cannot be compacted; a run is refused. One run per store at a time. Any thread may call;
+`run` takes long. `compactions.py` schedules the runs of many stores.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ BLOB_TASKS = (
     "lithify.blobs.statistics_tasks",
     "lithify.compaction.rewrite",
 )
-"""The modules that tasks of runs and statistics are in; a worker that has them begins at once."""
+"""Modules with the tasks of runs and statistics. A worker imports them when it starts."""
 
 TARGET_ENTRIES_MAX = 2**21
-"""Of which the key index takes 130 MB while it is made."""
+"""The key index takes 130 MB of memory for this many entries while it is built."""
 
 HISTORY_MAX = 1000
 
@@ -96,11 +96,11 @@ class BlobCompaction:
         must_seal: Callable[[], bool],
         seal_full: Callable[[], None],
     ) -> None:
-        """`published` is called after a run, `reclaimed` with the names of files that are gone.
+        """`published` is called after a run, `reclaimed` with the names of the deleted files.
 
-        While a run goes on, `erase_paused` keeps everybody from writing over its sources.
-        `seal_full` is called before a run and seals the active segment of a full store, if it
-        `must_seal` it.
+        `erase_paused` stops erasing during a run, so that nothing overwrites its sources.
+        `seal_full` is called before a run: it seals the active segment of a full store if
+        `must_seal` says so.
         """
         self._log = log
         self._journal = Journal(fs, log.directory)
@@ -112,7 +112,7 @@ class BlobCompaction:
         self._reclaiming = threading.Lock()
         self._closed = False
         self.latencies = Latencies()
-        """Of gets; the store adds to them."""
+        """Of gets; the store adds them."""
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
@@ -135,12 +135,12 @@ class BlobCompaction:
         """Space that a run may use on a full disk."""
 
     def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
-        """What a run would do now; makes key indexes that are missing, changes nothing else."""
+        """What a run would do now. Builds missing key indexes and changes nothing else."""
         with self.runs.turn():
             self._prepare(policy, jobs, ignore_progress)
             found = self._compactor.plan()
         if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
-            # A run would seal the active segment and judge it, which a dry run does not.
+            # A run would seal the active segment and judge it; a dry run does not.
             return replace(found, declined=None)
         return found
 
@@ -151,7 +151,7 @@ class BlobCompaction:
         jobs: Jobs | None = None,
         progress: Progress = ignore_progress,
     ) -> Report:
-        """Compact now, by this policy or the one of the settings."""
+        """Compact now, by this policy or by the one in the settings."""
 
         def run(note: Progress) -> Report:
             self._prepare(policy, jobs, note)
@@ -161,7 +161,7 @@ class BlobCompaction:
                 try:
                     report = self._compactor.run(trigger)
                 finally:
-                    # A run that fails may have finished an earlier one first.
+                    # A run that fails may first have finished an earlier one.
                     self._published()
             freed = self.reclaim()
             return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
@@ -171,7 +171,7 @@ class BlobCompaction:
 
     @contextmanager
     def _paced(self) -> Iterator[None]:
-        """The run keeps to a rate that follows how long gets take."""
+        """Limit the run to a rate that adapts to the latency of gets."""
         pace, latencies = self._settings().pace, self.latencies
         pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
         self._compactor.on_check = pacer.look
@@ -179,11 +179,11 @@ class BlobCompaction:
             yield
         finally:
             pacer.close()
-            # What gets take from now on until the next run is what that one is compared with.
+            # The next run compares its latencies with those from here on.
             self._before = latencies.counts()
 
     def recover(self) -> Report | None:
-        """Finish or give up a run that was killed; None if there was none. A run does it too."""
+        """Finish or abandon a run that was killed; None if there was none. `run` calls this."""
         with self.runs.turn(), self._erase_paused():
             try:
                 return self._compactor.recover()
@@ -191,15 +191,15 @@ class BlobCompaction:
                 self._published()
 
     def unfinished_as_of_ms(self) -> int:
-        """The time by which a run has judged that is not over; 0 if there is none."""
+        """The time at which the unfinished run judged; 0 if there is none."""
         try:
             record = self._journal.read()
         except (Corrupt, UnsupportedVersion):
-            return 0  # It will be given up.
+            return 0  # The run will be abandoned.
         return 0 if record is None else record.as_of_ms
 
     def reclaim(self) -> int:
-        """Delete retired files that no reader holds; their bytes."""
+        """Delete retired files that no reader pins; returns their bytes."""
         with self._reclaiming:
             if self._closed:
                 return 0
@@ -211,35 +211,35 @@ class BlobCompaction:
             self.runs.forget_record()
         return done.bytes
 
-    # --- for those who look after many stores ---------------------------------------------------
+    # --- for schedulers of many stores -----------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Is a run going on?"""
+        """Whether a run is in progress."""
         return self.runs.running
 
     @property
     def disk(self) -> str:
-        """On which the store is; one run at a time uses a disk."""
+        """The device that holds the store. One run at a time uses a disk."""
         return str(self._rate.fs.stat(f"{self._log.directory}/{MANIFEST}").device)
 
     def status(self) -> CompactionStatus:
-        """How the last run went, also one before a restart; or how far this one is."""
+        """The progress of the current run, or the result of the last one, kept across restarts."""
         return self.runs.status()
 
     def cancel(self) -> None:
-        """Ask a run that is going on to stop; it leaves everything as it was."""
+        """Ask the current run to stop; the store stays as it is."""
         self.runs.cancel()
 
     def suspend(self) -> None:
-        """Ask it to stop in such a way that the next run goes on with it."""
+        """Ask the current run to stop and keep its journal, so that the next run resumes it."""
         self.runs.suspend()
 
     def close(self) -> None:
-        """Suspend the run that is going on, wait for its end, and let no other one begin."""
+        """Suspend the current run, wait until it stops, and refuse new ones."""
         self.runs.close(suspends=True)
         with self._reclaiming:
-            # Files of these names may soon be those of another store.
+            # Another store may soon use files with these names.
             self._closed = True
 
     # --- settings -------------------------------------------------------------------------------
@@ -247,7 +247,9 @@ class BlobCompaction:
     def check(self, policy: str | None) -> None:
         """Raise if the store can never be compacted, or not by this policy."""
         if self._shape.capacity_bytes == self._shape.segment_bytes:
-            what = f"{self._log.directory} has one segment, which is always the active one"
+            what = (
+                f"{self._log.directory} has one segment, and the active segment is never compacted"
+            )
             raise RunRefused("segments", what)
         if policy is not None:
             check_policy(policy, POLICY_NAMES)

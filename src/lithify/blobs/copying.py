@@ -1,21 +1,21 @@
-"""Make a store again with another capacity or segment size, by copying what is valid.
+"""Copy the valid records of a store into a new one with another capacity or segment size.
 
-1. The source is read as it is (`readonly.py`); what is valid is judged once, by the time at which
-   the copy begins (`validity.py`): puts that are neither expired nor gone, the newest record of
-   each such blob, deletes without a put while their retention is not over.
-2. Before anything is written: each record must fit into a segment of the target, and all of them
-   into its capacity, packed as the target would pack them.
-3. Records are written in the order they had, into the directory `TARGET.copying`. Ids, times, life
-   versions, expiries and contents are the source's; positions and the log's id are new, and so are
-   the hashes of the ids. Every CRC is checked on the way, that of the whole content too.
-4. When all is durable the target gets its shape and then its name, by one rename; then it is
-   defined, and then the mark `CREATING`, which it has had from the beginning, is removed.
+1. Read the source without changing it (`readonly.py`). Validity is judged once, at the time when
+   the copy begins (`validity.py`). Valid are puts that are neither expired nor gone, the newest
+   record of each such blob, and deletes without a put within their retention.
+2. Before anything is written, check that each record fits into a segment of the target, and all of
+   them into its capacity, packed as the target would pack them.
+3. Write the records in their order into the directory `TARGET.copying`. Ids, times, life versions,
+   expiries and contents are the source's. Positions, the log's id and the hashes of the ids are
+   new. Every CRC is checked, and the CRC of each content.
+4. When all is durable, write the target's shape, rename the directory to `TARGET`, define the
+   store, and remove the mark `CREATING`, which the directory has had from the beginning.
 
-A crash before the last step leaves `TARGET.copying` or `TARGET` with its mark
-(`compaction/marks.py`): it is no store yet, and whoever opens the stores or copies to the same
-target removes it. Memory: as for reading the source, and 1 MiB.
+A crash before the last step leaves `TARGET.copying`, or `TARGET` with its mark
+(`compaction/marks.py`). Such a directory is not a store; opening the stores or copying to the same
+target removes it. Memory: as for reading the source, plus 1 MiB.
 
-Any process may call it, also while another one has the source open.
+Any process may call it, even while another process has the source open.
 """
 
 from __future__ import annotations
@@ -72,24 +72,24 @@ COPYING = ".copying"
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied."""
+    """Result of a copy."""
 
     source: str
     target: str
     blobs: int
-    """Puts."""
+    """Number of puts."""
     records: int
-    """All of them."""
+    """Number of records of every kind."""
     content_bytes: int
     left_out: int
-    """Records of the source that were not valid any more."""
+    """Records of the source that were not valid."""
     used_bytes: int
-    """Of the target."""
+    """Bytes used in the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Valid:
-    """A record that is to be copied."""
+    """A record to copy."""
 
     row: Row
     ref: SegmentRef
@@ -109,11 +109,11 @@ def copy_store(
     progress: Callable[[int], None] = lambda _: None,
     define: Callable[[], None] = lambda: None,
 ) -> CopyReport:
-    """Make `target`, which must not exist; `progress` is called with the bytes of each record.
+    """Create `target`, which must not exist; `progress` is called with the bytes of each record.
 
-    `define` is called when the target is in its place, and makes a store of it.
+    `define` is called when the target has its final name; it adds the definition of the store.
 
-    Of the settings the retention counts: it must be the one that the source is used with.
+    The retention in `settings` decides what is valid: use the settings of the source.
     """
     settings, clock = settings or BlobSettings(), clock or SystemClock()
     shape = Shape(capacity_bytes, segment_bytes)
@@ -124,11 +124,11 @@ def copy_store(
     token = random_bytes(8).hex()
     with open_stored(fs, source, owner=f"copy to {target}", clock=clock, token=token) as stored:
         _check_fits(stored, terms, shape, target)
-        making = target + COPYING
-        _remove_leftover(fs, making)
-        begin_creation(fs, making)
+        copying_to = target + COPYING
+        _remove_leftover(fs, copying_to)
+        begin_creation(fs, copying_to)
         try:
-            copy = _Copy(fs, making, shape, settings, clock, random_bytes)
+            copy = _Copy(fs, copying_to, shape, settings, clock, random_bytes)
             with copy.log:
                 for valid in _valid(stored, terms):
                     copy.add(stored, valid)
@@ -136,15 +136,15 @@ def copy_store(
                 # A crash before this leaves a log without a shape.
                 copy.log.publish(lambda m: replace(m, state=shape.to_state()), "blob store copied")
                 used = used_bytes(copy.log.manifest) + copy.log.active_bytes
-            fs.rename(making, target)
+            fs.rename(copying_to, target)
             fs.sync_dir(target.rpartition("/")[0] or ".")
             define()
         except BaseException as error:
-            for unfinished in (making, target):
+            for unfinished in (copying_to, target):
                 with suppress(LithifyError):
                     remove_created(fs, unfinished)
             if isinstance(error, OSError):
-                raise WriteFailed(making, error) from error
+                raise WriteFailed(copying_to, error) from error
             raise
         clear_mark(fs, target, CREATING)
         rows = sum(len(stored.live_rows(ref)) for ref in stored.opened.manifest.segments)
@@ -152,21 +152,21 @@ def copy_store(
     return CopyReport(source, target, copy.blobs, copy.records, copy.bytes, left_out, used)
 
 
-def _remove_leftover(fs: FileSystem, making: str) -> None:
-    if not fs.exists(making):
+def _remove_leftover(fs: FileSystem, copying_to: str) -> None:
+    if not fs.exists(copying_to):
         return
-    lock = fs.lock(f"{making}/{LOCK}", "a copy")
+    lock = fs.lock(f"{copying_to}/{LOCK}", "a copy")
     if lock is None:
-        raise LogLocked(making, "another copy")
+        raise LogLocked(copying_to, "another copy")
     lock.release()
-    if not is_creating(fs, making) and not is_empty(fs, making):
+    if not is_creating(fs, copying_to) and not is_empty(fs, copying_to):
         # A store may have this name.
-        raise BlobStoreExists(f"{making} is in the way: it is no unfinished copy")
-    remove_created(fs, making)
+        raise BlobStoreExists(f"{copying_to} is in the way: it is not an unfinished copy")
+    remove_created(fs, copying_to)
 
 
 def _valid(stored: StoredBlobs, terms: Terms) -> Iterator[_Valid]:
-    """What is to be copied, in the order of positions."""
+    """The records to copy, in the order of positions."""
     below = stored.snapshot.last_position + 1
     for ref in stored.opened.manifest.segments:
         rows = stored.live_rows(ref)
@@ -181,7 +181,7 @@ def _is_valid(row: Row, found: Found, terms: Terms) -> bool:
     history = [found.newest]
     if found.put is not None and found.put != found.newest:
         history.insert(0, found.put)
-    # As two runs would judge: a delete outlives its put by one, and here the put is not copied.
+    # As two runs would judge: a delete outlives its put by one run, and here the put is not copied.
     for _ in range(2):
         operations = [Operation(each.kind, each.time_ms, each.expiry_ms) for each in history]
         fates = judge_history(operations, terms)
@@ -190,7 +190,7 @@ def _is_valid(row: Row, found: Found, terms: Terms) -> bool:
 
 
 def _check_fits(stored: StoredBlobs, terms: Terms, shape: Shape, target: str) -> None:
-    """Step 2, by the arithmetic of the target's writer."""
+    """Step 2: the arithmetic of the target's writer."""
     use = Use(0, SEGMENT_HEADER_BYTES, 0)
     for valid in _valid(stored, terms):
         row = valid.row
@@ -213,7 +213,7 @@ def _id_of(stored: StoredBlobs, valid: _Valid) -> str:
 
 
 class _Copy:
-    """The store that is being made."""
+    """The store being written."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class _Copy:
         self._directory = directory
         self._limit = shape.record_bytes_max
         self._random_bytes = random_bytes
-        # Nothing is promised to anybody before the end: closing makes all of it durable.
+        # No write is acknowledged before the end: closing makes all of them durable.
         unsynced = replace(settings, durability=Durability.NONE)
         self.log = Log.open(
             fs,
@@ -244,7 +244,7 @@ class _Copy:
         self.blobs = self.records = self.bytes = 0
 
     def add(self, stored: StoredBlobs, valid: _Valid) -> None:
-        """Write a record as it was."""
+        """Write a record with its original fields."""
         if valid.row.kind is Kind.PUT:
             self._add_put(stored, valid)
             return
@@ -259,7 +259,8 @@ class _Copy:
             try:
                 head = read_head(file, row)
             except BlobDeleted:
-                # Erased, and a clock that was set back calls it valid: its delete is enough.
+                # Erased, but the clock was set back and judges it valid. Copying its delete is
+                # enough.
                 return
             put, info = head.put, info_of(head.put, row, valid.found)
             content = _Pieces(Blob(info, head, file, _nothing, _as_it_is, None))
@@ -289,14 +290,14 @@ class _Copy:
 
 
 class _Pieces:
-    """A blob as something that can be read."""
+    """The content of a blob as a readable stream."""
 
     def __init__(self, blob: Blob) -> None:
         self._pieces = iter(blob)
         self._held = b""
 
     def read(self, size: int, /) -> bytes:
-        """Some bytes, `size` at most; none at the end."""
+        """At most `size` bytes; none at the end."""
         data = self._held or next(self._pieces, b"")
         self._held = data[size:]
         return data[:size]

@@ -1,9 +1,9 @@
-"""What the sides of an open blob store share: its log, its index, its writer, its clock.
+"""The shared parts of an open blob store: its log, index, writer and clock.
 
-`open_core` makes it when a store is opened: the rows of the active segment are read from the log,
-and the key indexes of the sealed ones are opened or made.
+`open_core` builds them when a store is opened. It reads the rows of the active segment from the log
+and opens the key indexes of the sealed segments; a missing index is rebuilt.
 
-Called by the store, which hands it to its sides (`looks.py`, `operations.py`, replication).
+Called by the store, which passes it to its readers, writers and replication.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Core:
     clock: FloorClock
     shape: Shape
     settings: Callable[[], BlobSettings]
-    """As they are now."""
+    """The current settings."""
     random_bytes: Callable[[int], bytes]
 
     def spool(self, content: Content) -> Spool:
-        """Take a content in, which may be as large as a segment."""
+        """Buffer a content, which may be as large as a segment."""
         limit = self.shape.record_bytes_max
         return Spool(content, limit, self.fs, self.log.directory, self.random_bytes)
 
     def deleted_before_ms(self, now_ms: int) -> int:
-        """What was deleted before this time is gone."""
+        """Blobs that were deleted before this time are gone: their content may be erased."""
         return now_ms - self.settings().deleted_retention_ms
 
 
@@ -62,7 +62,7 @@ def open_core(
     clock: Clock,
     random_bytes: Callable[[int], bytes],
 ) -> Core:
-    """Of a log that is open."""
+    """Build the parts for a log that is open."""
     manifest = log.manifest
     rows_max = settings().index_rows_max
     index = BlobIndex(fs, log.directory, manifest.log_id, rows_max, read_recent(log))

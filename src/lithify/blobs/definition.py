@@ -1,14 +1,13 @@
-"""What is known of a blob store before it is opened: its definition, as a value.
+"""The definition of a blob store: what is known of it before it is opened.
 
     {"namespace":"public/default","capacity_bytes":…,"segment_bytes":…,"created_ms":…,
      "settings":{"policy":"stats","budget":{"write_bytes_per_s":1000000}}}
 
-The namespace is that of topics: what somebody may do there with topics they may do with its stores.
-The settings are those of `BlobSettings` that the store has for itself, by their names; all others
-are the node's.
+The namespace is one of topics: its permissions apply to the stores as well. `settings` are the
+store's own values of `BlobSettings`, by name; all others come from the node.
 
-A name has letters, digits, `-`, `_` and `.` and begins with a letter or digit, so that it can stand
-in a path as it is, and in a URL. Pure; `StoreDefinitions` is who keeps definitions.
+A name consists of letters, digits, `-`, `_` and `.` and begins with a letter or digit, so that
+paths and URLs can hold it without escapes. Pure; a `StoreDefinitions` stores the definitions.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 
 
 class StoreDefinitions(Protocol):
-    """Who keeps the definitions; any thread may call."""
+    """Stores the definitions; any thread may call."""
 
     def stores(self) -> Mapping[str, dict[str, Any]]:
-        """Those of all stores, by name."""
+        """The definitions of all stores, by name."""
 
     def add_store(self, name: str, row: dict[str, Any]) -> None:
-        """Keep one more; durable when it returns."""
+        """Add a definition; durable when it returns."""
 
     def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace the definition of one; durable when it returns."""
+        """Replace a definition; durable when it returns."""
 
     def remove_store(self, name: str) -> None:
-        """Forget one; durable when it returns."""
+        """Remove a definition; durable when it returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDefinition:
-    """One store."""
+    """The definition of one store."""
 
     namespace: str
     capacity_bytes: int
@@ -75,16 +74,16 @@ class StoreDefinition:
 
     @property
     def shape(self) -> Shape:
-        """What is decided at creation, checked."""
+        """What is fixed at creation, checked."""
         return Shape(self.capacity_bytes, self.segment_bytes)
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """The definition as JSON values."""
         return asdict(self)
 
 
 def check_store_name(name: str) -> None:
-    """Raise unless a store may have the name."""
+    """Raise unless the name is valid for a store."""
     if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
         raise InvalidInput(
             f"name of a blob store {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
@@ -93,13 +92,13 @@ def check_store_name(name: str) -> None:
 
 
 def with_settings(settings: BlobSettings, values: Mapping[str, Any]) -> BlobSettings:
-    """The settings with other values, which come from JSON; raises `InvalidSetting`."""
+    """The settings with values from JSON replaced; raises `InvalidSetting`."""
     found: BlobSettings = _replaced(settings, values, "")
     return found
 
 
 def named_settings(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Settings by their names, where that of a part has a dot: `budget.memory_bytes`."""
+    """Settings by name as nested values; a dot separates the parts: `budget.memory_bytes`."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         part, dot, rest = name.partition(".")
@@ -114,7 +113,7 @@ def named_settings(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """The value of a setting, written for the command line: JSON, or else text."""
+    """Parse the value of a setting from the command line: JSON, or else text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -122,7 +121,7 @@ def parse_value(text: str) -> Any:
 
 
 def setting_names(settings: BlobSettings) -> dict[str, Any]:
-    """All settings by their names, with their values."""
+    """All settings with their values, by name."""
     found: dict[str, Any] = {}
     for each in fields(settings):
         value = getattr(settings, each.name)
@@ -138,7 +137,7 @@ def setting_names(settings: BlobSettings) -> dict[str, Any]:
 def changed_settings(
     settings: Mapping[str, Any], given: Mapping[str, Any], unset: Iterable[str]
 ) -> dict[str, Any]:
-    """The settings of a definition with others, and without those that are to be the node's."""
+    """The settings of a definition, changed by `given`; `unset` ones revert to the node's."""
     found = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in settings.items()
@@ -169,7 +168,7 @@ def _replaced(settings: Any, values: Mapping[str, Any], above: str) -> Any:
 
 
 def _typed(default: object, value: object, name: str) -> object:
-    """The value, if it is of the kind that the default is of."""
+    """The value, if its type matches that of the default."""
     if is_dataclass(default) and isinstance(value, Mapping):
         return _replaced(default, value, f"{name}.")
     if isinstance(default, Enum) and isinstance(value, str):

@@ -1,33 +1,33 @@
-"""Erase: the content of blobs that are deleted for good becomes zeros, before any compaction.
+"""Erase: zeroes the content of blobs that are deleted for good, before any compaction.
 
-    progress = store.erase.step(bytes_max=2**20)     # from time to time; a bounded piece of work
-    with store.erase.paused(): ...                   # nobody writes over a sealed segment meanwhile
+    progress = store.erase.step(bytes_max=2**20)     # called periodically; a bounded amount of work
+    with store.erase.paused(): ...                   # no sealed segment is overwritten meanwhile
 
-1. A **round** goes through all sealed segments and finds the puts that are to be erased
-   (`erase_finding.py`), by ranges of buckets, and within a range by position.
-2. Of each put its content, user metadata and content CRC become zeros, then its parts: first the
-   put, so that from its first batch on a blob is erased for everybody who asks. Frames stay where
-   they are (`log/erasing.py`).
-3. Frames are written over in batches. The file `ERASE` names those of a batch before it is begun
-   (`erase_journal.py`), and whoever opens the store finishes it first.
-4. The next round begins when a delete has become old enough, or segments were sealed or replaced;
-   8 to 256 times in a retention, every 10 seconds at most. What the round before went through is
-   not looked at again.
+1. A **round** scans all sealed segments and finds the puts to erase (`erase_finding.py`), by ranges
+   of buckets, and within a range by position.
+2. Erasing a put zeroes its content, user metadata and content CRC, then its parts. The put comes
+   first, so a blob reads as erased from its first batch on. Frames stay where they are
+   (`log/erasing.py`).
+3. Frames are overwritten in batches. The file `ERASE` names the frames of a batch before it begins
+   (`erase_journal.py`); opening the store finishes the batch first.
+4. The next round begins when a delete has become old enough, or when segments were sealed or
+   replaced: 8 to 256 times per retention, at most every 10 seconds. A round skips what the previous
+   round has processed.
 
-Only sealed segments are written over. If the active one has been waiting with something to erase
-for an hour, it is rolled, as far as the capacity allows.
+Only sealed segments are overwritten. If the active segment has had something to erase for an hour,
+it is rolled, as far as the capacity allows.
 
-A batch that fails is finished by the next step; until then, and while a round goes on, time does
-not go back behind the round's beginning, so that nothing can be undeleted that is to be erased.
-`pause` waits for the batch that is being written. After a pause, also one for a compaction that
-failed, a round goes on only if all its segments are still there; else it begins again.
+The next step finishes a batch that failed. Until then, and during a round, the clock does not go
+back behind the beginning of the round, so that no blob can be undeleted after it was chosen.
+`pause` waits for the batch in progress. After a pause, also one for a compaction that failed, a
+round resumes only if all its segments still exist; otherwise it restarts.
 
-A reader that comes upon an erased frame gets `BlobDeleted`, also in the middle of a content. One
-that reads a frame while it is written over sees a wrong CRC: `explain` tells that from damage.
+A reader that reaches an erased frame gets `BlobDeleted`, also in the middle of a content. A reader
+that reads a frame while it is overwritten sees a wrong CRC; `explain` tells that from damage.
 
-A damaged frame is left as it is and counted: its put cannot be erased, compaction will drop it.
+A damaged frame is left as it is and counted. Its put cannot be erased; compaction will drop it.
 
-Any thread may call; one step at a time works. Called by the store.
+Any thread may call; one step runs at a time. Called by the store.
 """
 
 from __future__ import annotations
@@ -66,44 +66,44 @@ BATCH_BYTES = 4 * 2**20
 BATCH_FRAMES = 1024
 """About 150 bytes each in the file `ERASE`."""
 ROUNDS_MIN, ROUNDS_MAX = 8, 256
-"""In a retention."""
+"""Rounds per retention."""
 ROUND_MS_MIN = 10_000
-"""Between the beginnings of two rounds: each reads the key indexes once."""
+"""Minimum time between the beginnings of two rounds: each reads the key indexes once."""
 ROLL_AGE_MS = 3600 * 1000
 ROW_BYTES = 62
-"""Of a key index."""
+"""Bytes per row of a key index."""
 
 
 @dataclass(frozen=True, slots=True)
 class EraseProgress:
-    """What one step did."""
+    """Result of one step."""
 
     blobs: int
-    """Whose puts are erased to the end."""
+    """Puts that were erased completely."""
     bytes: int
-    """That became zeros."""
+    """Bytes that were zeroed."""
     idle: bool
     """There is nothing to do now."""
 
 
 @dataclass(frozen=True, slots=True)
 class EraseStatus:
-    """How erasing stands; the counts are of this process."""
+    """State of erasing; the counts are of this process."""
 
     paused: bool
     working: bool
-    """A round is on its way."""
+    """A round is in progress."""
     blobs: int
     bytes: int
     damaged: int
     """Frames that could not be erased."""
     first_damage: str | None
     as_of_ms: int | None
-    """What was old enough at this time is erased, but for the active segment; None: unknown."""
+    """What was old enough at this time is erased, except in the active segment; None: unknown."""
 
 
 def finish_erase(fs: FileSystem, directory: str, events: EventSink = ignore_events) -> None:
-    """Write over again what a crash may have torn; before anybody reads the store's segments."""
+    """Overwrite again the frames that a crash may have torn, before the store is read."""
     erase(fs, directory, load_erase(fs, directory, events).frames)
 
 
@@ -121,7 +121,7 @@ class Erase:
         deleted_retention_ms: Callable[[], int],
         floor_ms: Callable[[], int],
     ) -> None:
-        """`floor_ms` says behind what time does not go back for others; see `floor.py`."""
+        """`floor_ms` is the lowest time that the other users of the clock allow; see `floor.py`."""
         self._fs = fs
         self._log = log
         self._index = index
@@ -143,56 +143,56 @@ class Erase:
         self._blobs = self._bytes = self._damaged = 0
         self._first_damage: str | None = None
 
-    # --- what users call --------------------------------------------------------------------
+    # --- interface -----------------------------------------------------------------------------
 
     def step(self, bytes_max: int) -> EraseProgress:
-        """Look at or write over about so many bytes, at least a batch or a range of rows.
+        """Read or overwrite about `bytes_max` bytes, at least one batch or one range of rows.
 
-        A step ends with the round, if it comes that far.
+        A step stops at the end of a round.
         """
         blobs, size, left, idle = self._blobs, self._bytes, bytes_max, False
         with self._lock:
-            if self._wanted_elsewhere():
+            if self._is_paused():
                 return EraseProgress(0, 0, idle=True)
             with self._log.pin("blob erase"):
-                self._settle()
+                self._finish_batch()
                 self._revalidate()
-                while left > 0 and not self._wanted_elsewhere():
+                while left > 0 and not self._is_paused():
                     if self._frames is None:
-                        looked = self._look()
-                        idle = looked is None
-                        left -= looked or 0
+                        read_bytes = self._find()
+                        idle = read_bytes is None
+                        left -= read_bytes or 0
                     else:
-                        left -= self._go_on(self._frames, min(left, BATCH_BYTES))
+                        left -= self._overwrite_batch(self._frames, min(left, BATCH_BYTES))
                     if self._state.now is None:
                         break
                 self._save()
         return EraseProgress(self._blobs - blobs, self._bytes - size, idle)
 
-    def _wanted_elsewhere(self) -> bool:
-        """Whether somebody waits in `pause`."""
+    def _is_paused(self) -> bool:
+        """Whether a caller waits in `pause`."""
         return self._pauses > 0
 
     def pause(self) -> None:
-        """Let nothing be written over until `resume`; as many of these are needed as of those."""
+        """Stop overwriting until `resume`. Pauses nest: each needs its own `resume`."""
         with self._counting:
             self._pauses += 1
         try:
             with self._lock:
-                self._settle()
-                self._forget()
+                self._finish_batch()
+                self._discard_found()
         except BaseException:
             self.resume()
             raise
 
     def resume(self) -> None:
-        """Go on; the next step looks whether its place is still there."""
+        """End a pause. The next step checks that the segments of its round still exist."""
         with self._counting:
             self._pauses -= 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """`pause` and, whatever happens, `resume`."""
+        """Pause for a `with` block."""
         self.pause()
         try:
             yield
@@ -200,14 +200,14 @@ class Erase:
             self.resume()
 
     def close(self) -> None:
-        """Let no step begin any more, and wait for the one that goes on."""
+        """Refuse new steps, and wait for the one in progress."""
         with self._counting:
             self._pauses += 1
         with self._lock:
             self._frames = None
 
     def status(self) -> EraseStatus:
-        """How it stands."""
+        """The current state."""
         done = self._state.done
         return EraseStatus(
             self._pauses > 0,
@@ -220,9 +220,9 @@ class Erase:
         )
 
     def explain(self, damage: DamagedFrame, blob_id: str) -> LithifyError:
-        """What a reader is to be told who came upon a bad frame: the frame may be no damage.
+        """The error to raise for a bad frame that a reader found: `BlobDeleted` or the damage.
 
-        It is being written over, or was since: then reading it again finds it erased.
+        The frame may be being overwritten, or may have been since; reading it again tells.
         """
         if (damage.path, damage.offset) in self._torn:
             return BlobDeleted(blob_id)
@@ -237,15 +237,15 @@ class Erase:
     # --- rounds -----------------------------------------------------------------------------
 
     def _revalidate(self) -> None:
-        """Give a round up whose segments are not all there any more."""
+        """Abandon a round if one of its segments no longer exists."""
         now = self._state.now
         if now is not None and not set(now.segments) <= set(keys_of(self._log.manifest)):
-            self._forget()
+            self._discard_found()
             self._state = replace(self._state, now=None)
             self._began_ms = None
 
-    def _look(self) -> int | None:
-        """Find what is to be erased in the next range; bytes read, None if nothing is to do."""
+    def _find(self) -> int | None:
+        """Find what to erase in the next range; returns bytes read, or None if there is nothing."""
         now = self._state.now or self._next_round()
         if now is None:
             return None
@@ -253,7 +253,8 @@ class Erase:
         indexes = [self._index.task(segment) for segment in sealed]
         with self._writer.lock:
             self._writer.ready()
-            # What the round finds gone takes no record any more, whatever the clock does.
+            # A blob that the round finds gone must take no more records, even if the clock goes
+            # back.
             self._clock.floor_ms = max(self._clock.floor_ms, now.as_of_ms)
             recent = self._index.recent.rows()
         try:
@@ -261,7 +262,7 @@ class Erase:
                 now = replace(now, stop=range_from(indexes, now.first))
             found = find_puts(indexes, recent, now, self._state.done)
         except OSError as error:
-            # An index that is missing could not be written.
+            # A missing index could not be written.
             raise WriteFailed(self._log.directory, error) from error
         self._note(found)
         self._state = replace(self._state, now=now)
@@ -269,7 +270,7 @@ class Erase:
         return found.rows * ROW_BYTES
 
     def _next_round(self) -> Round | None:
-        """The round that is to begin now, if one is."""
+        """The round to begin now, or None."""
         now_ms, retention_ms = self._clock.now_ms(), self._deleted_retention_ms()
         keys = keys_of(self._log.manifest)
         if self._began_ms is not None:
@@ -286,7 +287,7 @@ class Erase:
         self._active = self._active or found.active
 
     def _end_range(self, now: Round) -> None:
-        """Go on to the next range, or end the round."""
+        """Move to the next range, or end the round."""
         self._frames = None
         if now.stop < BUCKETS:
             following = Round(
@@ -295,29 +296,29 @@ class Erase:
             self._state = replace(self._state, now=following)
             return
         self._state = EraseState(done=replace(now, first=0, stop=0, after=-1))
-        # Deletes that came since are no older than the round's beginning, but for those of other
+        # Deletes that came since are no older than the round's beginning, except those of other
         # replicas.
         retention_ms = self._deleted_retention_ms()
         latest_ms = now.as_of_ms + max(1, retention_ms // ROUNDS_MIN)
         self._due_ms = min(self._oldest_ms + retention_ms + 1, latest_ms)
-        self._let_time_go()
+        self._reset_floor()
         times = self._log.active_times_ms
         if self._active and times is not None and now.as_of_ms - times[0] >= ROLL_AGE_MS:
             self._writer.seal()
 
-    def _forget(self) -> None:
-        """What was found may not hold any more; look again."""
+    def _discard_found(self) -> None:
+        """Discard the found puts: they may be stale."""
         self._frames = None
-        self._let_time_go()
+        self._reset_floor()
 
-    def _let_time_go(self) -> None:
+    def _reset_floor(self) -> None:
         with self._writer.lock:
             self._clock.floor_ms = self._floor_ms()
 
     # --- batches ----------------------------------------------------------------------------
 
-    def _go_on(self, frames: Frames, bytes_max: int) -> int:
-        """Write the next batch over; the bytes that were looked at."""
+    def _overwrite_batch(self, frames: Frames, bytes_max: int) -> int:
+        """Overwrite the next batch; returns the bytes read."""
         now = self._state.now
         assert now is not None
         try:
@@ -326,7 +327,7 @@ class Erase:
                 self._damaged += batch.damaged
                 self._first_damage = self._first_damage or str(batch.damage)
             if batch.erasures:
-                self._write_over(replace(self._state, frames=batch.erasures))
+                self._overwrite(replace(self._state, frames=batch.erasures))
         except BaseException:
             self._frames = None
             raise
@@ -337,11 +338,11 @@ class Erase:
             self._end_range(now)
         return batch.bytes_read
 
-    def _write_over(self, state: EraseState) -> None:
+    def _overwrite(self, state: EraseState) -> None:
         """Steps 2 and 3 of `log/erasing.py`.
 
-        From here on the batch has to come to its end: a crash leaves the file `ERASE` without it,
-        or with it, and then any of its frames may be torn.
+        From here on the batch must be completed: a crash leaves the file `ERASE` without it, or
+        with it, and then any of its frames may be torn.
         """
         self._state = state
         write_erase(self._fs, self._log.directory, state)
@@ -354,13 +355,13 @@ class Erase:
         self._torn = frozenset()
         self._state = replace(state, frames=())
 
-    def _settle(self) -> None:
+    def _finish_batch(self) -> None:
         """Finish a batch that failed."""
         if self._state.frames:
-            self._write_over(self._state)
+            self._overwrite(self._state)
 
     def _save(self) -> None:
-        """Make progress durable, without a batch that is done."""
+        """Make the progress durable, without the batches that are complete."""
         if self._state != self._saved:
             write_erase(self._fs, self._log.directory, self._state)
             self._saved = self._state

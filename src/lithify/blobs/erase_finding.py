@@ -1,17 +1,17 @@
-"""Which puts are to be erased, found in key indexes only.
+"""Finds the puts to erase, from key indexes only.
 
-A put is erased if nobody can get its content any more although somebody may have wanted it gone:
+A put is erased if its content can no longer be read and a delete may have asked for its removal:
 
-1. The newest record of its blob is a delete from before the retention. That the blob has expired
-   too does not matter; a blob that has only expired is not erased.
-2. It stands in its segment's dead set: compaction has dropped it, its bytes are still there, and
-   the delete that it was dropped for may be gone already.
+1. The newest record of its blob is a delete older than the retention. It does not matter whether
+   the blob has expired too; a blob that has only expired is not erased.
+2. The dead set of its segment contains it: compaction has dropped it, its bytes are still in the
+   file, and the delete that it was dropped for may be gone.
 
-What a round that is over went through is left out: in segments that it knew, dead puts and puts of
-blobs whose delete it had seen and found old enough. So a round costs what came since, plus reading
-the columns of the indexes.
+A round skips what the previous round has processed: in segments that it knew, dead puts, and puts
+of blobs whose delete it saw and found old enough. So a round costs what was added since, plus
+reading the columns of the indexes.
 
-Memory: about 120 bytes for each row of the range of buckets, as for a task of compaction. Called by
+Memory: about 120 bytes for each row of the range of buckets, as for a compaction task. Called by
 `erase.py`.
 """
 
@@ -48,27 +48,27 @@ _LATER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Puts:
-    """What is to be erased in a range of buckets, in the order of positions."""
+    """The puts to erase in a range of buckets, in the order of positions."""
 
     puts: tuple[tuple[str, Row], ...]
     """(name of the segment, put)."""
     rows: int
-    """That were looked at."""
+    """Number of rows read."""
     oldest_delete_ms: int
     """Of the deletes that are not old enough yet; 2^63-1: there are none."""
     active: bool
-    """Whether the active segment has one, which waits until that is sealed."""
+    """Whether the active segment has a put to erase, once it is sealed."""
 
 
 def range_from(indexes: Sequence[IndexTask], first: int) -> int:
-    """Where a range of buckets that begins at `first` ends, so that memory has room for it."""
+    """Where a range of buckets that begins at `first` ends, so that its rows fit in memory."""
     rows = 0
     for task in indexes:
         try:
             with open_index(task) as index:
                 rows += index.rows
         except (Corrupt, UnsupportedVersion):
-            rows += task.segment.entries  # It will be made again.
+            rows += task.segment.entries  # The index will be rebuilt.
     width = BUCKETS * (MEMORY_BYTES // ROW_BYTES) // max(1, rows)
     return min(BUCKETS, first + max(1, width))
 
@@ -76,9 +76,9 @@ def range_from(indexes: Sequence[IndexTask], first: int) -> int:
 def find_puts(
     indexes: Sequence[IndexTask], recent: KeyRows, now: Round, done: Round | None
 ) -> Puts:
-    """Look through all sealed segments, in position order, and the rows of the active one.
+    """Search all sealed segments, in position order, and the rows of the active one.
 
-    Found are puts of the segments of the round `now`, in its range of buckets, behind its place.
+    Returns puts in segments of the round `now`, in its range of buckets, above its `after`.
     """
     parts, dead, owners = [], [], []
     for number, task in enumerate(indexes):
@@ -115,7 +115,7 @@ def _key(task: IndexTask) -> tuple[str, str]:
 def _judge(
     rows: KeyRows, dead: NDArray[np.bool_], now: Round, done: Round | None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
-    """(of a gone blob, of one that was gone for the round before, oldest other delete)."""
+    """(of a gone blob, of one already gone in the previous round, oldest other delete)."""
     gone, gone_before = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     live = np.flatnonzero(~dead)
     if not len(live):

@@ -1,11 +1,12 @@
-"""The frames of puts that are to be erased, read in batches.
+"""Reads the frames of the puts to erase, in batches.
 
-1. A put's frame comes first, then its parts, ascending. A part belongs to its put by its place: all
-   but the last have 64 KiB.
-2. A frame that is erased already is passed over. Any other is read whole and its CRC checked; one
-   that is damaged is counted and left.
-3. A batch ends after so many bytes or frames, also within a put: the next one goes on there.
-   `after` is the last put that is over to its last part: one that was interrupted comes again.
+1. A put's frame comes first, then its parts, ascending. The position of a part is computed: all but
+   the last have 64 KiB.
+2. A frame that is already erased is skipped. Any other is read whole and its CRC checked; a damaged
+   one is counted and left.
+3. A batch ends after a number of bytes or frames, also within a put; the next batch continues
+   there. `after` is the last put whose parts are all processed: an interrupted put is processed
+   again.
 
 Called by `erase.py`, by one thread at a time.
 """
@@ -35,12 +36,12 @@ __all__ = ["Batch", "Frames"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Frames to be written over together."""
+    """Frames to overwrite together."""
 
     erasures: tuple[Erasure, ...]
     bytes_read: int
     blobs: int
-    """That are over with this batch, and were not erased to the end before."""
+    """Puts that this batch completes and that were not fully erased before."""
     damaged: int
     damage: DamagedFrame | None
     """The first one."""
@@ -82,7 +83,7 @@ class Frames:
     def _walk(
         self, puts: Sequence[tuple[str, Row]]
     ) -> Iterator[tuple[int, Erasure | DamagedFrame | bool | None]]:
-        """(bytes read, what was found); after each put whether it had anything to erase."""
+        """(bytes read, frame found); after each put, whether it had anything to erase."""
         for name, those in groupby(puts, itemgetter(0)):
             with self._open(name) as file:
                 for _, row in those:
@@ -104,14 +105,14 @@ class Frames:
 def _frames_of(
     file: File, name: str, row: Row
 ) -> Iterator[tuple[int, Erasure | DamagedFrame | None]]:
-    """The put, then its parts."""
+    """The frame of the put, then those of its parts."""
     data = _read_put(file, row)
     try:
         entry = decode_frame(data, 0, file.path)
         erased = is_erased(data, 0)
         put, _ = decode_put(entry.body, file.path, 0, erased=erased)
     except DamagedFrame as damage:
-        # Without it nobody knows where its parts are.
+        # The put locates its parts; without it they cannot be found.
         yield len(data), DamagedFrame(file.path, row.offset, damage.what)
         return
     yield len(data), None if erased else _erasure(name, row.offset, data, Kind.PUT)
@@ -121,8 +122,8 @@ def _frames_of(
         size = HEADER_BYTES + min(PART_BYTES, put.size - number * PART_BYTES)
         header = _pread(file, HEADER_BYTES, offset)
         if len(header) == HEADER_BYTES and is_erased(header, 0):
-            # Looked at no further: else a large put would never end if each step were the last
-            # one of its process.
+            # Only the header counts as read: otherwise a large put would never end if each step
+            # were the last one of its process.
             yield HEADER_BYTES, None
             continue
         data = _pread(file, size, offset)

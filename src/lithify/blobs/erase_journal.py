@@ -1,6 +1,6 @@
-"""The file `ERASE` of a blob store: how far erasing has come, and what it is writing over.
+"""The file `ERASE` of a blob store: the progress of erasing, and the batch being written.
 
-One checked line (`compaction/lines.py`), replaced whole by one rename:
+One checked line (`compaction/lines.py`), replaced by one rename:
 
     {"version":1,
      "done":{"as_of_ms":…,"deleted_before_ms":…,"last_position":…,
@@ -9,19 +9,19 @@ One checked line (`compaction/lines.py`), replaced whole by one rename:
      "frames":[["….seg",4096,"<header>",[[48,52],[90,5000]]],…]}
 
 done
-    The last round that came to its end: by what it judged, up to which position it saw records,
-    and the segments, each with its dead set, whose puts it went through. Null before the first.
+    The last complete round: the time by which it judged, the position up to which it saw
+    records, and the segments, each with its dead set, that it scanned. Null before the first.
 now
-    The round that is on its way: also the range of buckets, and the put up to which it has come in
-    it. Null between two rounds.
+    The round in progress: in addition the range of buckets, and the put up to which it has
+    processed the range. Null between two rounds.
 frames
-    What is being written over (`log/erasing.py`): any of these frames may be torn. Whoever opens
-    the store writes them over again before anybody reads.
+    The frames being overwritten (`log/erasing.py`): any of them may be torn. Opening the store
+    overwrites them again before the store is read.
 
-A file that is damaged is set aside, and erasing begins with a new round. If it was damaged while
-frames were being written over, these show as damage wherever they are read.
+A damaged file is set aside, and erasing begins with a new round. If it was damaged while frames
+were being overwritten, those frames are reported as damaged by every read.
 
-Called by `erase.py`, and by `verify.py` to read.
+Called by `erase.py`, and by `verify.py`, which only reads it.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ __all__ = [
 ERASE_VERSION = 1
 
 SegmentKey = tuple[str, str]
-"""(segment, dead set or nothing): by these a round knows what it went through."""
+"""(segment, dead set or empty): identifies what a round has scanned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One way through all sealed segments."""
+    """One scan of all sealed segments."""
 
     as_of_ms: int
     deleted_before_ms: int
-    """Blobs with a delete from before this time are erased."""
+    """Blobs with an older delete are erased."""
     last_position: int
     """Of the log when the round began."""
     segments: tuple[SegmentKey, ...]
     first: int = 0
-    """The range of buckets that it is at."""
+    """The range of buckets in progress."""
     stop: int = 0
     after: int = NO_POSITION
-    """The puts of the range up to this position are done."""
+    """The puts of the range up to this position are processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EraseState:
-    """What the file says."""
+    """The contents of the file."""
 
     done: Round | None = None
     now: Round | None = None
@@ -113,7 +113,7 @@ def write_erase(fs: FileSystem, directory: str, state: EraseState) -> None:
 
 
 def read_erase(fs: FileSystem, directory: str) -> EraseState:
-    """What the file says; damage and unknown versions raise."""
+    """Read the file; damage and unknown versions raise."""
     path = f"{directory}/{ERASE}"
     if not fs.exists(path):
         return EraseState()
@@ -131,7 +131,7 @@ def read_erase(fs: FileSystem, directory: str) -> EraseState:
 
 
 def load_erase(fs: FileSystem, directory: str, events: EventSink = ignore_events) -> EraseState:
-    """What the file says; one that cannot be used is set aside, and erasing begins again."""
+    """Read the file. If it cannot be used, it is set aside and erasing starts over."""
     try:
         return read_erase(fs, directory)
     except (Corrupt, UnsupportedVersion, OSError) as error:

@@ -1,29 +1,29 @@
-"""What a blob store refuses, and how it says so.
+"""Errors of a blob store.
 
     LithifyError
     ├── BlobError               about one blob; names its id
     │   ├── BlobNotFound        never put, or compacted away
     │   ├── BlobDeleted         deleted; it can be undeleted within the retention
-    │   ├── BlobDeletedForever  undelete came too late: the content is gone or about to go
-    │   ├── BlobExpired         its time is over
-    │   ├── BlobNotDeleted      undelete of a blob that is there
-    │   └── BlobExists          a put with an id that is taken
-    ├── BlobStoreFull           no room for the record; a compaction may make some
-    ├── ReplicaUnreachable      another replica does not answer, or with an error
-    │   └── ReplicaNoPeer       it belongs to no peer of the node, and is not asked
-    ├── ReplicaNotCurrent       another replica may have blobs whose deletes are forgotten
+    │   ├── BlobDeletedForever  undelete after the retention: the content is gone or will be
+    │   ├── BlobExpired         the expiry time has passed
+    │   ├── BlobNotDeleted      undelete of a blob that is not deleted
+    │   └── BlobExists          put with an id that is in use
+    ├── BlobStoreFull           no room for the record; a compaction may free some
+    ├── ReplicaUnreachable      another replica does not answer, or answers with an error
+    │   └── ReplicaNoPeer       its URL belongs to no peer of the node; no request is sent
+    ├── ReplicaNotCurrent       another replica may have missed deletes that were purged
     ├── ProtocolError
-    │   └── ReplicaTalksNonsense another replica's answer cannot be, or was damaged on its way
+    │   └── ReplicaTalksNonsense another replica's answer is invalid or damaged
     └── InvalidInput
-        ├── ShapeDiffers        a store has another shape than its definition says
+        ├── ShapeDiffers        the shape of a store differs from its definition
         ├── BlobTooLarge        larger than a segment can hold
-        ├── TargetTooSmall      a copy does not fit into the store that is to be made
+        ├── TargetTooSmall      a copy does not fit into its target store
         ├── RangeNotSatisfiable a range outside the content
         ├── NotABlobStore       the directory holds something else, or nothing
         ├── BlobStoreNotFound   no store of a node has this name
-        └── BlobStoreExists     create where a store is
+        └── BlobStoreExists     create with a name that is in use
 
-Anybody may catch them.
+Any caller may catch them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class BlobError(LithifyError):
-    """About one blob."""
+    """An error about one blob."""
 
     what = "cannot be used"
 
@@ -71,35 +71,35 @@ class BlobNotFound(BlobError):
 
 
 class BlobDeleted(BlobError):
-    """Its newest record is a delete."""
+    """The newest record of the blob is a delete."""
 
     exit_code = NOT_FOUND
     what = "is deleted"
 
 
 class BlobDeletedForever(BlobError):
-    """An undelete that came too late."""
+    """Undelete after the retention, or of erased content."""
 
     exit_code = NOT_FOUND
     what = "is deleted longer than the retention, or its content is gone"
 
 
 class BlobExpired(BlobError):
-    """The clock has passed its expiry."""
+    """The clock has passed the expiry of the blob."""
 
     exit_code = NOT_FOUND
     what = "is expired"
 
 
 class BlobNotDeleted(BlobError):
-    """There is nothing to undelete."""
+    """Undelete of a blob that is not deleted."""
 
     exit_code = CONFLICT
     what = "is not deleted"
 
 
 class BlobExists(BlobError):
-    """An id is put once; it is free again when compaction has dropped its last record."""
+    """An id can be put once. It is free again when compaction has dropped its last record."""
 
     exit_code = CONFLICT
     what = "is in the store already"
@@ -118,7 +118,7 @@ class BlobStoreFull(LithifyError):
 
 
 class ReplicaUnreachable(LithifyError):
-    """It does not answer, or with an error."""
+    """The replica does not answer, or answers with an error."""
 
     def __init__(self, url: str, why: str) -> None:
         self.url = url
@@ -126,29 +126,29 @@ class ReplicaUnreachable(LithifyError):
 
 
 class ReplicaNoPeer(ReplicaUnreachable):
-    """The operator of the node does not name it: nothing is sent to it."""
+    """The node's settings do not name the replica: no request is sent to it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "no peer in the setting blob_peers of the node has this URL")
 
 
 class ReplicaNotCurrent(LithifyError):
-    """It was away while deletes were forgotten, here or elsewhere, and has not made that good."""
+    """The replica was offline while deletes were purged, here or there, and has not caught up."""
 
     def __init__(self, url: str, where: str) -> None:
         self.url = url
         super().__init__(
-            f"replica {url} may have missed deletes that are forgotten {where}: "
-            "nothing is read from it until it has read on there"
+            f"replica {url} may have missed deletes that were purged {where}: it "
+            "is not read before it has caught up there"
         )
 
 
 class ReplicaTalksNonsense(ProtocolError):
-    """An answer that cannot be, or was damaged on its way."""
+    """An answer of a replica that is invalid, or was damaged in transit."""
 
 
 class BlobTooLarge(InvalidInput):
-    """A record never spans segments, so a segment is the limit."""
+    """A record does not span segments, so a segment is the limit."""
 
     def __init__(self, size_bytes: int, limit_bytes: int, blob_id: str | None = None) -> None:
         self.size_bytes = size_bytes
@@ -160,19 +160,19 @@ class BlobTooLarge(InvalidInput):
 
 
 class TargetTooSmall(InvalidInput):
-    """A store that is copied needs more room than its copy is to have."""
+    """A store does not fit into the target of its copy."""
 
     def __init__(self, target: str, needed_bytes: int, capacity_bytes: int) -> None:
         self.needed_bytes = needed_bytes
         self.capacity_bytes = capacity_bytes
         super().__init__(
-            f"{target} is to have {capacity_bytes} bytes, "
-            f"what is to be copied needs more than {needed_bytes}"
+            f"{target} has a capacity of {capacity_bytes} bytes, the copy needs "
+            f"more than {needed_bytes}"
         )
 
 
 class RangeNotSatisfiable(InvalidInput):
-    """A range that the content does not have."""
+    """A range outside the content."""
 
     def __init__(self, start: int, stop: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -180,11 +180,11 @@ class RangeNotSatisfiable(InvalidInput):
 
 
 class NotABlobStore(InvalidInput):
-    """Nothing was created here, or not a blob store."""
+    """The directory does not hold a blob store."""
 
 
 class ShapeDiffers(InvalidInput):
-    """The definition of a store is of another store, from elsewhere or of another time."""
+    """The definition is of another store: from elsewhere, or from another time."""
 
     exit_code = CONFLICT
 
@@ -194,8 +194,8 @@ class ShapeDiffers(InvalidInput):
         self.directory = directory
         super().__init__(
             f"blob store {name} is defined with {defined[0]} bytes in segments of {defined[1]}, "
-            f"but {directory} holds a store of {found[0]} bytes in segments of {found[1]}: put the "
-            "file definitions of this data directory back, or delete the store, which leaves this "
+            f"but {directory} holds a store of {found[0]} bytes in segments of {found[1]}: restore "
+            "the file definitions of this data directory, or delete the store, which leaves this "
             f"directory in place, and adopt it with 'lithify blobs adopt {name}'"
         )
 
@@ -207,6 +207,6 @@ class BlobStoreNotFound(InvalidInput):
 
 
 class BlobStoreExists(InvalidInput):
-    """A store is created once."""
+    """A store of this name exists."""
 
     exit_code = CONFLICT

@@ -1,10 +1,10 @@
-"""A clock that does not go back behind a compaction.
+"""A clock that does not go back behind the beginning of a compaction.
 
-While a run is not over, time does not go back behind its beginning, whatever the machine's clock
-does: what the run has judged as expired or gone takes no record any more. A run that was killed is
-not over, and its beginning stands in the journal.
+While a run is unfinished, the time stays at or after its beginning, even if the clock of the
+machine is set back: a blob that the run has judged as expired or gone must take no more records. A
+run that was killed is unfinished; its journal has the time of its beginning.
 
-Called by the store and its two sides.
+Called by the store, its readers and its writers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FloorClock"]
 
 
 class FloorClock:
-    """See the module. Who sets the floor holds the writer's lock, or nobody writes yet."""
+    """See the module. Set `floor_ms` under the writer's lock, or before the first write."""
 
     __slots__ = ("_clock", "floor_ms")
 
@@ -27,5 +27,5 @@ class FloorClock:
         self.floor_ms = 0
 
     def now_ms(self) -> int:
-        """The time, or the floor where that is later."""
+        """The time of the clock, at least the floor."""
         return max(self.floor_ms, self._clock.now_ms())

@@ -1,23 +1,22 @@
-"""What a store has forgotten: the deletes that compaction has dropped, as bounds and a count.
+"""Purged deletes: bounds on the deletes that compaction has dropped, and a count of the runs.
 
-A delete that is dropped leaves nothing behind. Whoever still has the blob could bring it back. So
-could one who knows a later expiry of a blob that a ttl has let expire: here and in all that speaks
-of forgetting, the ttl or undelete that said when is a delete as well. A store remembers how far
-its forgetting goes:
+A delete that is dropped leaves no trace. A replica that still has the blob could bring it back; so
+could a replica that knows a later expiry of a blob that a ttl has expired. In this module, a ttl or
+undelete that set the expiry counts as a delete. A store keeps bounds on what was purged:
 
-    position   every delete that was dropped stood at or below it
+    position   every purged delete was at or below it
     time_ms    none of them was younger
-    count      of the runs that have dropped any
+    count      of the runs that have purged any
 
-It stands in the manifest's `state` and becomes true with the generation that drops them:
+The bounds are in the manifest's `state` and are published with the generation that purges:
 
     "forgotten": [position, time_ms, count]
 
-A replica that has passed `position` knows all that was forgotten. Of one that has not, blobs made
-after `time_ms` are beyond doubt: a delete is never older than its blob. A later run may drop
-a delete far below `position`, so whether anything was forgotten since is told by `count` alone.
+A replica that has read past `position` knows all purged deletes. For any other replica, blobs
+created after `time_ms` are safe: a delete is never older than its blob. A later run may drop a
+delete far below `position`, so only `count` tells whether anything was purged since.
 
-Pure. Called by the rule, which adds to it, and by replication, which asks it.
+Pure. Called by the rule, which updates it, and by replication, which reads it.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class Forgotten:
     count: int
 
     def and_dropped(self, position: int, time_ms: int) -> Forgotten:
-        """After one more run, which drops deletes up to there and then."""
+        """After a run that drops deletes up to this position and time."""
         return Forgotten(max(self.position, position), max(self.time_ms, time_ms), self.count + 1)
 
     def to_state(self) -> dict[str, Any]:
-        """As it stands in the manifest; nothing where nothing was forgotten."""
+        """The value in the manifest's state; empty if nothing was purged."""
         return {} if self == NOTHING else {_STATE: [self.position, self.time_ms, self.count]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Forgotten:
-        """Read back."""
+        """Parse the value of the manifest's state."""
         return cls(*state[_STATE]) if _STATE in state else NOTHING
 
 

@@ -1,23 +1,23 @@
-"""Where the records of a blob are: a look-up by the hash of its id, newest segment first.
+"""Locates the records of a blob: a lookup by the hash of its id, newest segment first.
 
-1. The active segment's records are **recent**: in memory, filled by writes and, when the store is
-   opened, from the log's tail.
-2. Each sealed segment has a key index on disk and a bloom filter in memory. The filter says for
-   all but about one in a hundred other blobs that the segment has nothing of them. Else one of the
-   index's 256 buckets is read, sorted by hash, and kept for the next look-up.
-3. Rows that the segment's dead set names are not there.
+1. The records of the active segment are **recent**: in memory, added by writes and, when the store
+   is opened, read from the log's tail.
+2. Each sealed segment has a key index on disk and a bloom filter in memory. For about 99 % of the
+   blobs that are not in the segment, the filter says so. Otherwise one of the index's 256 buckets
+   is read, sorted by hash, and cached for the next lookup.
+3. Rows in the segment's dead set are ignored.
 
-All filters of a generation stand in one tuple, newest first, so that a look-up asks them in one
-loop and calls nothing for a segment that has nothing.
+All filters of a generation are in one tuple, newest first: a lookup checks them in one loop and
+calls nothing for a segment without the blob.
 
-A bloom filter is an array of 64-bit words, two bytes a row but 1 MiB at most. A hash chooses a word
-and five bits of it. It is made from the index when that is opened; nothing of it is on disk.
+A bloom filter is an array of 64-bit words, two bytes per row, at most 1 MiB. A hash selects a word
+and five bits of it. The filter is built from the index when that is opened; it is not on disk.
 
-Memory: the filters; 62 bytes for each row of the kept buckets, `rows_max` at most; the recent rows
-of one segment, `RECENT_ROWS_MAX` at most, after which the store rolls.
+Memory: the filters; 62 bytes for each row of the cached buckets, at most `rows_max`; the recent
+rows of one segment, at most `RECENT_ROWS_MAX`, after which the store rolls.
 
-Invariant: what was `opened` stays as it is, for as long as its files are pinned. When the active
-segment is sealed, its key index is written before its successor becomes the recent one.
+Invariant: an `Opened` never changes while its files are pinned. When the active segment is sealed,
+its key index is written before its successor becomes the recent one.
 
 One thread writes at a time; any number may look up. Called by the store.
 """
@@ -55,41 +55,41 @@ if TYPE_CHECKING:
 __all__ = ["RECENT_ROWS_MAX", "BlobIndex", "Bloom", "Found", "Opened", "Recent"]
 
 RECENT_ROWS_MAX = 250_000
-"""Of about 400 bytes each: 100 MB."""
+"""About 400 bytes each: 100 MB."""
 
 BLOOM_WORDS_MAX = 2**17
 _SHIFTS = (34, 40, 46, 52, 58)
-"""Of the bits of a hash that choose a bit each; the lowest ones choose the word."""
+"""Each shift selects six bits of a hash, which select one bit; the lowest bits select the word."""
 
 
 class Found(NamedTuple):
-    """The records of a blob that count."""
+    """The records that decide the state of a blob."""
 
     newest: Row
     put: Row | None
     """None: its content was compacted away."""
     segment: SegmentRef | None
-    """The put's."""
+    """The segment of the put."""
 
 
 class Bloom:
-    """Says of a hash that it is not among those it was made from, or that it may be."""
+    """Bloom filter: tells that a hash is not in the set, or that it may be."""
 
     __slots__ = ("mask", "words")
 
     def __init__(self, words: NDArray[np.uint64]) -> None:
-        """As many words as a power of two; use `of` or `anything`."""
+        """The number of words is a power of two; use `of` or `anything`."""
         self.mask = len(words) - 1
         self.words = words.data
 
     @classmethod
     def anything(cls) -> Bloom:
-        """One that leaves nothing out."""
+        """A filter that matches everything."""
         return cls(np.full(1, 2**64 - 1, np.uint64))
 
     @classmethod
     def of(cls, low: NDArray[np.uint64]) -> Bloom:
-        """One of the blobs with these lower halves of their hashes."""
+        """A filter of the blobs with these lower halves of their hashes."""
         words = 8
         while words * 4 < len(low) and words < BLOOM_WORDS_MAX:
             words *= 2
@@ -102,7 +102,7 @@ class Bloom:
 
     @staticmethod
     def bits(low: int) -> int:
-        """What the word `words[low & mask]` has if the hash is there."""
+        """The bits that `words[low & mask]` has if the hash is in the set."""
         a, b, c, d, e = _SHIFTS
         return (
             1 << (low >> a & 63)
@@ -113,7 +113,7 @@ class Bloom:
         )
 
     def may_have(self, low: int) -> bool:
-        """False only if it does not."""
+        """False only if the hash is not in the set."""
         bits = self.bits(low)
         word: int = self.words[low & self.mask]
         return word & bits == bits
@@ -138,13 +138,13 @@ class Recent:
         self._rows: dict[bytes, tuple[Row, ...]] = {}
 
     def add(self, id_hash: bytes, row: Row) -> None:
-        """A record was appended."""
+        """Add an appended record."""
         # Replaced, never changed: readers take no lock.
         self._rows[id_hash] = (*self._rows.get(id_hash, ()), row)
         self.count += 1
 
     def add_rows(self, rows: KeyRows, dead: LiveSet | None = None) -> None:
-        """Records were found in a segment; those at positions in `dead` do not count."""
+        """Add the records of a segment, except those at positions in `dead`."""
         for id_hash, row in values_of(rows, np.arange(len(rows))):
             if dead is None or row.position not in dead:
                 self.add(id_hash, row)
@@ -157,7 +157,7 @@ class Recent:
         return self._rows.get(id_hash, ())
 
     def rows(self) -> KeyRows:
-        """All of them, in the order of positions; for the one who writes."""
+        """All rows, in the order of positions. The caller holds the writer's lock."""
         return rows_of((key, row) for key, rows in self._rows.items() for row in rows)
 
 
@@ -167,7 +167,7 @@ class _Bucket:
     __slots__ = ("_hashes", "_packed")
 
     def __init__(self, rows: KeyRows) -> None:
-        # Stable, so that the rows of one blob stay in the order of positions.
+        # A stable sort keeps the rows of one blob in the order of positions.
         order = np.argsort(rows.hash_low, kind="stable")
         self._hashes = rows.hash_low[order].data
         self._packed = pack_rows(rows, order)
@@ -187,7 +187,7 @@ class _Bucket:
 
 
 class _Buckets:
-    """Buckets that were read lately, up to so many rows; shared by all segments."""
+    """Cache of recently read buckets, shared by all segments; at most `rows_max` rows."""
 
     def __init__(self, rows_max: int) -> None:
         self.rows_max = rows_max
@@ -213,7 +213,7 @@ class _Buckets:
 
 
 class _Sealed:
-    """A sealed segment, with what was dead in it when it was opened."""
+    """A sealed segment, with the dead set that it had when it was opened."""
 
     __slots__ = ("_buckets", "_dead", "_task", "bloom")
 
@@ -233,17 +233,17 @@ class _Sealed:
 
 
 _Filtered = tuple[int, memoryview, "SegmentRef", _Segment]
-"""(mask and words of the filter, segment, what knows its rows)."""
+"""(mask and words of the filter, segment, its rows)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A generation of the log and all that is known of its blobs; it never changes."""
+    """A generation of the log and the index of its blobs; it never changes."""
 
     manifest: Manifest
     recent: Recent
     sealed: tuple[_Filtered, ...]
-    """Newest first, without the one that is still the recent one's."""
+    """Newest first, without a segment whose rows are still the recent ones."""
 
 
 class BlobIndex:
@@ -262,40 +262,40 @@ class BlobIndex:
         self.recent = recent
 
     def task(self, segment: SegmentRef) -> IndexTask:
-        """What makes and reads the key index of a segment."""
+        """The task that builds and reads the key index of a segment."""
         return IndexTask(self._fs, self._directory, segment, self._log_id)
 
     def hold(self, segment: SegmentRef, rows: Recent) -> None:
-        """Use what is in memory of a sealed segment, because its key index cannot be written."""
+        """Use the rows in memory for a sealed segment: its key index cannot be written."""
         with self._lock:
             self._segments[_key(segment)] = rows
 
     def retain(self, manifest: Manifest) -> None:
-        """Forget segments that the log no longer has; a reader that still needs one opens it."""
+        """Drop segments that the log no longer has; a reader that needs one opens it again."""
         present = {_key(segment) for segment in manifest.segments}
         with self._lock:
             self._segments = {k: v for k, v in self._segments.items() if k in present}
 
     def load(self, manifest: Manifest) -> None:
-        """Open the sealed segments; an index that is missing or damaged is made again."""
+        """Open the sealed segments; an index that is missing or damaged is rebuilt."""
         for segment in manifest.segments:
             if segment.sealed:
                 self._segment(segment)
 
     def opened(self, log: Log | Snapshot) -> Opened:
-        """What the log holds now; the caller has pinned it."""
+        """The current generation; the caller has pinned it."""
         while True:
             recent, manifest, opened = self.recent, log.manifest, self._opened
             if opened is None or opened.manifest is not manifest or opened.recent is not recent:
                 opened = Opened(manifest, recent, self._filters(manifest, recent))
-            # Only then the recent rows belong to the manifest.
+            # Only then do the recent rows belong to the manifest.
             if self.recent is recent:
                 self._opened = opened
                 return opened
 
     def _filters(self, manifest: Manifest, recent: Recent) -> tuple[_Filtered, ...]:
-        # A segment that was just sealed may not have been handed over yet: then its successor,
-        # which is not the recent one, has nothing in it.
+        # A segment that was just sealed may not have been handed over yet. Its successor, which is
+        # not the recent one, is then empty.
         filters = []
         for ref in reversed(manifest.segments):
             if ref.sealed and ref.id != recent.segment_id:
@@ -304,7 +304,7 @@ class BlobIndex:
         return tuple(filters)
 
     def find(self, opened: Opened, id_hash: bytes, below: int) -> Found | None:
-        """What is there of a blob at positions under `below`; None: nothing."""
+        """The records of a blob at positions below `below`; None: there are none."""
         newest: Row | None = None
         for ref, segment in _newest_first(opened, id_hash):
             for row in reversed(segment.find(id_hash)):
@@ -322,7 +322,7 @@ class BlobIndex:
             try:
                 found = _Sealed(task, self.buckets)
             except OSError:
-                # A disk that is full has no room for an index that is missing.
+                # A full disk has no room for a missing index.
                 found = Recent(segment.id)
                 rows = scan_rows(task, no_check)
                 found.add_rows(rows, _dead_in(task))
@@ -332,7 +332,7 @@ class BlobIndex:
 
 
 def _newest_first(opened: Opened, id_hash: bytes) -> list[tuple[SegmentRef, _Segment]]:
-    """The segments that may have something of a blob."""
+    """The segments that may have records of a blob."""
     _, low = split_hash(id_hash)
     bits = Bloom.bits(low)
     found = [
@@ -348,7 +348,7 @@ def _newest_first(opened: Opened, id_hash: bytes) -> list[tuple[SegmentRef, _Seg
 
 
 def _dead_in(task: IndexTask) -> LiveSet | None:
-    """The dead positions of a segment; None: there are none."""
+    """The dead positions of a segment, or None."""
     ref = task.segment.dead
     return None if ref is None else read_dead_set(task.fs, task.directory, ref).entries
 

@@ -1,14 +1,15 @@
-"""Makes the key index of a blob store's segment, out of the segment alone.
+"""Builds the key index of a blob store's segment from the segment alone.
 
 1. Read the segment once, in pieces, every CRC checked.
-2. Take the fields of each record out of all frames of a piece at once (`rows.py`).
+2. Extract the fields of each record from all frames of a piece at once (`rows.py`).
 3. Write the index beside the segment (`lithify.log.keyindex`).
 
-A store makes the index of a segment that it has just sealed from its recent writes, by `put_index`;
-this task is for what a crash, damage or a rewrite leaves without one. Both give the same bytes.
+A store builds the index of a segment that it has just sealed from its recent writes, with
+`put_index`. This task builds those that a crash, damage or a rewrite has left missing. Both produce
+the same bytes.
 
-Memory: 62 bytes a record. Runs in any process that sees the files; run twice, the second one
-replaces the first by the same bytes.
+Memory: 62 bytes per record. Runs in any process that sees the files. A second run replaces the
+index by the same bytes.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ __all__ = [
 def read_rows(
     task: IndexTask, first: int, stop: int, columns: Sequence[str]
 ) -> tuple[KeyRows, NDArray[np.int64]]:
-    """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
+    """(rows of a range of buckets, first row of each bucket); a damaged index is rebuilt."""
     return read_index(task, first, stop, columns, lambda damaged: run_index(damaged, no_check))
 
 
 def run_index(task: IndexTask, check: Callable[[], None]) -> int:
-    """Make the segment's index, also if it has one; the number of rows."""
+    """Build the segment's index, even if it exists; returns the number of rows."""
     rows = scan_rows(task, check)
     put_index(task, rows)
     return len(rows)
 
 
 def scan_rows(task: IndexTask, check: Callable[[], None]) -> KeyRows:
-    """The rows of a segment, from the segment itself, in the order of positions."""
+    """The rows of a segment, read from the segment itself, in the order of positions."""
     allowance = Allowance(task.budget, SystemClock())
     segment = OpenSegment(task.fs, task.directory, task.segment)
     pieces = []
@@ -80,7 +81,7 @@ def scan_rows(task: IndexTask, check: Callable[[], None]) -> KeyRows:
 
 
 def put_index(task: IndexTask, rows: KeyRows) -> None:
-    """Write the index of a segment whose records these are, in the order of positions."""
+    """Write the index of a segment with these records, in the order of positions."""
     facts = IndexFacts(task.order, len(rows))
     keep = np.ones(len(rows), dtype=np.bool_)
     crc = segment_crc(task)

@@ -1,21 +1,21 @@
-"""The tasks of a run over key indexes: validity by range of buckets, then a verdict a segment.
+"""The tasks of a run over key indexes: validity by range of buckets, then one verdict per segment.
 
 validity
-    1. Of every segment's key index read what the judgement needs, for one range of buckets. A
-       damaged index is made again on the spot.
-    2. Rows that a segment's dead set names are dead already.
-    3. Behind them come the rows above the horizon, which are not judged but may be newest.
-    4. `validity.judge_rows`. A delete that could go, and a ttl or undelete of a blob that is
-       expired, stay if a replica may not have seen them, told by segment: all up to the segment's
-       last position must have been passed.
-    5. Answer for each segment with a bit a row, set for live ones, in the order of the index, and
-       with what died by cause.
+    1. Read from each segment's key index the judged columns of one range of buckets. A damaged
+       index is rebuilt immediately.
+    2. Rows in a segment's dead set are already dead.
+    3. Append the rows above the horizon: they are not judged, but may be the newest of a blob.
+    4. Run `validity.judge_rows`. A delete that could be dropped, and a ttl or undelete of an
+       expired blob, stay if a replica may not have read them. This is decided by segment: every
+       replica must have passed its last position.
+    5. Return for each segment one bit per row, set for live rows, in the order of the index, and
+       the dropped records by cause.
 verdict
-    From the bits of all ranges to the positions that are live in one segment: a record with all
-    its parts. Parts that no put follows, left by a write that failed, are live for nobody.
+    Convert the bits of all ranges to the live positions of one segment: a record with all its
+    parts. Parts without a put, left by a write that failed, are dead.
 
-What is the same for every rule that judges by key is in `lithify.compaction.by_key`. Both run in
-any process that sees the files. Called by the rule.
+`lithify.compaction.by_key` has the code that all rules by key share. Both tasks run in any process
+that sees the files. Called by the rule.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 ROW_BYTES = 120
-"""Of memory, for a row in a task: its columns twice while they are joined, fate and sorting."""
+"""Memory for a row in a task: its columns twice while they are joined, fate and sorting."""
 
 JUDGED_COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "length")
 _CAUSES: dict[int, Cause] = {
@@ -70,7 +70,7 @@ _CAUSES: dict[int, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class ValidityTask:
-    """The buckets from `first` up to `stop` of all these segments, in position order."""
+    """The buckets from `first` up to `stop` of these segments, in position order."""
 
     indexes: tuple[IndexTask, ...]
     first: int
@@ -79,20 +79,20 @@ class ValidityTask:
     above: KeyRows
     """The rows above the horizon, of these buckets, in the order of positions."""
     passed: int = POSITION_MAX
-    """Every replica has seen all records up to this position."""
+    """Every replica has read all records up to this position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """Of one segment, for the task's range of buckets."""
+    """The result for one segment and the task's range of buckets."""
 
     rows: int
     bits: bytes
-    """A bit a row, the first one highest; set for live rows."""
+    """One bit per row, the first one highest; set for live rows."""
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
-    """(records, bytes) that are dead since this judgement, by cause."""
+    """(records, bytes) that this judgement finds dead, by cause."""
     forgotten_ms: int = -1
-    """The time of the youngest delete, or expiry that was set, that is dropped; -1: none is."""
+    """The time of the youngest delete or expiry change that is dropped; -1: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class VerdictTask:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is live in a segment."""
+    """The live positions of a segment."""
 
     live: LiveSet
     live_entries: int
@@ -113,7 +113,7 @@ class Verdict:
 
 
 def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
-    """Carry out a task."""
+    """Run a validity task."""
     parts: list[KeyRows] = []
     fates: list[NDArray[np.uint8]] = []
     for index in task.indexes:
@@ -136,8 +136,8 @@ def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
         judged,
         task.terms,
     )
-    # Who has not heard of such a change may still have the blob. What a put says is known to all
-    # who have it.
+    # A replica that has not read such a change may still have the blob. What a put says is known to
+    # every replica that has it.
     is_change = columns["flags"] != Kind.PUT
     last = (judged == Fate.TOMBSTONE) | ((judged == Fate.EXPIRED) & is_change)
     ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
@@ -155,7 +155,7 @@ def run_validity(task: ValidityTask, check: Callable[[], None]) -> list[Valid]:
 def read_part(
     index: IndexTask, first: int, stop: int, *, every: bool = False
 ) -> tuple[KeyRows, NDArray[np.bool_]]:
-    """(rows of a segment, which of them are dead); `every` column, or those that are judged."""
+    """(rows of a segment, which of them are dead); all columns if `every`, else the judged ones."""
     ref = index.segment
     columns = JUDGED_COLUMNS if ref.dead is None else (*JUDGED_COLUMNS, "position")
     rows, _ = read_rows(index, first, stop, tuple(COLUMNS) if every else columns)
@@ -174,7 +174,7 @@ def _answer(
 
 
 def run_verdict(task: VerdictTask, check: Callable[[], None]) -> Verdict:
-    """Carry out a task."""
+    """Run a verdict task."""
     check()
     rows, _ = read_rows(task.index, 0, BUCKETS, ("position", "slots", "length"))
     chosen = live_rows(task.index, task.valid, len(rows))

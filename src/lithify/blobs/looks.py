@@ -1,12 +1,12 @@
-"""The reading side of a blob store: get, head, list, and what a writer asks before it writes.
+"""The reads of a blob store: get, head, list, and the lookups that writers make.
 
-1. A look pins the log's generation: whatever is compacted meanwhile, its files stay.
-2. The index finds the records that count, among those that are durable.
-3. `answer.py` says whether the blob may be seen.
-4. One read gives the put, and with it a content of up to 64 KiB: then nothing is held any more.
-   A larger one holds pin and file until it is closed or read to its end.
+1. A read pins the log's generation, so that a compaction keeps its files.
+2. The index finds the newest durable records of the blob.
+3. `answer.py` decides whether the caller may see the blob.
+4. One read returns the put and a content of up to 64 KiB; then nothing is pinned. A larger content
+   keeps the pin and the file until it is closed or read to its end.
 
-No look waits for a writer; only `list` does, while it copies the rows of the active segment. Called
+Reads do not wait for a writer, except `list` while it copies the rows of the active segment. Called
 by the store, from any thread.
 """
 
@@ -46,7 +46,7 @@ class Looks:
     """See the module."""
 
     def __init__(self, core: Core, explain: Callable[[DamagedFrame, str], LithifyError]) -> None:
-        """`explain` is the erase's: what to raise for a bad frame of a blob."""
+        """`explain` is the erase's: returns the error to raise for a bad frame of a blob."""
         self._log = core.log
         self._log_id = core.log.manifest.log_id
         self._index = core.index
@@ -58,7 +58,7 @@ class Looks:
     def get(
         self, blob_id: str, include: Include, span: tuple[int, int | None] | None = None
     ) -> Blob:
-        """Open a blob, or the bytes of it from the first up to the second of `span`."""
+        """Open a blob, or the half-open range `span` of its bytes."""
         id_hash = hash_id(blob_id, self._log_id)
         pin = self._log.pin("blob get")
         try:
@@ -72,19 +72,19 @@ class Looks:
             pin.release()
             raise
 
-        def let_go() -> None:
+        def release() -> None:
             self._segments.release(ref, segment)
             pin.release()
 
         try:
             head = read_head(segment.file, row)
             info = info_of(head.put, row, found)
-            return Blob(info, head, segment.file, let_go, self._explain, span)
+            return Blob(info, head, segment.file, release, self._explain, span)
         except DamagedFrame as damage:
-            let_go()
+            release()
             raise self._explain(damage, blob_id) from damage
         except BaseException:
-            let_go()
+            release()
             raise
 
     def list(self, include: Include, after: int) -> Iterator[BlobInfo]:
@@ -129,7 +129,7 @@ class Looks:
         return values_of(rows, chosen[np.argsort(rows.position[chosen])])
 
     def has_content(self, blob_id: str, found: Found) -> bool:
-        """Whether the put that was found is there and not erased."""
+        """Whether the put exists and is not erased."""
         if found.segment is None or not found.segment.sealed:
             return found.put is not None
         try:
@@ -140,12 +140,12 @@ class Looks:
 
     @contextmanager
     def states(self) -> Iterator[Callable[[bytes], Found | None]]:
-        """Like `state`, for many blobs at once: they share what it costs to look."""
+        """Like `state`, for many blobs: they share one pin and one opened index."""
         with self._log.pin("blob look-ups"):
             opened = self._index.opened(self._log)
             yield lambda id_hash: self._index.find(opened, id_hash, POSITION_MAX)
 
     def state(self, id_hash: bytes) -> Found | None:
-        """A blob's newest records, also those that are not durable yet; for writers."""
+        """A blob's newest records, including those that are not durable yet; for writers."""
         with self._log.pin("blob look-up"):
             return self._index.find(self._index.opened(self._log), id_hash, POSITION_MAX)

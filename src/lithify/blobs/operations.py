@@ -1,14 +1,14 @@
-"""The writing side of a blob store: what each operation asks, refuses and appends.
+"""The writes of a blob store: what each operation checks, refuses and appends.
 
 put
-    1. Take the content in (`spool.py`), without a lock: a slow sender holds nobody up.
-    2. Under the writer's lock: the id must be free, then the record is appended (`puts.py`: those
-       that come at the same time go together).
-    3. Without it: wait for the fsync, which all who wait share.
+    1. Buffer the content (`spool.py`) without a lock: a slow sender blocks no other client.
+    2. Under the writer's lock: check that the id is free, then append the record (`puts.py`:
+       concurrent puts are written together).
+    3. Without the lock: wait for the fsync, which all waiting writers share.
 delete, ttl, undelete
-    Under the writer's lock look at the newest record, decide, append; then wait for the fsync.
+    Under the writer's lock: read the newest record, decide, append. Then wait for the fsync.
 
-`docs/blobs.md` has the table of what is refused. Called by the store, from any thread.
+`docs/blobs.md` has the table of refusals. Called by the store, from any thread.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Operations:
         blob_id = self._core.random_bytes(16).hex() if blob_id is None else blob_id
         id_hash = hash_id(blob_id, self._log_id)
         with self._core.spool(content) as spool:
-            # A time to live begins here: however long the content took, the blob has all of it.
+            # The time to live begins after the content was received, so that a slow upload does not
+            # shorten it.
             now_ms = self._clock.now_ms()
             if ttl_ms is not None:
                 expiry_ms = now_ms + ttl_ms
@@ -104,7 +105,7 @@ class Operations:
         return BlobInfo(put, position, put.expiry_ms, 0, deleted=False, changed_ms=now_ms)
 
     def delete(self, blob_id: str) -> None:
-        """Delete a blob."""
+        """Append a delete."""
 
         def decide(found: Found, now_ms: int) -> tuple[int, int]:
             answer(blob_id, found, Include.NONE, now_ms)
@@ -113,7 +114,7 @@ class Operations:
         self._change(Kind.DELETE, blob_id, decide)
 
     def ttl(self, blob_id: str, expiry_at: Callable[[int], int | None]) -> int | None:
-        """Let a blob expire at another time, which is asked with the time now, or never."""
+        """Set or remove the expiry of a blob; `expiry_at` computes it from the current time."""
         expiry_ms: int | None = None
 
         def decide(found: Found, now_ms: int) -> tuple[int, int]:
@@ -126,7 +127,7 @@ class Operations:
         return expiry_ms
 
     def undelete(self, blob_id: str) -> None:
-        """Take a delete back, if its retention is not over."""
+        """Undo a delete within its retention."""
 
         def decide(found: Found, now_ms: int) -> tuple[int, int]:
             newest = found.newest
@@ -145,7 +146,7 @@ class Operations:
     def _change(
         self, kind: Kind, blob_id: str, decide: Callable[[Found, int], tuple[int, int]]
     ) -> None:
-        """Append a record whose life version and expiry `decide` says, or which it refuses."""
+        """Append a record; `decide` returns its life version and expiry, or raises."""
         id_hash = hash_id(blob_id, self._log_id)
         with self._writer.lock:
             self._writer.ready()
@@ -154,8 +155,8 @@ class Operations:
             if found is None:
                 raise BlobNotFound(blob_id)
             life_version, expiry_ms = decide(found, now_ms)
-            # A change is never older than what it changes, whoever's clock that came from, and of
-            # two ttls the later one is younger: so that all replicas see the same one as newest.
+            # A change is never older than what it changes, even if another node's clock wrote that,
+            # and of two ttls the later one is younger. So all replicas agree which one is newest.
             time_ms = max(now_ms, found.newest.time_ms + (kind is Kind.TTL))
             record = NewRecord(
                 kind,
@@ -173,5 +174,5 @@ def _checked_expiry(expiry_ms: int | None, now_ms: int) -> int:
     if expiry_ms is None:
         return NEVER_MS
     if expiry_ms < now_ms:
-        raise InvalidInput(f"expiry {expiry_ms} ms is over, it is {now_ms} ms already")
+        raise InvalidInput(f"expiry {expiry_ms} ms is in the past, it is {now_ms} ms now")
     return expiry_ms

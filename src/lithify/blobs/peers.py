@@ -4,18 +4,18 @@
     peers.url_of("node-2", "photos")                           # http://node-2:8080/blobs/photos
     peers.connect("http://node-2:8080/blobs/photos", "public/default")
 
-The operator names them in the settings of the node. A replica of a store is named by an
-administrator of its namespace, who is trusted with less: so a replica is always the store of a
-peer, and a node sends its token, or any other request, to nobody else.
+The operator names the peers in the settings of the node. An administrator of a namespace, who has
+fewer rights, names the replicas of a store. Therefore a replica must be the store of a peer, and a
+node sends its token, and every request, to peers only.
 
 1. A replica is given as `NAME` (the store of the same name there), `NAME/STORE`, or the URL of the
-   store, which must be that of a peer followed by /blobs/STORE, letter by letter.
-2. The token of a peer is shown to this peer only. Redirects are not followed.
-3. Each request says for which namespace it is made. A node refuses it for a store of another one:
-   whoever administers one namespace cannot read the stores of others by the token of the node.
-4. A replica that is in the list of a store and belongs to no peer is inactive: it is not asked.
+   store: exactly the URL of a peer followed by /blobs/STORE.
+2. The token of a peer is sent to this peer only. Redirects are not followed.
+3. Each request names its namespace. A node refuses it for a store of another one, so the
+   administrator of one namespace cannot use the token of the node to read the stores of others.
+4. A replica in the list of a store that belongs to no peer is inactive: it receives no requests.
 
-Pure but for the connections it makes. Called by the node, by HTTP and by the replicator.
+Pure except for the connections. Called by the node, by HTTP and by the replicator.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _PATH = "/blobs/"
 
 @dataclass(frozen=True, slots=True)
 class BlobPeer:
-    """One other node."""
+    """Another node."""
 
     name: str
     url: str
-    """Without a slash at its end."""
+    """Without a trailing slash."""
     token: str = ""
 
     def __post_init__(self) -> None:
-        check_store_name(self.name)  # The same characters, and none that a URL has.
+        check_store_name(self.name)  # The same characters, and none that are special in a URL.
         parts = urlsplit(self.url)
         more = parts.query or parts.fragment or parts.username or self.url.endswith("/")
         if parts.scheme not in ("http", "https") or not parts.hostname or more:
@@ -61,7 +61,7 @@ class BlobPeers:
         self._peers = {peer.name: peer for peer in peers}
 
     def url_of(self, replica: str, store: str) -> str:
-        """The URL of a replica of a store, however it is named; raises `InvalidInput`."""
+        """The URL of a replica of a store, given in any form; raises `InvalidInput`."""
         name, _, there = replica.partition("/")
         if name in self._peers:
             check_store_name(there or store)
@@ -76,11 +76,11 @@ class BlobPeers:
         return url
 
     def knows(self, url: str) -> bool:
-        """Does the URL belong to a store of a peer?"""
+        """Whether the URL belongs to a store of a peer."""
         return self._peer_at(url) is not None
 
     def connect(self, url: str, namespace: str) -> HttpPeer:
-        """A replica of a store of this namespace, to be asked; raises `ReplicaNoPeer`."""
+        """A client for a replica of a store of this namespace; raises `ReplicaNoPeer`."""
         peer = self._peer_at(url)
         if peer is None:
             raise ReplicaNoPeer(url)

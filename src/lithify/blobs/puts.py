@@ -1,25 +1,27 @@
-"""Puts that come at the same time are written together, one group while another is synced.
+"""Group commit: concurrent puts are written together, one group while another is synced.
 
-A thread that puts would wait three times: for the writer's lock, for the write, for the fsync. With
-many of them it costs more to wake threads than to write. So each waits once:
+Without groups, a thread would wait three times per put: for the writer's lock, for the write and
+for the fsync. With many threads, waking them costs more than writing. Here each thread waits once:
 
-1. A put joins those that wait, and sleeps until it is told to lead or what came of it.
-2. The first of them leads if nobody else does, and if no fsync is under way. While one is, it leads
-   as soon as half of all puts wait: the rest are those that the fsync is for, and come again later.
-3. The one that leads takes all that wait, under the writer's lock. Those whose ids are free are
-   appended, as many as fit into the segment in one write.
-4. When the group before is durable it gives the lead up, so that the next group is written while
-   it waits for the fsync of its own.
-5. Then it leaves and wakes another of its group, which leaves and wakes a third, and so on. Woken
-   all at once they would wake only to queue for the interpreter's lock.
+1. A put joins the queue and sleeps until it becomes the leader or has an outcome.
+2. The first in the queue leads if there is no leader and no fsync in progress. During an fsync, it
+   leads as soon as half of all puts are queued: the other half waits for that fsync and will return
+   later.
+3. The leader takes the whole queue, under the writer's lock. It appends the puts whose ids are
+   free, as many as fit into the segment in one write.
+4. When the previous group is durable, the leader gives up the lead. The next group is written while
+   this one waits for its fsync.
+5. Then the leader returns and wakes one member of its group, which returns and wakes the next, and
+   so on. If all woke at once, they would only queue for the interpreter's lock.
 
-So the disk and the interpreter work at the same time, on two groups of about half the puts each:
-the slower the disk, the larger they are. A put that is alone waits for nobody. One whose content
-stands in parts takes the writer's lock itself, as deletes and other changes do; all share fsyncs.
+So the disk and the interpreter work in parallel, on two groups of about half the puts each: the
+slower the disk, the larger the groups. A single put waits for no other put. A put whose content is
+in parts takes the writer's lock itself, as deletes and other changes do. All share fsyncs.
 
-Invariants: if some wait, then one of them leads or an fsync is under way, at whose end one is told
-to. Of a group whose fortune is known, one is awake or all have left. Whoever is interrupted leaves
-as well: it hands the lead on, and wakes the next one if that was its turn.
+Invariants: if the queue is not empty, one of its members leads or an fsync is in progress, at whose
+end a leader is appointed. Once a group's outcome is known, at least one member is awake or all have
+returned. An interrupted put hands over its duties: it passes on the lead, and wakes the next member
+if that was its turn.
 
 Called by `operations.py`, from any thread.
 """
@@ -45,15 +47,16 @@ if TYPE_CHECKING:
 __all__ = ["Puts"]
 
 GROUP_MAX = 256
-"""Puts of one write. Each has three buffers, and one system call takes 1024."""
+"""Puts per write. Each has three buffers, and one system call takes 1024."""
 
 EARLY_MIN = 8
-"""Puts that are written while an fsync is under way: fewer are not worth a write of their own, and
-on a slow disk they had better wait for more."""
+"""Minimum number of puts to write during an fsync. Fewer are not worth a write of their own; on a
+slow disk they should wait for more.
+"""
 
 
 class _Waiting:
-    """A put that waits for what comes of it."""
+    """A put that waits for its outcome."""
 
     __slots__ = (
         "blob_id",
@@ -64,7 +67,7 @@ class _Waiting:
         "position",
         "record",
         "rest",
-        "told",
+        "wake",
     )
 
     def __init__(self, blob_id: str, record: NewRecord) -> None:
@@ -76,13 +79,14 @@ class _Waiting:
         self.position = -1
         self.error: Exception | None = None
         self.rest: deque[_Waiting] | None = None
-        """Those of its group that still sleep, if it is its turn to wake the next one."""
-        self.told = threading.Lock()
-        """Free once it is to lead, or is settled: the cheapest thing to sleep on."""
-        self.told.acquire()
+        """The sleeping members of its group, if it must wake the next one."""
+        self.wake = threading.Lock()
+        """Released when this put becomes the leader or has an outcome: the cheapest lock to sleep
+        on."""
+        self.wake.acquire()
 
     def settle(self) -> None:
-        """Wait until it is durable, or has failed."""
+        """Wait until the put is durable or has failed."""
         if self.pending is not None:
             try:
                 self.pending.result()
@@ -99,15 +103,15 @@ class Puts:
         self._disk = threading.Lock()
         """Held by the group that waits for its fsync."""
         self._lock = threading.Lock()
-        """For all below; the last one taken."""
+        """Protects all fields below; acquired last."""
         self._waiting: deque[_Waiting] = deque()
         self._inside: set[_Waiting] = set()
-        """All that have come and not left."""
+        """All puts that have arrived and not returned."""
         self._led = False
         self._syncing = False
 
     def put(self, blob_id: str, record: NewRecord) -> int:
-        """Append a put and wait until it is durable; its position."""
+        """Append a put and wait until it is durable; returns its position."""
         if record.parts:
             return self._put_alone(blob_id, record)
         own = _Waiting(blob_id, record)
@@ -116,7 +120,7 @@ class Puts:
                 self._inside.add(own)
                 self._waiting.append(own)
                 self._appoint()
-            own.told.acquire()
+            own.wake.acquire()
             if own.leads:
                 self._lead(own)
         except BaseException:
@@ -138,16 +142,16 @@ class Puts:
         return pending.result()
 
     def _appoint(self) -> None:
-        """Tell the first one to lead, if it is time; under the lock."""
+        """Make the first in the queue the leader, if it is time. The caller holds the lock."""
         count = len(self._waiting)
         early = count >= EARLY_MIN and 2 * count >= len(self._inside)
         if count and not self._led and (early or not self._syncing):
             first = self._waiting[0]
             first.leads = self._led = True
-            first.told.release()
+            first.wake.release()
 
     def _leave(self, own: _Waiting) -> None:
-        """Wait no more: the lead goes to the next one, and the next of the group is woken."""
+        """Leave the queue: pass on the lead and wake the next member of the group."""
         with self._lock:
             own.left = True
             self._inside.discard(own)
@@ -158,7 +162,7 @@ class Puts:
                 following = own.rest.popleft()
                 if not following.left:
                     following.rest = own.rest
-                    following.told.release()
+                    following.wake.release()
                     break
 
     def _lead(self, own: _Waiting) -> None:
@@ -172,7 +176,7 @@ class Puts:
             with self._disk:
                 self._sync(own, group)
         except BaseException:
-            # They may be in the log or not, but nobody looks after them any more.
+            # They may be in the log or not; no thread waits for their outcome.
             cause = InterruptedError(errno.EINTR, "the write was interrupted")
             for each in group:
                 each.error = each.error or WriteFailed(self._writer.path, cause)
@@ -181,7 +185,7 @@ class Puts:
             own.rest = deque(each for each in group if each is not own)
 
     def _sync(self, own: _Waiting, group: Sequence[_Waiting]) -> None:
-        """Wait until all of them are durable, while somebody else leads."""
+        """Wait until the group is durable, while another put may lead."""
         try:
             with self._lock:
                 own.leads = self._led = False
@@ -194,7 +198,7 @@ class Puts:
                 self._syncing = False
 
     def _append(self, group: Sequence[_Waiting]) -> None:
-        """Have each of them appended, or refused."""
+        """Append each put, or refuse it."""
         try:
             self._writer.ready()
             left = self._free(group)
@@ -215,7 +219,7 @@ class Puts:
             del left[:count]
 
     def _free(self, group: Sequence[_Waiting]) -> list[_Waiting]:
-        """Those whose ids nobody has; the others are refused."""
+        """The puts whose ids are free; the others are refused."""
         free: dict[bytes, _Waiting] = {}
         with self._looks.states() as state:
             for each in group:

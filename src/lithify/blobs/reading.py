@@ -1,18 +1,18 @@
-"""Content on its way out: one record's frames, read in pieces, every CRC checked.
+"""Reads the content of one record's frames in pieces, every CRC checked.
 
     with store.get("some id") as blob:
         for piece in blob: ...
 
-1. The put's frame is read at the offset that the index gave. Small content stands in it: that was
-   the one read.
-2. Otherwise the parts stand before it, all of 64 KiB but the last, so that the place of each is
-   known. Those that the range touches are read, 1 MiB at a time.
-3. Each frame must have its CRC and the position that it is expected to have. One that was erased
-   since the blob was opened is told by its flag: `BlobDeleted`, never zeros.
+1. Read the put's frame at the offset that the index gave. It contains small content: that was the
+   only read.
+2. Otherwise the parts are before it, all of 64 KiB except the last, so their offsets are known.
+   Those that the range touches are read, 1 MiB at a time.
+3. Check the CRC and the position of each frame. A flag marks a frame that was erased since the blob
+   was opened: `BlobDeleted`, never zeros.
 
-A blob with parts pins its generation while it is open: whatever is compacted meanwhile, its bytes
-stay. `close`, the end of the `with` block or of the content lets go. A smaller one is in memory and
-holds nothing. Called by the store; a `Blob` is used by one thread at a time.
+A blob with parts pins its generation while it is open, so that a compaction keeps its bytes.
+`close`, the end of the `with` block or the end of the content releases the pin. A smaller blob is
+in memory and pins nothing. Called by the store; one thread at a time uses a `Blob`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Blob", "BlobInfo", "Head", "read_head"]
 
 HEAD_BYTES_USUAL = 4096
-"""What is read of a put whose content is in parts; more only if its texts are that long."""
+"""Bytes to read for a put whose content is in parts; longer texts need a second read."""
 
 _PART_FRAME_BYTES = HEADER_BYTES + PART_BYTES
 
@@ -53,39 +53,39 @@ class BlobInfo:
     """A blob without its content."""
 
     put: PutRecord
-    """As it was put; `expiry_ms` and `life_version` may have changed since."""
+    """As it was written; `expiry_ms` and `life_version` may have changed since."""
     position: int
     expiry_ms: int
     """2^63-1: never."""
     life_version: int
     deleted: bool
     changed_ms: int
-    """When its newest record was written."""
+    """The time of its newest record."""
 
     @property
     def blob_id(self) -> str:
-        """Its id."""
+        """The id of the blob."""
         return self.put.blob_id
 
     @property
     def size(self) -> int:
-        """Bytes of its content."""
+        """Bytes of the content."""
         return self.put.size
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A put as it stands in a segment."""
+    """A put as read from a segment."""
 
     put: PutRecord
     content: memoryview
-    """Empty where it is in parts."""
+    """Empty if the content is in parts."""
     parts_at: int
     """Offset of the first part, or of the put."""
 
 
 def read_head(file: File, row: Row) -> Head:
-    """The put at its place, checked; raises `BlobDeleted` if it was erased."""
+    """Read and check the put of a row; raises `BlobDeleted` if it is erased."""
     size = row.length if row.entries == 1 else HEAD_BYTES_USUAL
     data = _pread(file, size, row.offset)
     if len(data) >= HEADER_BYTES and row.entries > 1:
@@ -108,23 +108,23 @@ class Blob:
         info: BlobInfo,
         head: Head,
         file: File,
-        let_go: Callable[[], None],
+        release: Callable[[], None],
         explain: Callable[[DamagedFrame, str], LithifyError],
         span: tuple[int, int | None] | None,
     ) -> None:
-        """`let_go` is called, once, when the file is not needed any more.
+        """`release` is called once, when the file is no longer needed.
 
-        `explain` says of a bad frame what is to be raised: it may be one that is being erased.
+        `explain` returns the error to raise for a bad frame, which may be one that is being erased.
         """
         self.info = info
         self._head = head
         self._file = file
-        self._let_go: Callable[[], None] | None = let_go
+        self._release_pin: Callable[[], None] | None = release
         self._explain = explain
         start, stop = span or (0, None)
         self.start = start
         self.stop = info.size if stop is None else min(stop, info.size)
-        # The whole of an empty content is a range; nothing else is empty.
+        # The whole of an empty content is a valid range; no other empty range is.
         if span is not None and not 0 <= self.start < self.stop:
             raise RangeNotSatisfiable(start, info.size if stop is None else stop, info.size)
         if not info.put.parts:
@@ -133,25 +133,25 @@ class Blob:
 
     @property
     def blob_id(self) -> str:
-        """Its id."""
+        """The id of the blob."""
         return self.info.blob_id
 
     def __iter__(self) -> Iterator[bytes]:
         return self._pieces
 
     def read(self) -> bytes:
-        """All that is left of it."""
+        """The rest of the content."""
         return b"".join(self._pieces)
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Release the pin and the file. Idempotent."""
         self._pieces.close()
         self._release()
 
     def _release(self) -> None:
-        let_go, self._let_go = self._let_go, None
-        if let_go is not None:
-            let_go()
+        release, self._release_pin = self._release_pin, None
+        if release is not None:
+            release()
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +173,7 @@ class Blob:
             self._release()
 
     def _parts(self, first: int, stop: int) -> bytes:
-        """What the range has of the parts from `first` up to `stop`."""
+        """The bytes of the range in the parts from `first` up to `stop`."""
         put = self.info.put
         at = self._head.parts_at + first * _PART_FRAME_BYTES
         end = min(stop * PART_BYTES, put.size)
@@ -195,7 +195,7 @@ class Blob:
         return b"".join(bodies)
 
     def _checked_part(self, data: memoryview, offset: int, at: int, position: int) -> memoryview:
-        """One part of those that stand at `at`, or what is to be said of it."""
+        """The body of one part of those read at `at`."""
         try:
             return _checked(data, offset, at + offset, position, self._file.path)
         except DamagedFrame as damage:
@@ -203,23 +203,23 @@ class Blob:
 
 
 def _are_parts(data: NDArray[np.uint8], position: int, count: int) -> bool:
-    """Whether this is so many parts side by side, all intact, the first at this position.
+    """Whether these bytes are `count` intact parts in sequence, the first at this position.
 
-    One call checks them all: to let go of the interpreter lock for each, and wait for it again
-    where others want it too, would take longer than the checking.
+    One call checks them all. Releasing the interpreter lock for each part, and waiting for it while
+    other threads want it, would take longer than the check.
     """
     offsets, positions = np.empty(count, np.int64), np.empty(count, np.int64)
     found, end, _ = kernels.scan(data, 0, len(data), position - 1, offsets, positions)
     return bool(
         (found, end) == (count, len(data))
-        # They ascend, so that none is missing if the last one is right.
+        # Positions ascend, so none is missing if the last one is right.
         and positions[-1] == position + count - 1
         and offsets[-1] == (count - 1) * _PART_FRAME_BYTES
     )
 
 
 def _fill(file: File, buffer: memoryview, offset: int) -> int:
-    """Read as much as there is; how much that was."""
+    """Read as much as there is; returns the number of bytes."""
     try:
         return file.readinto(buffer, offset)
     except OSError as error:
@@ -234,7 +234,7 @@ def _pread(file: File, length: int, offset: int) -> bytes:
 
 
 def _checked(data: Buffer, at: int, offset: int, position: int, path: str) -> memoryview:
-    """The body of the frame at `at` of what was read, which stands at `offset` of the file."""
+    """The body of the frame at `at` of the data; `offset` is its offset in the file."""
     try:
         return checked_body(data, at, position, path)
     except DamagedFrame as error:

@@ -1,11 +1,11 @@
-"""A blob store as it is on disk, for those who only read it: to verify it, to copy it.
+"""Opens a blob store on disk for reading only, to verify or copy it.
 
-1. The log is read as `log/readonly.py` does it: pinned, nothing but the pin is written.
-2. The index is that of an open store. Where a key index is missing or damaged, its rows are read
-   from the segment and stay in memory, about 400 bytes each: nothing is made again on disk.
+1. The log is opened by `log/readonly.py`: pinned; nothing but the pin is written.
+2. The index is that of an open store. If a key index is missing or damaged, its rows are read from
+   the segment and stay in memory, about 400 bytes each: nothing is rebuilt on disk.
 
-Another process may have the store open; what is seen is the generation that ruled at the beginning.
-Called by `verify.py` and `copying.py`.
+Another process may have the store open. What is read is the generation that was current at the
+beginning. Called by `verify.py` and `copying.py`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class StoredBlobs:
     index: BlobIndex
     opened: Opened
     held: Mapping[str, Recent]
-    """The rows of segments whose key index is of no use, by the segment's name."""
+    """The rows of segments whose key index cannot be used, by the segment's name."""
     wrong: tuple[LithifyError, ...]
-    """What is wrong with those."""
+    """The errors of those indexes."""
 
     def live_rows(self, ref: SegmentRef) -> KeyRows:
-        """The rows of a segment that no dead set names."""
+        """The rows of a segment that are not in its dead set."""
         if not ref.sealed:
             return self.opened.recent.rows()
         if ref.name in self.held:
@@ -91,10 +91,12 @@ def open_stored(
 
 
 def check_is_store(fs: FileSystem, directory: str) -> None:
-    """Raise `NotABlobStore` if a directory holds something else; looks at the manifest only."""
+    """Raise `NotABlobStore` if the directory holds something else; reads the manifest only."""
     manifest = find_manifest(fs, directory)
     if manifest.kind != KIND or Shape.from_state(manifest.state) is None:
-        raise NotABlobStore(f"{directory} holds no blob store, or one half created")
+        raise NotABlobStore(
+            f"{directory} holds no blob store, or one whose creation was not finished"
+        )
 
 
 def _rows_of(index: BlobIndex, segment: SegmentRef) -> Recent:

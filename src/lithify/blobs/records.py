@@ -1,7 +1,7 @@
 """The records of a blob store, as the bodies of its log's entries.
 
-A frame says the kind of a record in the upper byte of its flags and the time of the operation; the
-body says the rest. All numbers are little-endian.
+The upper byte of a frame's flags is the kind of the record, and the frame has the time of the
+operation; the body has the rest. All numbers are little-endian.
 
     every record but a part
          0     1  version       1
@@ -10,11 +10,11 @@ body says the rest. All numbers are little-endian.
          4     4  life_version  0 for a put, one higher with each undelete
          8     8  expiry_ms     the blob is expired after this time; 2^63-1: never
         16    16  id_hash       BLAKE2b of the id, 128 bits, keyed with the log's id
-    a put goes on
-        32     8  created_ms    when the blob was made; the frame has the time of the put
+    a put continues with
+        32     8  created_ms    when the blob was created; the frame has the time of the put
         40     8  size          bytes of the content
         48     4  content_crc   CRC-32C of the content
-        52     4  parts         entries before this one that hold the content; 0: it stands here
+        52     4  parts         entries before this one with the content; 0: it is in this one
         56     2  service_bytes
         58     2  owner_bytes
         60     2  type_bytes
@@ -26,12 +26,12 @@ body says the rest. All numbers are little-endian.
 
     part (kind 5): 65536 bytes of content; the last one may have fewer
 
-1. Content of up to 64 KiB stands in the put itself. Larger content goes before it, in parts at the
-   positions just below. The put comes last: without it parts are nothing, with it all are there.
+1. Content of up to 64 KiB is in the put itself. Larger content is before it, in parts at the
+   positions just below. The put is last: without it the parts are ignored, with it all are present.
 2. Every frame has a CRC, and a part is a frame: any 64 KiB of a blob can be read and checked alone.
-3. Each record carries the expiry and life version that hold from it on, so that the newest record
-   of a blob says everything about its state.
-4. The hash stands in the record, so that an index is made without a loop over ids.
+3. Each record has the expiry and life version that hold from it on, so that the newest record of a
+   blob gives its full state.
+4. The record contains the hash, so that an index is built without a loop over ids.
 
 Pure. Called by the modules of this package.
 """
@@ -81,7 +81,7 @@ PART_BYTES = 64 * 1024
 NEVER_MS = 2**63 - 1
 ID_BYTES_MAX = 1024
 TEXT_BYTES_MAX = 1024
-"""Of service, owner and content type each."""
+"""Each, of service, owner and content type."""
 META_BYTES_MAX = 16 * 1024
 KIND_SHIFT = 8
 
@@ -92,12 +92,12 @@ _ITEM = struct.Struct("<HH")
 _PUT_BYTES = 72
 IDENTITY_BYTES_MAX = _PUT_BYTES + ID_BYTES_MAX
 _CONTENT_CRC = (48, 52)
-"""Where it stands: it tells who guesses a content whether the guess is right."""
+"""Erased as well: it would confirm a guess of the content."""
 assert _COMMON.size + _PUT.size == _WHOLE_PUT.size == _PUT_BYTES
 
 
 class Kind(IntEnum):
-    """What a record does."""
+    """The kind of a record."""
 
     PUT = 1
     DELETE = 2
@@ -108,7 +108,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutRecord:
-    """Everything a put says about its blob."""
+    """All fields of a put."""
 
     blob_id: str
     service: str
@@ -129,7 +129,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which blob a record is about, and of a put which content."""
+    """The blob of a record and, for a put, its content."""
 
     blob_id: str
     created_ms: int = 0
@@ -138,12 +138,12 @@ class Identity:
 
 
 def parts_of(size: int) -> int:
-    """How many parts a content of this size has; small content needs none."""
+    """Number of parts of a content of this size; 0 for small content."""
     return 0 if size <= PART_BYTES else -(-size // PART_BYTES)
 
 
 def part_bytes(size: int) -> int:
-    """What the parts of a content of this size take in a segment, frames included."""
+    """Bytes that the parts of a content of this size take in a segment, frames included."""
     parts = parts_of(size)
     return size + HEADER_BYTES * parts if parts else 0
 
@@ -154,12 +154,12 @@ def flags_of(kind: Kind) -> int:
 
 
 def hash_id(blob_id: str, log_id: bytes) -> bytes:
-    """The 16 bytes by which a blob is found; nobody outside can make two ids collide."""
+    """The hash that identifies a blob in the indexes; the key prevents chosen collisions."""
     return hashlib.blake2b(_text("id", blob_id, ID_BYTES_MAX), digest_size=16, key=log_id).digest()
 
 
 def encode_put(put: PutRecord, id_hash: bytes) -> bytes:
-    """The body of a put without content; raises `InvalidInput` for what it cannot hold."""
+    """The body of a put without content; raises `InvalidInput` for values beyond the limits."""
     blob_id = _text("id", put.blob_id, ID_BYTES_MAX)
     if not blob_id:
         raise InvalidInput("a blob's id is empty, must have 1 byte or more")
@@ -198,7 +198,7 @@ def decode_put(
 ) -> tuple[PutRecord, int]:
     """(put, where in the body its content begins); file and offset are named in errors.
 
-    An erased one has no metadata any more, and zeros for the content and its CRC.
+    An erased put has no metadata, and zeros for the content and its CRC.
     """
     try:
         version, kind, id_bytes, life_version, expiry_ms, _, *rest = _WHOLE_PUT.unpack_from(body)
@@ -233,7 +233,7 @@ def decode_put(
 
 
 def erasable(kind: Kind, body: Buffer) -> tuple[tuple[int, int], ...]:
-    """What erasing turns into zeros in the body of an intact put or part, as half-open ranges."""
+    """The ranges of the body of an intact put or part that erasing zeroes, half-open."""
     if kind is Kind.PART:
         return ((0, len(body)),)
     _, _, id_bytes, *_ = _COMMON.unpack_from(body)
@@ -243,9 +243,9 @@ def erasable(kind: Kind, body: Buffer) -> tuple[tuple[int, int], ...]:
 
 
 def decode_identity(start: Buffer, path: str, offset: int) -> Identity:
-    """Read from the first bytes of a body, `IDENTITY_BYTES_MAX` of it or all.
+    """Parse the first bytes of a body, `IDENTITY_BYTES_MAX` of it or all.
 
-    No CRC covers a beginning: whoever has the hash of the id compares it.
+    No CRC covers a beginning: a caller that has the hash of the id compares it.
     """
     try:
         _, kind, id_bytes, *_ = _COMMON.unpack_from(start)
@@ -259,7 +259,7 @@ def decode_identity(start: Buffer, path: str, offset: int) -> Identity:
 
 
 def decode_id(body: bytes) -> str:
-    """The id in a delete, ttl or undelete."""
+    """The id of a delete, ttl or undelete."""
     return body[_COMMON.size :].decode()
 
 

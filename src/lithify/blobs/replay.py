@@ -1,15 +1,15 @@
-"""A blob store's log, replayed naively: record after record, each as it stands in its frame.
+"""A naive replay of a blob store's log: record by record, as each is in its frame.
 
 It shares nothing with the index but the format of a record: no columns, no arrays, no filters. So
-what the two say of a blob can be held against each other (`verify.py`).
+`verify.py` can check the index against it.
 
-1. Walk over the frames of a segment in order. Parts are remembered until a put follows them.
-2. Of each record check: its kind against the frame's flags, the hash against the id; of a put the
-   number, places and sizes of its parts and the CRC of its content; of one that was erased that
-   nothing but zeros is left of content, CRC and metadata.
-3. Hand out the record, with what an index should know of it.
+1. Read the frames of a segment in order. Parts are remembered until a put follows them.
+2. Check each record: its kind against the frame's flags, the hash against the id. Of a put, check
+   the number, positions and sizes of its parts and the CRC of its content. Of an erased put, check
+   that content, CRC and metadata are zeros.
+3. Return the record with the row that an index should have for it.
 
-Pure, but for reading what it is given. Called by `verify.py`.
+Pure, except for reading its input. Called by `verify.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Replayed:
     row: Row
     erased: bool
     size: int
-    """Bytes of the content, of a put."""
+    """Bytes of the content of a put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class SegmentReplay:
     log_id: bytes
     problem: Callable[[int, str], None]
     lost_parts: int = 0
-    """That no put follows: a write failed."""
+    """Parts without a put: a write failed."""
     _parts: list[_Part] = field(default_factory=list)
 
     def records(self, frames: Frames) -> Iterator[Replayed]:
-        """The records that end in some frames, which come in order."""
+        """The records that end in these frames, which come in order."""
         offsets = (frames.offsets + frames.base).tolist()
         for entry, offset in zip(frames.entries(), offsets, strict=True):
             if entry.flags >> KIND_SHIFT == Kind.PART:
@@ -77,20 +77,20 @@ class SegmentReplay:
             try:
                 record = self._record(entry, offset)
             except (DamagedFrame, InvalidInput, UnicodeDecodeError, ValueError) as error:
-                self.problem(offset, f"is no record: {error}")
+                self.problem(offset, f"is not a record: {error}")
             else:
                 yield record
             self.end()
 
     def end(self) -> None:
-        """No put follows the parts that were not used."""
+        """Count the parts that no put has used."""
         self.lost_parts += len(self._parts)
         self._parts.clear()
 
     def _see_part(self, entry: Entry, offset: int) -> None:
         erased = bool(entry.flags & FLAG_ERASED)
         if erased and entry.body.strip(b"\0"):
-            self.problem(offset, "part is called erased, but is not all zeros")
+            self.problem(offset, "part is marked as erased, but is not all zeros")
         self._parts.append(_Part(entry.position, len(entry.body), crc32c(entry.body), erased))
 
     def _record(self, entry: Entry, offset: int) -> Replayed:
@@ -118,19 +118,19 @@ class SegmentReplay:
     def _check_put(self, entry: Entry, offset: int, content_crc: int, size: int) -> None:
         count, erased = parts_of(size), bool(entry.flags & FLAG_ERASED)
         if entry.tag != count:
-            self.problem(offset, f"put says it has {entry.tag} parts, its size makes {count}")
+            self.problem(offset, f"put says it has {entry.tag} parts, its size requires {count}")
         first = max(0, len(self._parts) - count)
         used = self._parts[first:]
         del self._parts[first:]
         wanted = list(range(entry.position - count, entry.position))
         part_bytes = sum(part.size for part in used)
         if [part.position for part in used] != wanted or part_bytes != (size if count else 0):
-            self.problem(offset, f"put of {count} parts does not stand behind them")
+            self.problem(offset, f"put of {count} parts does not follow them")
             return
         if erased:
             zeros = erasable(Kind.PUT, entry.body)
             if any(entry.body[start:stop].strip(b"\0") for start, stop in zeros):
-                self.problem(offset, "put is called erased, but has more than zeros")
+                self.problem(offset, "put is marked as erased, but is not all zeros")
             return
         if any(part.erased for part in used):
             self.problem(offset, "put is not erased, but its parts are")

@@ -1,27 +1,27 @@
-"""A store as one of several replicas: who the others are, how far everybody has read.
+"""A store as one of several replicas: its peers, and how far each replica has read.
 
     store.replication.set_peers(["http://node-2:8080/blobs/photos"])
-    page = store.replication.serve(replica, token, limit)      # asked by another replica
-    Replicator(store, connect, clock).step()                   # asks the others
+    page = store.replication.serve(replica, token, limit)      # requested by another replica
+    Replicator(store, connect, clock).step()                   # requests from the others
 
-The peers stand in the manifest's `state` ("replicas": a list of URLs): they are never lost alone.
-How far everybody has read stands in the file REPLICATION, one checked line that is replaced whole:
+The peers are in the manifest's `state` ("replicas": a list of URLs), so they cannot be lost alone.
+The read positions are in the file REPLICATION, one checked line that is replaced as a whole:
 
     {"version":2,"read":{URL: reading},"passed":{LOG_ID: token}}
 
-`read` has the token up to which this store has taken over what the peer has, durably: it is saved
-before it is shown to the peer. `passed` has the last token that each replica has shown here. A file
-that is lost or damaged is one that was never written: everything is compared again, and nothing is
-dropped that a peer may not have seen.
+`read` has the token up to which this store has durably applied the changes of the peer; it is saved
+before it is sent to the peer. `passed` has the last token that each replica has sent here. If the
+file is lost or damaged, it is treated as never written: everything is compared again, and nothing
+is dropped that a peer may not have read.
 
-1. Compaction drops a delete only below what every peer has passed (`passed`). A peer that is away
-   keeps deletes from being dropped, however long that is, until it is back or no longer a peer.
-   So does one that is still below what was forgotten before it came.
-2. What was dropped is told by `forgotten`. A replica whose token does not cover that was no peer
-   for a while, or is an old copy of itself: it is **stale**, and told so. It has to sweep before it
-   reads on (`replicator.py`), and until then nothing is read from it here.
-3. A replica that has neither asked nor was read has nothing to sweep: it is new.
-4. What other replicas have forgotten must not come back by this one: `replication_claims.py`.
+1. Compaction drops a delete only below the position that every peer has passed (`passed`). A peer
+   that is offline keeps deletes from being dropped until it is back or removed from the peers. So
+   does a peer that is still below what was purged before it was added.
+2. `forgotten` describes the purged deletes. A replica whose token does not cover it was no peer for
+   a while, or is an old copy of itself: it is **stale**, and the page says so. It must sweep before
+   it continues to read (`replicator.py`); until then this store reads nothing from it.
+3. A replica that has neither requested nor been read has nothing to sweep: it is new.
+4. This replica must not bring back what others have purged: `replication_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
 """
@@ -68,12 +68,12 @@ _STATE = "replicas"
 
 @dataclass(slots=True)
 class _Reached:
-    """How far everybody has read."""
+    """The read positions of all replicas."""
 
     read: dict[str, Reading]
-    """By URL."""
+    """By the URL of the peer."""
     passed: dict[str, Token]
-    """By the id of the log of who reads."""
+    """By the id of the reader's log."""
 
 
 class Replication:
@@ -94,16 +94,16 @@ class Replication:
         self._path = f"{log.directory}/{REPLICATION}"
         self._lock = threading.Lock()
         self._reached = _load(fs, self._path, events)
-        self._heard: dict[str, tuple[Claim, ...]] = {}
-        """What peers claimed with a page that was their last, by URL."""
+        self._claims: dict[str, tuple[Claim, ...]] = {}
+        """Claims of peers, received with their last pages, by URL."""
         self._settled: set[str] = set()
-        """The logs that have said so since this process began."""
+        """Logs that have said so since this process started."""
         self.replica = log.manifest.log_id.hex()
-        """What this store calls itself."""
+        """The id of this store among the replicas."""
         self.feed = feed
         self.applier = applier
         self.status: Callable[[], list[PeerStatus]] = lambda: [PeerStatus(u) for u in self.peers]
-        """How it goes with each peer; whoever pulls puts that here."""
+        """Status of each peer; set by the replicator."""
 
     # --- peers ------------------------------------------------------------------------------
 
@@ -113,18 +113,18 @@ class Replication:
         return tuple(self._log.manifest.state.get(_STATE, ()))
 
     def set_peers(self, urls: Sequence[str]) -> None:
-        """Replicate with these stores, which should replicate with this one; durable."""
+        """Replicate with these stores, which should list this one too; durable."""
         peers = [_checked_url(url) for url in urls]
         if len(set(peers)) != len(peers):
-            raise InvalidInput(f"replicas {peers} are not all different")
+            raise InvalidInput(f"replicas {peers} contain a duplicate")
         if len(peers) > PEERS_MAX:
             raise InvalidInput(f"{len(peers)} replicas are too many, at most {PEERS_MAX}")
         with self._lock:
-            # A peer that comes back later is read from its beginning.
+            # A peer that is added again later is read from its beginning.
             kept = {url: each for url, each in self._reached.read.items() if url in peers}
             if kept != self._reached.read:
                 self._reached.read = kept
-                self._heard = {url: each for url, each in self._heard.items() if url in kept}
+                self._claims = {url: each for url, each in self._claims.items() if url in kept}
                 self._save()
             self._log.publish(
                 lambda m: replace(m, state={**m.state, _STATE: peers}), "replicas of a blob store"
@@ -133,18 +133,18 @@ class Replication:
     # --- what others have read --------------------------------------------------------------
 
     def forgotten(self) -> Forgotten:
-        """The deletes that this store has dropped."""
+        """The deletes that this store has purged."""
         return Forgotten.from_state(self._log.manifest.state)
 
     def serve(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
-        """What has changed here since a token, for the replica that has it.
+        """The changes since a token, for the replica that has it.
 
-        A replica without a name listens: that it has read the page counts for nothing.
+        A replica without a name only listens: the page does not count as read.
         """
         if replica and (len(replica) != len(self.replica) or not replica.isalnum()):
             raise InvalidInput(f"replica {replica!r} is not the id of a log")
         with self._lock:
-            # Before the page is made: what is claimed is true of it, too.
+            # Before the page is built: its claims are then true of the page too.
             claims = tuple(Claim(each.token, each.settled) for each in self._reached.read.values())
         page = self.feed.changes_since(token, limit)
         if not replica:
@@ -177,21 +177,21 @@ class Replication:
         if not peers:
             return None
         with self._lock:
-            # What is forgotten because of it must not outlive it: after a crash a peer would be
-            # taken for stale that has passed it all.
+            # What is purged because of it must not be durable first: after a crash a peer that has
+            # passed it all would be treated as stale.
             self._save()
             return min(self._passed(url) for url in peers) - 1
 
     def _passed(self, url: str) -> int:
         peer = self._reached.read.get(url)
         token = None if peer is None else self._reached.passed.get(peer.token.log_id)
-        # One that covers what is forgotten by a sweep alone would not cover more of it.
+        # A token that covers the purged deletes only by a sweep would not cover more of them.
         if token is None or token.position <= self.forgotten().position:
             return 0
         return token.position
 
     def distrust(self, log_id: str) -> None:
-        """A replica has become older than it was: it has to show again what it knows."""
+        """A replica has reverted to an older state: it must prove again what it has read."""
         with self._lock:
             if log_id in self._reached.passed:
                 self._reached.passed[log_id] = Token(self.replica, 0)
@@ -200,35 +200,35 @@ class Replication:
     # --- what this store has read -----------------------------------------------------------
 
     def token(self, url: str) -> Token | None:
-        """Up to where a peer was read; None: from the beginning."""
+        """The token up to which a peer was read; None: start from the beginning."""
         with self._lock:
             reading = self._reached.read.get(url)
             return None if reading is None else reading.token
 
     def settled(self, url: str) -> bool:
-        """Whether a peer may rely on the token that it is shown."""
+        """Whether a peer may rely on the token sent to it."""
         with self._lock:
             reading = self._reached.read.get(url)
             return reading is not None and reading.settled
 
     def begun(self, url: str, token: Token, base: Forgotten, *, swept: bool) -> None:
-        """A peer is read from its beginning, after a sweep or because it is new."""
+        """Start reading a peer from its beginning, after a sweep or because it is new."""
         with self._lock:
             before = self._reached.read.get(url)
             taken = before is not None and before.taken
-            self._heard.pop(url, None)
+            self._claims.pop(url, None)
             self._put(url, Reading(token, base, settled=swept, taken=taken))
 
     def missed_by(self, url: str, page: Changes) -> str | None:
-        """Where deletes are forgotten that a peer may not know; None: take what it has.
+        """Where deletes were purged that a peer may have missed; None: its changes can be applied.
 
-        Then the peer counts as one that something may have come from.
+        Then the peer is recorded as `taken`: some data may have come from it.
         """
         there, forgotten = page.token.log_id, self.forgotten()
         with self._lock:
             reading = self._reached.read.get(url)
             if reading is None:
-                raise ReplicaUnreachable(url, "it is no replica any more")
+                raise ReplicaUnreachable(url, "it is no longer a replica")
             passed = self._reached.passed.get(there)
             is_current = passed is not None and passed.covers(forgotten)
             if forgotten != NOTHING and not (is_current and there in self._settled):
@@ -237,58 +237,58 @@ class Replication:
             if missed is not None:
                 return f"at {missed}"
             if passed is None:
-                # What is taken from it can be deleted here before it asks for the first time.
+                # What is taken from it can be deleted here before its first request.
                 self._reached.passed[there] = Token(self.replica, 0)
                 self._save()
             self._put(url, replace(reading, taken=True))
             return None
 
     def reached(self, url: str, page: Changes) -> None:
-        """A page of a peer is taken over and durable."""
+        """A page of a peer was applied and is durable."""
         with self._lock:
             reading = self._reached.read.get(url)
             if reading is None:
                 return
             if not page.more:
-                self._heard[url] = page.claims
+                self._claims[url] = page.claims
             self._put(url, replace(reading, token=page.token))
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is with all peers."""
+        """Whether it is settled with all peers."""
         with self._lock:
             return all(reading.settled for reading in self._reached.read.values())
 
     def heard(self, url: str, page: Changes) -> None:
-        """All deletes of a peer that is not current are taken over, up to this last page."""
+        """All deletes of a peer that is not current were applied, up to this last page."""
         with self._lock:
             reading = self._reached.read.get(url)
             if reading is not None:
-                self._heard[url] = page.claims
+                self._claims[url] = page.claims
                 self._put(url, reading)
 
     def _put(self, url: str, reading: Reading) -> None:
-        """Save a reading, and all that it settles; unless it is of a peer no more."""
+        """Save a reading and all that it settles, unless its peer was removed."""
         read = self._reached.read
         if url not in self.peers:
             return
         after = {**read, url: reading}
         for each, other in after.items():
-            if is_settled(after, each, self._heard):
+            if is_settled(after, each, self._claims):
                 after[each] = replace(other, settled=True)
         if after != read:
             self._reached.read = after
             self._save()
 
     def save(self) -> None:
-        """Make durable what the peers have passed: compaction will know it after a restart."""
+        """Save what the peers have passed, so that compaction knows it after a restart."""
         with self._lock:
             if self._reached.passed:
                 self._save()
 
     def _save(self) -> None:
         if self._log.closed:
-            # The directory may be that of another store by now.
+            # The directory may belong to another store now.
             raise LogClosed(f"{self._log.directory} is closed")
         try:
             with self._reserve().if_full():
@@ -298,7 +298,7 @@ class Replication:
 
 
 def _load(fs: FileSystem, path: str, events: EventSink) -> _Reached:
-    """What the file says; one that cannot be used is set aside, and everything is read again."""
+    """Read the file. If it cannot be used, it is set aside and everything is read again."""
     try:
         (_, line), *_ = read_lines(fs, path)[0]
         value: dict[str, Any] = json.loads(line)
@@ -328,7 +328,7 @@ def _encoded(reached: _Reached) -> bytes:
 
 
 def _checked_url(url: str) -> str:
-    """Without a slash at its end."""
+    """The URL, checked and without a trailing slash."""
     try:
         parts = urlsplit(url)
         sendable = url.isascii() and url.isprintable() and " " not in url

@@ -1,20 +1,20 @@
-"""The taking side of replication: a store becomes as new as what it hears of another one.
+"""The applying side of replication: writes the changes of another replica into the store.
 
-1. A change that is newer than what the store has (`replication_values.advise`) is appended as a
-   record with the time, expiry and life version it had where it was made. A delete is taken over
-   also where the blob is not known.
-2. If the content is needed it is fetched, and put with the state that the blob has there: one
-   record, so that nobody ever sees a blob in a state that it no longer has. If that is not the
-   state it was made in, a ttl with the same state follows: when the blob expires, the put is
-   dropped at once, and the ttl only when every replica has passed it.
-3. What a compaction drops between a question and its answer could come back by the answer: whoever
-   asks says what was forgotten before, and if that has changed, nothing is taken.
+1. A change that is newer than the state in the store (`replication_values.advise`) is appended as a
+   record with its original time, expiry and life version. A delete is applied even if the blob is
+   not known.
+2. If the content is needed, it is fetched and put with the blob's current state at the other
+   replica: one record, so that no reader sees an outdated state. If that is not the initial state,
+   a ttl with the same state follows: when the blob expires, the put is dropped at once, but the ttl
+   only when every replica has passed it.
+3. A compaction between a request and its answer could drop a delete that the answer would undo. The
+   caller passes what was purged before the request; if that has changed, nothing is applied.
 
-What a page says of blobs without a content is appended also on a full disk: the reserve of the data
-directory is released for it, because a delete lets the next run free space.
+Changes without a content are appended even on a full disk: the reserve of the data directory is
+released for them, because a delete lets the next run free space.
 
-Everything may be done twice. Nothing is durable before `settle`, which makes all of a page durable
-at once. Called by the replicator, one thread a store.
+Everything is idempotent. Nothing is durable before `settle`, which makes a page durable as a whole.
+Called by the replicator, one thread per store.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Applier:
         self._pending: list[Pending] = []
 
     def take(self, changes: Iterable[Change], before: Forgotten) -> list[Change]:
-        """Append what is newer; those whose content is needed."""
+        """Append the newer changes; returns those whose content is needed."""
         wanted = []
         with self._reserve().if_full(), self._writer.lock:
             self._ready(before)
@@ -79,7 +79,7 @@ class Applier:
         return wanted
 
     def take_content(self, record: Record, content: Readable, before: Forgotten) -> bool:
-        """Put a blob that was fetched; False if it is not needed any more."""
+        """Put a fetched blob; False if it is no longer needed."""
         put = record.put
         id_hash = hash_id(put.blob_id, self._log_id)
         with self._core.spool(content) as spool:
@@ -105,10 +105,11 @@ class Applier:
         return True
 
     def take_missing(self, changes: Iterable[Change], before: Forgotten) -> None:
-        """Append the states of blobs whose content is no longer where it was to be fetched.
+        """Append the states of blobs whose content was not found at the replica.
 
-        A blob that was deleted there meanwhile will be told of again. One that has expired will
-        not: that it was to expire must be known here before the page counts as read.
+        If the blob was deleted there in the meantime, another change will say so. If it has
+        expired, no change will follow: its expiry must be recorded here before the page counts as
+        read.
         """
         with self._reserve().if_full(), self._writer.lock:
             self._ready(before)
@@ -118,7 +119,7 @@ class Applier:
                     self._append(change, _kind(change, found), is_new=found is None)
 
     def drop(self, change: Change) -> bool:
-        """Delete a blob that nobody else knows any more, if it is still in this state."""
+        """Delete a blob that no other replica knows, if it is still in this state."""
         with (
             self._reserve().if_full(),
             self._writer.lock,
@@ -133,27 +134,27 @@ class Applier:
         return True
 
     def settle(self) -> None:
-        """Wait until everything that was taken is durable."""
+        """Wait until all applied changes are durable."""
         pending, self._pending = self._pending, []
         with self._reserve().if_full():
             for each in pending:
                 each.result()
 
     def forget(self) -> None:
-        """What was taken so far need not become durable: it will be taken again."""
+        """Discard applied changes that are not durable: they will be applied again."""
         self._pending = []
 
     def _ready(self, before: Forgotten) -> None:
         self._writer.ready()
         if self._forgotten() != before:
             raise PlanStale(
-                f"{self._log.directory} has forgotten deletes since a replica was asked"
+                f"{self._log.directory} has purged deletes since the request to a replica"
             )
 
     def _advise(self, change: Change) -> tuple[Advice, Found | None]:
         with self._log.pin("blob replication"):
             found = self._looks.state(hash_id(change.blob_id, self._log_id))
-            # Most changes are known already: then nothing has to be read.
+            # Most changes are known: they need no read.
             if found is not None and change.rank[:4] < rank_of(found, None)[:4]:
                 return Advice.NOTHING, found
             identity = None if found is None or change.deleted else self._identity(found)
@@ -189,7 +190,7 @@ class Applier:
 
 
 def _kind(change: Change, found: Found | None) -> Kind:
-    """What takes a blob to the state of a change. A state that came whole is told as a put."""
+    """The kind of record that brings a blob to the state of a change; a ttl stands for a put."""
     if change.kind is not Kind.PUT:
         return change.kind
     is_raised = found is not None and change.life_version > found.newest.life_version

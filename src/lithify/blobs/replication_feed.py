@@ -1,21 +1,21 @@
-"""The serving side of replication: what has changed since a token, contents, and what is unknown.
+"""The serving side of replication: changes since a token, contents, and unknown ids.
 
 changes
-    1. A token of another log, or one above the end of this one, is set back to the beginning: the
+    1. A token of another log, or one above the end of this log, is reset to the beginning: the
        store is another one, or an older copy of itself.
-    2. Sealed segments are read by their key indexes, bucket after bucket, not by their frames: each
-       row of an index is looked at once, and no content is read. A bucket is told whole, so that a
-       page may have more changes than it was limited to.
-    3. Recent writes are read as they stand in the active segment, from the position of the token.
-    4. A record is told if it is its blob's newest, with the state of the blob as it is now. All
-       others are left out: the newest one comes later.
-    5. Ids are not in the index, so the first bytes of the record are read. They are right if they
-       have the hash that the index says.
+    2. Sealed segments are read by their key indexes, bucket by bucket: each row of an index is
+       read once, and no frame or content. A bucket is sent as a whole, so a page may exceed its
+       limit.
+    3. Recent writes are read from the active segment, from the position of the token.
+    4. A record is sent if it is the newest of its blob, with the current state of the blob. All
+       others are skipped: the newest one follows.
+    5. Ids are not in the index, so the first bytes of the record are read. Their hash must match
+       the index.
 records
-    The contents of blobs that are there, as a stream (`replication_stream.py`).
+    The contents of blobs, as a stream (`replication_stream.py`).
 
-Only what is durable is told: what a crash takes away here must not live on elsewhere. Everything is
-read from a pinned generation. Called by the store; any thread.
+Only durable records are sent: a replica must not keep what a crash removes here. All reads use a
+pinned generation. Called by the store; any thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["CHANGES_MAX", "Feed", "read_identity"]
 
 CHANGES_MAX = 1000
 SCAN_BYTES_MAX = 16 * 2**20
-"""Read of recent writes for a page, so that large contents do not make it a slow one."""
+"""Maximum of recent writes to read for a page, so that large contents do not slow it down."""
 
 
 class Feed:
@@ -88,11 +88,11 @@ class Feed:
             )
 
     def unknown(self, blob_ids: Sequence[str]) -> list[str]:
-        """Those of which the store has no record at all."""
+        """The ids of which the store has no record."""
         return [each for each in blob_ids if self._looks.state(hash_id(each, self._log_id)) is None]
 
     def records(self, blob_ids: Sequence[str]) -> Iterator[bytes]:
-        """The blobs with their contents, in this order; only said to be missing if not there."""
+        """The blobs with their contents, in this order, or a note that a blob is missing."""
         for blob_id in blob_ids:
             try:
                 blob = self._looks.get(blob_id, Include.NONE)
@@ -105,7 +105,7 @@ class Feed:
         yield END
 
     def change_of(self, opened: Opened, id_hash: bytes, row: Row, below: int) -> Change | None:
-        """The state of the blob whose record this is; None if the record is not its newest."""
+        """The state of the blob of a record; None if the record is not its newest."""
         found = self._index.find(opened, id_hash, below)
         if found is None or found.newest.position != row.position:
             return None
@@ -116,7 +116,7 @@ class Feed:
         return Change(identity.blob_id, *state, *content)
 
     def _identity(self, opened: Opened, found: Found, id_hash: bytes) -> Identity:
-        """Of the put; without one, and of a delete, whose put may be erased, of the newest."""
+        """The identity of the put, or of the newest record if there is no put or a delete."""
         deleted = found.newest.kind is Kind.DELETE
         if not deleted and found.put is not None and found.segment is not None:
             row, ref = found.put, found.segment
@@ -138,7 +138,7 @@ class Feed:
     def read_recent(
         self, position: int, at_a_time: int
     ) -> Iterator[tuple[list[tuple[bytes, Row]], int, int]]:
-        """The log from a position on: (some rows, position after them, bytes read since)."""
+        """The log from a position on: (rows, position after them, bytes read)."""
         with self._log.snapshot("blob replication") as snapshot:
             for frames in snapshot.read_frames(position):
                 rows = rows_of_frames(frames)
@@ -150,7 +150,7 @@ class Feed:
 
 
 class _Page:
-    """One page while it is filled."""
+    """A page being built."""
 
     def __init__(self, feed: Feed, opened: Opened, end: int, token: Token, limit: int) -> None:
         self._feed = feed
@@ -198,7 +198,7 @@ class _Page:
                 self._move(row.position + 1)
             self._move(min(position, self._end))
             read += size
-        # What a compaction has taken away at the end of the log leaves no frame behind.
+        # Frames at the end of the log may have been compacted away.
         self._move(self._end)
 
     def _add(self, rows: list[tuple[bytes, Row]]) -> None:
@@ -212,7 +212,7 @@ class _Page:
 
 
 def _segment_of(opened: Opened, position: int) -> SegmentRef:
-    """The segment that a record is in; those that are sealed know their last position."""
+    """The segment of a record; sealed segments have their last position."""
     for ref in opened.manifest.segments:
         if not ref.sealed or position <= ref.last_position:
             return ref
@@ -220,7 +220,7 @@ def _segment_of(opened: Opened, position: int) -> SegmentRef:
 
 
 def read_identity(file: File, row: Row) -> Identity:
-    """Which blob a record is about."""
+    """The blob of a record, from its first bytes."""
     body_bytes = min(row.length - HEADER_BYTES, IDENTITY_BYTES_MAX)
     at = row.offset + HEADER_BYTES
     try:

@@ -1,4 +1,4 @@
-"""Another replica over HTTP, as the one who asks it sees it.
+"""HTTP client for another replica.
 
     peer = HttpPeer("http://node-2:8080/blobs/photos", token="…")
 
@@ -9,12 +9,11 @@
 | unknown  | POST …/replication/unknown {"ids": […]}                                           |
 | a blob   | GET or HEAD …/ID?replicas=false, GET …/ID/info?…: the replica asks no other one   |
 
-Made by `peers.py` only, for the peers that the operator names. Redirects are not followed: the
-token is for one address. A connection a request, which keeps nothing open between two. No read
-waits longer than `TIMEOUT_S` for the next bytes. What the replica says in the body of a refusal is
-in the error.
+Created by `peers.py` only, for the peers that the operator names. Redirects are not followed: the
+token is for one address. Each request has its own connection; none stays open. A read waits at most
+`TIMEOUT_S` for the next bytes. The error of a refused request contains the body of the answer.
 
-Called by the replicator's thread and by gets that the store itself cannot answer.
+Called by the replicator's thread, and by gets of blobs that the store does not have.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ __all__ = ["NAMESPACE", "HttpPeer", "Stream"]
 
 TIMEOUT_S = 10.0
 NAMESPACE = "x-lithify-namespace"
-"""The header that says of which namespace the store is that asks."""
+"""The header with the namespace of the requesting store."""
 ANSWER_BYTES_MAX = 64 * 2**20
-"""Of JSON; a page of changes has at most those of one bucket more than it was limited to."""
+"""Of JSON; a page of changes may exceed its limit by one bucket."""
 REASON_BYTES_MAX = 1000
 
 
 class Stream:
-    """The body of an answer."""
+    """The body of an answer as a stream."""
 
     def __init__(self, url: str, answer: HTTPResponse) -> None:
         self.url = url
         self._answer = answer
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most `size` bytes; none at the end."""
         try:
             return self._answer.read1(size)
         except (OSError, HTTPException) as error:
-            raise ReplicaUnreachable(self.url, _said(error)) from error
+            raise ReplicaUnreachable(self.url, _text_of(error)) from error
 
 
 class HttpPeer:
     """See the module."""
 
     def __init__(self, url: str, token: str = "", namespace: str = "") -> None:
-        """`token` is shown to the replica, if there is one; `namespace` is that of who asks."""
+        """`token` is sent to the replica if not empty; `namespace` is that of the caller."""
         self.url = url
         self._token = token
         self._namespace = namespace
@@ -71,15 +70,15 @@ class HttpPeer:
     def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
         """See `Peer`."""
         row = None if token is None else token.to_row()
-        asked = {"replica": replica, "token": row, "limit": limit, "settled": settled}
-        return Changes.from_json(self._asked("changes", asked))
+        request = {"replica": replica, "token": row, "limit": limit, "settled": settled}
+        return Changes.from_json(self._post("changes", request))
 
     def unknown(self, blob_ids: Sequence[str]) -> list[str]:
         """See `Peer`."""
-        answer = self._asked("unknown", {"ids": list(blob_ids)})
+        answer = self._post("unknown", {"ids": list(blob_ids)})
         unknown = answer.get("unknown") if isinstance(answer, dict) else None
         if not isinstance(unknown, list) or not set(unknown) <= set(blob_ids):
-            raise ReplicaTalksNonsense(f"{self.url} does not say which blobs it does not know")
+            raise ReplicaTalksNonsense(f"{self.url} does not say which blobs are unknown to it")
         return unknown
 
     @contextmanager
@@ -93,19 +92,19 @@ class HttpPeer:
     def blob(
         self, method: str, blob_id: str, part: str, include: str, headers: Mapping[str, str]
     ) -> Iterator[HTTPResponse]:
-        """The answer to a look at a blob, or at a `part` of it like /info, whatever it is."""
+        """The answer for a blob, or for a `part` of it like /info, with any status."""
         path = f"/{quote(blob_id, safe='')}{part}?replicas=false&include={include}"
         with self._request(method, path, None, headers) as answer:
             yield answer
 
-    def _asked(self, what: str, value: Any) -> Any:
+    def _post(self, what: str, value: Any) -> Any:
         with self._request("POST", f"/replication/{what}", value) as answer:
             self._check(answer)
             data = answer.read(ANSWER_BYTES_MAX)
         try:
             return json.loads(data)
         except ValueError as error:
-            raise ReplicaTalksNonsense(f"{self.url} answers with no JSON: {error}") from error
+            raise ReplicaTalksNonsense(f"{self.url} does not answer with JSON: {error}") from error
 
     def _check(self, answer: HTTPResponse) -> None:
         if answer.status != HTTPStatus.OK:
@@ -132,10 +131,10 @@ class HttpPeer:
             connection.request(method, parts.path + path, body, headers)
             yield connection.getresponse()
         except (OSError, HTTPException) as error:
-            raise ReplicaUnreachable(self.url, _said(error)) from error
+            raise ReplicaUnreachable(self.url, _text_of(error)) from error
         finally:
             connection.close()
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__

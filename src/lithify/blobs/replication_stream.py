@@ -1,17 +1,17 @@
-"""Blobs on their way from one replica to another: a stream of bytes, every one of them checked.
+"""The stream of blobs from one replica to another; every byte is covered by a CRC.
 
-    each blob
-         0     4  head_bytes    little-endian, as all numbers here
-         4     4  head_crc      CRC-32C of the head
-         8        head          JSON: the blob's state and everything its put says
-                  content       `size` bytes of the head; its CRC-32C stands there too
-    a blob that is not there: a head with nothing but `missing`, its id
-    the end: 8 zero bytes; a stream without them was cut
+each blob
+       0     4  head_bytes    little-endian, as all numbers here
+       4     4  head_crc      CRC-32C of the head
+       8        head          JSON: the blob's state and all fields of its put
+                content       `size` bytes; the head has the size and the CRC-32C
+  a missing blob: a head with nothing but `missing`, its id
+the end: 8 zero bytes; without them the stream was cut off
 
-The content is not held: what decodes the stream hands out one blob after the other, each to be read
-to its end before the next one. Fields of a head that are not known are left alone.
+The content is not buffered: the decoder returns one blob at a time, which the caller reads to its
+end before the next one. Unknown fields of a head are ignored.
 
-Pure but for reading the stream. Called by both sides of replication.
+Pure, except for reading the stream. Called by both sides of replication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["END", "Chunks", "Part", "Record", "encode_head", "encode_missing", "read_records"]
 
 HEAD_BYTES_MAX = 256 * 1024
-"""All texts and metadata of a put at their largest, every character escaped."""
+"""All texts and metadata of a put at their maximum, every character escaped."""
 
 _PREFIX = struct.Struct("<II")
 END = bytes(_PREFIX.size)
@@ -43,16 +43,16 @@ END = bytes(_PREFIX.size)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A blob as another replica has it."""
+    """A blob as another replica sent it."""
 
     put: PutRecord
-    """With the life version and expiry that hold now."""
+    """With the current life version and expiry."""
     time_ms: int
-    """When it was changed last."""
+    """Time of the last change."""
 
     @property
     def change(self) -> Change:
-        """Its state."""
+        """The state of the blob."""
         put = self.put
         return Change(
             put.blob_id,
@@ -67,14 +67,14 @@ class Record:
 
 
 class Chunks:
-    """Pieces of bytes, to be read like a file."""
+    """Pieces of bytes as a readable stream."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._held = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most `size` bytes; none at the end."""
         while not self._held:
             piece = next(self._pieces, None)
             if piece is None:
@@ -85,25 +85,27 @@ class Chunks:
 
 
 class Part:
-    """The next bytes of a stream; whoever reads them cannot read more."""
+    """The next `size` bytes of a stream; a reader cannot read beyond them."""
 
     def __init__(self, stream: Readable, size: int) -> None:
         self._stream = stream
         self.left = size
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most `size` bytes; none at the end."""
         if not self.left:
             return b""
         data = self._stream.read(min(size, self.left))
         if not data:
-            raise ReplicaTalksNonsense(f"the stream ends {self.left} bytes before a content does")
+            raise ReplicaTalksNonsense(
+                f"the stream ends {self.left} bytes before the end of a content"
+            )
         self.left -= len(data)
         return data
 
 
 def encode_head(info: BlobInfo) -> bytes:
-    """What comes before the content of a blob."""
+    """The bytes before the content of a blob."""
     put = info.put
     return _encode(
         {
@@ -123,12 +125,12 @@ def encode_head(info: BlobInfo) -> bytes:
 
 
 def encode_missing(blob_id: str) -> bytes:
-    """In the place of a blob that is not there."""
+    """The bytes for a missing blob."""
     return _encode({"missing": blob_id})
 
 
 def read_records(stream: Readable) -> Iterator[tuple[Record, Part]]:
-    """The blobs of a stream, without those that are missing."""
+    """The blobs of a stream, without the missing ones."""
     while True:
         head_bytes, head_crc = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
         if not head_bytes:
@@ -152,7 +154,7 @@ def _encode(head: dict[str, object]) -> bytes:
 
 
 def _decode(head: bytes) -> Record | None:
-    """None: it is missing."""
+    """Parse a head; None: the blob is missing."""
     try:
         row = json.loads(head)
         if "missing" in row:
@@ -170,10 +172,12 @@ def _decode(head: bytes) -> Record | None:
             row["life_version"],
         )
         record = Record(put, row["time_ms"])
-        # Checks the numbers as those of any change.
+        # Checks the numbers like those of any change.
         Change.from_row(record.change.to_row())
     except (KeyError, TypeError, ValueError) as error:
-        raise ReplicaTalksNonsense(f"head {head[:200]!r} is not a blob's: {error!r}") from error
+        raise ReplicaTalksNonsense(
+            f"head {head[:200]!r} is not that of a blob: {error!r}"
+        ) from error
     return record
 
 

@@ -1,29 +1,29 @@
-"""What replicas say to each other, and which of two states of a blob is the newer one.
+"""The messages between replicas, and the order of the states of a blob.
 
-A blob's **state** is what its newest record says. States of one blob have an order, the same on
-every replica, and a replica that hears of a greater state than its own takes it over, whole:
+The **state** of a blob is given by its newest record. The states of one blob have an order, the
+same on every replica. A replica that receives a greater state than its own replaces its own:
 
-    1. the higher life version         an undelete takes back every delete of the version before
-    2. deleted                         within a version nothing comes back
+    1. the higher life version         an undelete undoes all deletes of the version before
+    2. deleted                         within a version a delete is final
     3. the later change
     4. the later expiry
-    5. the content: made later, then by CRC and size; of a deleted blob it does not count
+    5. the content: created later, then by CRC and size; ignored if the blob is deleted
 
-So it does not matter in which order replicas hear of changes, nor how often. A change made where a
-greater one is known is never older than that one (`operations.py`): what one client does after the
-other always wins. Of two that knew nothing of each other, one wins whole.
+So the order in which replicas receive changes does not matter, nor how often. A change that is made
+with knowledge of a greater one is never older than that one (`operations.py`): of two operations of
+one client, the later one always wins. Of two concurrent changes, one wins as a whole.
 
-A **token** says how far a replica has read another one's log: all below `position`, and in the
-sealed segment named `segment` the buckets of its index below `bucket`. Only the store that made
-a token can read it. Positions mean the same in every generation: a token whose segment was
-compacted away goes on at the same position in what has taken its place, from the first bucket on.
-`known` is the position up to which it was read before it was begun anew. `swept` counts the runs
-that had forgotten deletes when the reader made good what it had not read, or was new.
+A **token** tells how far a replica has read another one's log: all below `position`, and in the
+sealed segment named `segment` the buckets of its index below `bucket`. Only the store that issued a
+token can interpret it. Positions are the same in every generation: if the segment of a token was
+compacted away, reading continues at the same position in its replacement, from the first bucket on.
+`known` is the position up to which the log was read before reading restarted. `swept` counts the
+runs that had purged deletes when the reader swept or was new.
 
 A **claim** is what a store says of itself: its token of another log, and whether it is settled.
-`replication_claims.py` has what that means.
+`replication_claims.py` explains its meaning.
 
-Pure values, with their JSON. Anybody may use them.
+Pure values with their JSON. Any module may use them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _Rank = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A place in the log of the store with this id."""
+    """A position in the log of the store with this id."""
 
     log_id: str
     position: int
@@ -75,33 +75,33 @@ class Token:
         return max(self.position - 1, self.known)
 
     def covers(self, forgotten: Forgotten) -> bool:
-        """Whether whoever has it knows everything that the store has forgotten."""
+        """Whether a reader with this token knows everything that the store has purged."""
         return self.read_to >= forgotten.position or self.swept >= forgotten.count
 
     def to_row(self) -> list[Any]:
-        """For JSON."""
+        """The value for JSON."""
         return [self.log_id, self.position, self.segment, self.bucket, self.swept, self.known]
 
     @classmethod
     def from_row(cls, row: object) -> Token:
-        """Read back."""
+        """Parse a value from JSON."""
         return cls(*_checked(row, (str, int, str, int, int, int), "token"))
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a store says that it knows of another one's forgetting."""
+    """What a store says that it knows of the purges of another one."""
 
     token: Token
     settled: bool
 
     def to_row(self) -> list[Any]:
-        """For JSON."""
+        """The value for JSON."""
         return [self.token.to_row(), self.settled]
 
     @classmethod
     def from_row(cls, row: object) -> Claim:
-        """Read back."""
+        """Parse a value from JSON."""
         token, settled = _checked(row, (list, bool), "claim")
         return cls(Token.from_row(token), settled)
 
@@ -116,67 +116,67 @@ class Change:
     time_ms: int
     expiry_ms: int
     created_ms: int = 0
-    """0 like size and CRC, where the blob is deleted, or expired and its content gone."""
+    """0, like size and CRC, if the blob is deleted, or expired and its content gone."""
     size: int = 0
     content_crc: int = 0
 
     @property
     def deleted(self) -> bool:
-        """Is this the state after a delete?"""
+        """Whether this is the state after a delete."""
         return self.kind is Kind.DELETE
 
     @property
     def is_first(self) -> bool:
-        """Is this the state that the blob was made in? Every change is later or undeletes."""
+        """Whether this is the initial state of the blob. Every change is later or undeletes."""
         made = self.kind is Kind.PUT and self.time_ms == self.created_ms
         return made and self.life_version == 0
 
     @property
     def rank(self) -> _Rank:
-        """Its place in the order of states."""
+        """The position in the order of states."""
         content = (self.created_ms, self.content_crc, self.size)
         return _rank(self.deleted, self.life_version, self.time_ms, self.expiry_ms, content)
 
     def to_row(self) -> list[Any]:
-        """For JSON."""
+        """The value for JSON."""
         state = self.life_version, self.time_ms, self.expiry_ms
         content = self.created_ms, self.size, self.content_crc
         return [self.blob_id, int(self.kind), *state, *content]
 
     @classmethod
     def from_row(cls, row: object) -> Change:
-        """Read back, checked."""
+        """Parse and check a value from JSON."""
         blob_id, kind, *numbers = _checked(row, (str, *[int] * 7), "change")
         if (
             not 0 < len(blob_id.encode()) <= ID_BYTES_MAX
             or kind not in _KINDS
             or not all(0 <= number <= NEVER_MS for number in numbers)
         ):
-            raise ReplicaTalksNonsense(f"change {row!r} cannot be")
+            raise ReplicaTalksNonsense(f"change {row!r} is invalid")
         return cls(blob_id, Kind(kind), *numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """A page of them."""
+    """A page of changes."""
 
     changes: tuple[Change, ...]
     token: Token
-    """From where to go on."""
+    """Where to continue."""
     more: bool
-    """Whether there was more to tell."""
+    """Whether more changes follow."""
     behind: int
     """Positions from the token to the end of the log."""
     forgotten: Forgotten
     reset: bool = False
-    """The token given was not one of this log as it is: this is the beginning."""
+    """The given token does not belong to this log: this page is the beginning."""
     stale: bool = False
-    """The reader has missed deletes that are forgotten, and must sweep before it reads."""
+    """The reader has missed purged deletes, and must sweep before it reads."""
     claims: tuple[Claim, ...] = ()
-    """What the store knew of others before it made the page."""
+    """What the store knew of others before it built the page."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the wire."""
+        """The value for the wire."""
         return {
             "changes": [change.to_row() for change in self.changes],
             "token": self.token.to_row(),
@@ -190,7 +190,7 @@ class Changes:
 
     @classmethod
     def from_json(cls, value: object) -> Changes:
-        """Read back; fields that are not known are left alone."""
+        """Parse a value from the wire; unknown fields are ignored."""
         try:
             row: Any = value
             return cls(
@@ -204,11 +204,11 @@ class Changes:
                 tuple(Claim.from_row(each) for each in row["claims"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ReplicaTalksNonsense(f"changes are not what they should be: {error!r}") from error
+            raise ReplicaTalksNonsense(f"page of changes is invalid: {error!r}") from error
 
 
 class Advice(Enum):
-    """What to do about a state that another replica has."""
+    """What to do with a state of another replica."""
 
     NOTHING = "ours is as new, or nothing would be left of it"
     CHANGE = "append its record; the content is here"
@@ -226,7 +226,7 @@ def _rank(
 
 
 def rank_of(found: Found, identity: Identity | None) -> _Rank:
-    """The place in the order of a blob in a store; `identity` is its put's, if it is there."""
+    """The position of a blob of the store in the order; `identity` is its put's, if that exists."""
     newest = found.newest
     content = (
         (0, 0, 0)
@@ -244,15 +244,15 @@ def advise(
     now_ms: int,
     deleted_before_ms: int,
 ) -> Advice:
-    """What a store that has `found` of a blob does about a change.
+    """What a store that has `found` of a blob does with a change.
 
-    A content that is expired or gone may be dropped by a run at any moment: then it is fetched
-    again. A delete, and an expiry that has passed, are taken over also by a store that never had
-    the blob, so that it does not take the blob from a third one.
+    A run may drop an expired or gone content at any moment, so it is fetched again. A delete, or an
+    expiry that has passed, is recorded even if the store never had the blob, so that it does not
+    take the blob from a third replica.
     """
     if found is not None and change.rank <= rank_of(found, identity):
-        # A put that came with a state of later is followed by it, so that it is not taken for
-        # the first one; a crash may have come in between.
+        # A put that was fetched in a later state is followed by a record of that state, so that it
+        # is not taken for the initial one; a crash may have come in between.
         same = change.rank == rank_of(found, identity)
         alone = same and found.newest.kind is Kind.PUT and not change.is_first
         return Advice.CHANGE if alone else Advice.NOTHING
@@ -260,9 +260,10 @@ def advise(
         return Advice.CHANGE
     if now_ms > change.expiry_ms or not change.created_ms:
         if found is None:
-            # An expiry that was set is as good as a delete; the first is known to who has a blob.
+            # An expiry that was set is as good as a delete; every store with the blob knows the
+            # initial one.
             return Advice.NOTHING if change.is_first else Advice.CHANGE
-        # Which content is expired does not matter.
+        # The contents of expired blobs are not compared.
         known = change.rank[:4] <= rank_of(found, identity)[:4]
         return Advice.NOTHING if known else Advice.CHANGE
     if found is None or identity is None:
@@ -275,17 +276,17 @@ def advise(
 
 
 def forgotten_row(forgotten: Forgotten) -> list[int]:
-    """For JSON."""
+    """The value for JSON."""
     return [forgotten.position, forgotten.time_ms, forgotten.count]
 
 
 def forgotten_from_row(row: object) -> Forgotten:
-    """Read back."""
-    return Forgotten(*_checked(row, (int, int, int), "what is forgotten"))
+    """Parse a value from JSON."""
+    return Forgotten(*_checked(row, (int, int, int), "purge bounds"))
 
 
 def _checked(row: object, kinds: Sequence[type], what: str) -> list[Any]:
-    """The values of a row, which must be of these kinds."""
+    """The values of a row, which must be of these types."""
     if not isinstance(row, list | tuple) or [type(value) for value in row] != list(kinds):
-        raise ReplicaTalksNonsense(f"{what} {row!r} is not what it should be")
+        raise ReplicaTalksNonsense(f"{what} {row!r} is invalid")
     return list(row)

@@ -1,25 +1,26 @@
-"""Pulls what other replicas have: a page of changes, the contents that are missing, the next page.
+"""Pulls the changes of other replicas: a page, the contents that are missing, the next page.
 
     replicator = Replicator(store.replication, connect, clock)
-    wait_s = replicator.step()          # again and again, by whoever has a thread for it
+    wait_s = replicator.step()          # called repeatedly by a thread of the node
 
-One step asks each peer that is due for one page:
+One step requests one page of each peer that is due:
 
-1. Ask for the changes since the token that is saved.
-2. If it says that this store is stale, **sweep**: of the blobs here that are as old as anything the
-   peer has forgotten, ask which ones it does not know, and delete them. They were deleted while
-   this store was away, or had reached nobody. The deletes are ordinary ones: within the retention
-   an undelete takes them back. Then read the peer from its beginning; only ids are compared.
-3. If the peer is stale from here, or does not know what others have forgotten
-   (`replication_claims.py`), leave it alone until it has swept. A store that is not settled itself
-   listens to it meanwhile, for its deletes and claims, so that two do not wait for each other.
-4. Take the changes over (`replication_apply.py`), fetch the contents that are needed, some
-   megabytes at a time, wait until all is durable, then save the token.
+1. Request the changes since the saved token.
+2. If the page says that this store is stale, **sweep**: ask which blobs the peer does not know, of
+   those here that are at least as old as anything the peer has purged, and delete them. They were
+   deleted while this store was offline, or had reached no other replica. The deletes are ordinary
+   ones: within the retention an undelete undoes them. Then read the peer from its beginning; only
+   ids are compared.
+3. If the peer is stale here, or may not know what others have purged (`replication_claims.py`), do
+   not read it until it has swept. A store that is not settled itself listens to the peer in the
+   meantime, for its deletes and claims, so that two stores do not wait for each other.
+4. Apply the changes (`replication_apply.py`), fetch the contents that are needed, a few megabytes
+   at a time, wait until all is durable, then save the token.
 
-A peer that fails is left alone for a second, then two, up to a minute. A crash anywhere leaves the
-old token: what was taken is compared once more. Nothing is remembered but tokens.
+A peer that fails is retried after one second, then two, up to a minute. After a crash the old token
+is used: what was applied is compared once more. Only tokens are stored.
 
-One thread a store calls `step`; `status` may be called by any.
+One thread per store calls `step`; any thread may call `status`.
 """
 
 from __future__ import annotations
@@ -48,51 +49,51 @@ __all__ = ["Peer", "PeerStatus", "Replicator"]
 POLL_S = 1.0
 BACKOFF_S_MAX = 60.0
 FETCH_BYTES_MAX = 64 * 2**20
-"""Asked for at a time; a blob that is larger comes alone."""
+"""Bytes per request; a larger blob is requested alone."""
 FETCH_BLOBS_MAX = 200
 SAVE_S = 60.0
-"""How often what the peers have passed is made durable."""
+"""How often the tokens that peers have sent are made durable."""
 
 
 class Peer(Protocol):
-    """Another replica. Its methods raise `LithifyError`, if it does not answer too."""
+    """Another replica. Its methods raise `LithifyError`, also if it does not answer."""
 
     def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
-        """What has changed there since a token; who asks is `replica`, and settled or not.
+        """The changes of the peer since a token; `replica` is the reader, settled or not.
 
-        With no name for `replica` it is not counted as read.
+        An empty `replica` listens: the page does not count as read.
         """
 
     def records(self, blob_ids: Sequence[str]) -> AbstractContextManager[Readable]:
-        """Blobs with their contents, as a stream."""
+        """The blobs with their contents, as a stream."""
 
     def unknown(self, blob_ids: Sequence[str]) -> list[str]:
-        """Those of which it has no record."""
+        """The ids of which the peer has no record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """How it goes with one peer."""
+    """Status of one peer."""
 
     url: str
     state: str = "new"
     """`new`, `reading`, `caught up`, `not current`, `failing` or `inactive`."""
     behind: int = -1
-    """Positions of its log that are not read yet; -1: not known."""
+    """Positions of its log that are not read; -1: unknown."""
     error: str = ""
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     errors: int = 0
-    """Since this process began, without those for which it only waits."""
+    """Errors since this process started, except those that only mean waiting."""
     caught_up_ms: int = 0
-    """When everything was read last; 0: never."""
+    """When the end of its log was last reached; 0: never."""
     changes: int = 0
-    """Told by it since this process began."""
+    """Changes received since this process started."""
     blobs: int = 0
     content_bytes: int = 0
-    """Fetched from it."""
+    """Bytes fetched from it."""
     swept: int = 0
-    """Blobs that were deleted here because it did not know them any more."""
+    """Blobs deleted here because it does not know them."""
 
 
 class Replicator:
@@ -113,12 +114,12 @@ class Replicator:
         self._status: dict[str, PeerStatus] = {}
         self._due_s: dict[str, float] = {}
         self._listened: dict[str, tuple[Token | None, Token]] = {}
-        """By URL: the token that was listened from, and how far."""
+        """By URL: the token from which it was listened to, and how far."""
         self._save_s = clock.monotonic_s() + SAVE_S
         replication.status = self.status
 
     def step(self) -> float:
-        """Read a page of each peer whose turn it is; the seconds until the next one's."""
+        """Read a page of each peer that is due; returns the seconds until the next one is."""
         peers = self._replication.peers
         self._status = {url: self._status.get(url, PeerStatus(url)) for url in peers}
         for url in peers:
@@ -131,11 +132,11 @@ class Replicator:
         return max(0.0, min((self._due_s[url] for url in peers), default=now_s + POLL_S) - now_s)
 
     def status(self) -> list[PeerStatus]:
-        """One for each peer, in their order."""
+        """The status of each peer, in their order."""
         return [self._status.get(url, PeerStatus(url)) for url in self._replication.peers]
 
     def _visit(self, url: str) -> float:
-        """One page; in how many seconds to come again."""
+        """Read one page; returns the seconds until the next visit."""
         try:
             more = self.pull(url)
         except LithifyError as error:
@@ -153,7 +154,7 @@ class Replicator:
         return 0.0 if more else POLL_S
 
     def pull(self, url: str) -> bool:
-        """Read one page of a peer; whether there is more."""
+        """Read one page of a peer; returns whether there is more."""
         replication = self._replication
         before, token = replication.forgotten(), replication.token(url)
         peer = self._connect(url)
@@ -169,7 +170,7 @@ class Replicator:
         if token is not None and page.reset and there == token.log_id:
             replication.distrust(there)
         if token is None or page.reset:
-            # From now on compaction knows whose passing it has to wait for.
+            # From here on compaction waits for this peer.
             start = Token(there, 0, swept=page.token.swept, known=page.token.known)
             replication.begun(url, start, page.forgotten, swept=False)
         where = replication.missed_by(url, page)
@@ -181,17 +182,17 @@ class Replicator:
             self._fetch(url, peer, batch, before)
         replication.applier.settle()
         replication.reached(url, page)
-        told = self._status_of(url).changes + len(page.changes)
-        self._note(url, state="reading", behind=page.behind, changes=told)
+        changes = self._status_of(url).changes + len(page.changes)
+        self._note(url, state="reading", behind=page.behind, changes=changes)
         if not page.more:
             self._note(url, state="caught up", caught_up_ms=self._clock.now_ms())
         return page.more
 
     def _listen(self, url: str, peer: Peer, before: Forgotten) -> None:
-        """Take over the deletes of a peer that nothing else is taken from."""
+        """Apply the deletes of a peer whose other changes are not accepted."""
         replication = self._replication
         from_there = replication.token(url)
-        # What was heard since the same token need not be heard again.
+        # What was read since the same token need not be read again.
         since, token = self._listened.get(url, (None, None))
         if since != from_there:
             token = from_there
@@ -236,7 +237,7 @@ class Replicator:
                 lost = [change for change in batch if change.blob_id in unknown]
                 dropped = sum(map(replication.applier.drop, lost))
                 self._note(url, swept=self._status_of(url).swept + dropped)
-        # Only then the peer is told, by the token, that nothing is here that it does not know.
+        # Only then the token tells the peer that no blob remains here that it does not know.
         replication.applier.settle()
 
     def _status_of(self, url: str) -> PeerStatus:
@@ -247,7 +248,7 @@ class Replicator:
 
 
 def _batches(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Some at a time, by number and by bytes."""
+    """Split by number and by bytes."""
     batch: list[Change] = []
     size = 0
     for change in changes:

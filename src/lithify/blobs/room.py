@@ -1,21 +1,21 @@
-"""Room in a blob store: how much of its capacity each kind of record may take.
+"""Capacity of a blob store: how much of it each kind of record may use.
 
-Space is counted in bytes of segment files, and the active segment as if it were sealed now. So a
-roll needs no free segment: it adds the header and the footer of one more file.
+Space is counted in bytes of segment files, the active segment as if it were sealed now. So a roll
+needs no free segment: it adds the header and the footer of one more file.
 
 | record | is refused unless |
 |---|---|
-| put | after it there is still room for one delete of each entry, and for `changes_bytes` |
+| put | after it there is room for one delete per entry, and for `changes_bytes` |
 | ttl, undelete | it fits into the capacity |
 | delete | never refused |
 
-1. A blob takes one delete until it is undeleted. There are no more blobs than live entries, which
-   the manifest counts: so a store that is full of puts has room for a delete of each of them.
-2. `changes_bytes`, a sixteenth of a segment, is what ttls and undeletes find in a full store. A
-   change makes the one before it dead, so that a run gives its room back.
-3. Deletes go beyond the capacity, by at most one delete a blob, only where their room was taken: by
+1. A blob takes one delete until it is undeleted. The manifest counts live entries, and there are no
+   more blobs than entries: so a store full of puts has room for a delete of each of them.
+2. `changes_bytes`, a sixteenth of a segment, is the space for ttls and undeletes in a full store. A
+   change makes the one before it dead, so that a run frees its space.
+3. Deletes exceed the capacity by at most one delete per blob, and only if their space was used: by
    ttls and undeletes, by ids of more than `ID_BYTES` bytes, or in a store that was filled by a
-   version that kept less. Refused, they would leave a store that nobody could empty.
+   version that kept less. If they were refused, such a store could not be emptied.
 
 Pure. Called by the writer, and by a copy before it writes.
 """
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 __all__ = ["DELETE_BYTES", "Use", "delete_reserve_bytes", "has_room"]
 
 ID_BYTES = 32
-"""Of an id that the store makes."""
+"""Size of a generated id."""
 DELETE_BYTES = HEADER_BYTES + 32 + ID_BYTES
 CHANGES_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a store has in it."""
+    """The space that a store uses."""
 
     sealed_bytes: int
     """Of the files of sealed segments."""
     active_bytes: int
-    """Of the active segment, which is not sealed."""
+    """Of the active segment, without footer."""
     entries: int
-    """That no dead set names, parts included."""
+    """Entries that no dead set names, parts included."""
 
     def with_record(self, shape: Shape, size: int, entries: int, *, rolls: bool) -> Use:
-        """After a record of so many bytes and entries, in a segment of its own if it rolls."""
+        """The use after another record, which is in a new segment if it rolls."""
         if not rolls:
             return Use(self.sealed_bytes, self.active_bytes + size, self.entries + entries)
         return Use(
@@ -63,12 +63,12 @@ class Use:
         )
 
     def bytes(self, shape: Shape) -> int:
-        """As if the active segment were sealed now."""
+        """Total bytes if the active segment were sealed now."""
         return self.sealed_bytes + self.active_bytes + shape.closing_bytes
 
 
 def delete_reserve_bytes(shape: Shape, entries: int) -> int:
-    """What so many deletes take, with the segments that they fill."""
+    """The bytes of this many deletes, with the segments that they fill."""
     frames = entries * DELETE_BYTES
     by_bytes = frames // (shape.record_bytes_max - DELETE_BYTES)
     segments = max(by_bytes, entries // RECENT_ROWS_MAX) + 1
@@ -76,7 +76,7 @@ def delete_reserve_bytes(shape: Shape, entries: int) -> int:
 
 
 def has_room(shape: Shape, kind: Kind, after: Use) -> bool:
-    """May a record of this kind be appended, if this is what there is after it?"""
+    """Whether a record of this kind may be appended, if `after` is the use with it."""
     if kind is Kind.DELETE:
         return True
     needed = after.bytes(shape)

@@ -1,6 +1,6 @@
-"""Rows: what an index knows of each record, as a value and as columns of a key index.
+"""Rows: the index data of each record, as a value and as columns of a key index.
 
-The columns are those of `log/keyindex.py`; a blob store uses them so:
+The columns are those of `log/keyindex.py`; a blob store uses them as follows:
 
 | column | |
 |---|---|
@@ -8,13 +8,13 @@ The columns are those of `log/keyindex.py`; a blob store uses them so:
 | position | of the record; the parts of a put are at the positions just below |
 | slots | entries of the record: 1, and for a put its parts |
 | slot | life version |
-| length | bytes that all its frames take in the segment |
+| length | bytes of all its frames in the segment |
 | flags | kind |
 | publish_ms | time of the operation |
 | event_ms | expiry |
-| group | offset of the record's frame in the segment file, behind its parts |
+| group | offset of the record's frame in the segment file, after its parts |
 
-Everything but the offset stays the same when a record is copied to another segment.
+When a record is copied to another segment, only the offset changes.
 
 Pure. Called by the index and by the tasks of a run.
 """
@@ -63,7 +63,7 @@ _PACKED = (
     "publish_ms",
     "event_ms",
 )
-"""The columns in the order of the fields of `Row`, behind the hash."""
+"""The columns in the order of the fields of `Row`, after the hash."""
 _PACKED_COLUMNS = np.dtype([(name, COLUMNS[name]) for name in _PACKED])
 _PACKED_ROW = struct.Struct("<QHqIIqiqq")
 assert _PACKED_ROW.size == _PACKED_COLUMNS.itemsize
@@ -72,7 +72,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class Row(NamedTuple):
-    """One record in one segment; a tuple, because every look-up makes some."""
+    """One record in one segment; a tuple, because every lookup creates some."""
 
     kind: Kind
     position: int
@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
 
 def split_hash(id_hash: bytes) -> tuple[int, int]:
-    """(high, low) as they stand in the columns."""
+    """(high, low) as in the columns."""
     high, low = _HASH.unpack(id_hash)
     return high, low
 
@@ -124,7 +124,7 @@ def _numbers(frames: Frames, offsets: NDArray[np.int64], kind: str) -> NDArray[A
 
 
 def join_rows(pieces: Sequence[KeyRows]) -> KeyRows:
-    """All of them, in this order."""
+    """All rows, in this order."""
     none = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
     columns = {
         name: np.concatenate([none[name], *(getattr(piece, name) for piece in pieces)])
@@ -144,7 +144,7 @@ def rows_of(rows: Iterable[tuple[bytes, Row]]) -> KeyRows:
 
 
 def row_at(rows: KeyRows, number: int) -> Row:
-    """One row; for a few this is faster than `values_of`."""
+    """One row; for a few rows this is faster than `values_of`."""
     return Row(
         Kind(rows.flags.item(number)),
         rows.position.item(number),
@@ -158,7 +158,7 @@ def row_at(rows: KeyRows, number: int) -> Row:
 
 
 def pack_rows(rows: KeyRows, order: NDArray[np.int64]) -> bytes:
-    """The rows in this order, each with all its numbers side by side."""
+    """The rows in this order, all numbers of a row in sequence."""
     packed = np.empty(len(order), _PACKED_COLUMNS)
     for name in _PACKED:
         packed[name] = getattr(rows, name)[order]
@@ -166,7 +166,7 @@ def pack_rows(rows: KeyRows, order: NDArray[np.int64]) -> bytes:
 
 
 def unpack_row(packed: bytes, number: int) -> tuple[int, Row]:
-    """(upper half of the hash, row) of one of them."""
+    """(upper half of the hash, row) of one row."""
     high, kind, *rest = _PACKED_ROW.unpack_from(packed, number * _PACKED_ROW.size)
     return high, Row(_KINDS[kind], *rest)
 

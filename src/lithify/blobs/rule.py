@@ -1,17 +1,18 @@
-"""What is live in a blob store: the rule that compaction asks, and what a rewrite adds.
+"""The compaction rule of a blob store: which records are live, and the index of a rewrite.
 
-1. **index**: segments without a key index get one, a task each.
-2. **validity**: ranges of buckets over all key indexes, a task each; a bit a row comes back.
-3. **verdict**: a task a segment turns bits into live positions and counts.
+1. **index**: build missing key indexes, one task per segment.
+2. **validity**: judge ranges of buckets over all key indexes, one task per range; each returns one
+   bit per row.
+3. **verdict**: convert the bits into live positions and counts, one task per segment.
 
-Each step is a job of the `Jobs` it is given. Of what is above the horizon only rows are looked at:
-a blob's newest record may be there.
+Each step is a job of the `Jobs` of the run. Above the horizon only rows are read: a blob's newest
+record may be there.
 
-Judged is by the time the run began. What is written while it goes on cannot make anything live
-again that it finds dead: a blob that is expired or gone takes no record any more, and a record that
-is not the newest never becomes it.
+Records are judged by the time at which the run began. A write during the run cannot revive what it
+finds dead: a blob that is expired or gone takes no more records, and a record that is not the
+newest never becomes the newest.
 
-`BlobRewriting` makes the key index of a rewritten segment. Called by `compaction.py`.
+`BlobRewriting` builds the key index of a rewritten segment. Called by `compaction.py`.
 """
 
 from __future__ import annotations
@@ -67,17 +68,17 @@ _BUCKET_SHIFT = np.uint64(56)
 
 
 def no_replicas() -> None:
-    """For a store that is alone."""
+    """The callback of a store without replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """What the store has above a horizon."""
+    """The records of the store above a horizon."""
 
     segments: tuple[SegmentRef, ...]
-    """Sealed."""
+    """Sealed segments."""
     recent: KeyRows
-    """The rows of the active one."""
+    """The rows of the active segment."""
 
 
 def _nothing_forgotten() -> Forgotten:
@@ -90,16 +91,16 @@ class BlobRule:
 
     deleted_retention_ms: Callable[[], int]
     above: Callable[[int, int], Above]
-    """Asked with the horizon and the time to judge by. Whoever answers lets no operation happen
-    before that time any more."""
+    """Called with the horizon and the judging time. From then on no operation may happen before
+    that time."""
     replicas_passed: Callable[[], int | None] = no_replicas
-    """Up to which position every replica has seen the records; None where there are none."""
+    """The position up to which every replica has read; None if there are no replicas."""
     forgotten_before: Callable[[], Forgotten] = _nothing_forgotten
-    """What earlier runs have forgotten."""
+    """The purged deletes of earlier runs."""
     _forgotten: Forgotten = NOTHING
 
     def facts(self) -> Mapping[str, Any]:
-        """How far the store's forgetting goes."""
+        """The purged deletes, for the manifest's state."""
         return self._forgotten.to_state()
 
     def judge(self, question: Question) -> Iterator[Judgement]:
@@ -154,7 +155,7 @@ def _rows_above(higher: Sequence[IndexTask], recent: KeyRows) -> KeyRows:
 def _validity(
     question: Question, indexes: Sequence[IndexTask], above: KeyRows, terms: Terms, passed: int
 ) -> list[tuple[Valid, ...]]:
-    """What all ranges say of each segment."""
+    """The results of all ranges, per segment."""
     rows = len(above) + sum(map(index_rows, indexes))
     buckets = above.hash_high >> _BUCKET_SHIFT
     tasks = []
@@ -173,12 +174,12 @@ def _judgement(verdict: Verdict, found: Sequence[Valid]) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class BlobRewriting:
-    """Records are copied as they are; the target gets its key index at once."""
+    """Copies records unchanged and builds the key index of the target."""
 
     log_id: bytes
 
     def edit(self, frames: Frames, parts: Parts) -> Frames:  # noqa: ARG002  (the protocol's names)
-        """Never asked: the entries of a blob store hold one record each."""
+        """Never called: each entry of a blob store holds one record."""
         raise InvalidInput(f"the entry at {parts.positions[0]} of a blob store is partly live")
 
     def finish(
@@ -190,7 +191,7 @@ class BlobRewriting:
         copied: Copied,
         allowance: Allowance,
     ) -> None:
-        """Make the key index of a target that is durable, of those of its sources."""
+        """Build the key index of a durable target from those of its sources."""
         task = IndexTask(fs, directory, target, self.log_id, budget=allowance.budget)
         try:
             tasks = [IndexTask(fs, directory, source, self.log_id) for source in sources]
@@ -205,7 +206,7 @@ class BlobRewriting:
 
 
 def _moved(task: IndexTask, copied: Copied, allowance: Allowance) -> KeyRows:
-    """The rows of a source that were copied, in the order of positions, and where they are now."""
+    """The rows of a source that were copied, in the order of positions, with their new offsets."""
     with open_index(task) as index:
         rows = index.read(before_read=allowance.read)
     places = np.searchsorted(copied.positions, rows.position)

@@ -1,13 +1,13 @@
 """Settings of a blob store, and the arithmetic of its segments.
 
-Capacity and segment size are decided when a store is created and stand in the manifest's `state`;
-the settings may change at any time (`BlobStore.change_settings`).
+Capacity and segment size are fixed at creation and are in the manifest's `state`. The settings may
+change at any time (`BlobStore.change_settings`).
 
 A sealed segment has at most `segment_bytes` bytes, footer and block index included:
 
     frames + header  <=  segment_bytes - 80 - 24 × (segment_bytes / 64 KiB + 2)
 
-Pure. Anybody may use it.
+Pure. Any module may use it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 2**32 - 1
 CAPACITY_BYTES_MAX = 2**50
 RECORD_BODY_BYTES_MAX = 2**17
-"""64 KiB of content, 16 KiB of metadata, four texts of 1 KiB: with room to spare."""
+"""64 KiB of content, 16 KiB of metadata, four texts of 1 KiB, and some slack."""
 POLICY_NAMES = ("all", "stats", "hybrid")
 TRIGGER_NAMES = (Trigger.PERIODIC, Trigger.ADMIN)
 DAY_MS = 24 * 3600 * 1000
@@ -52,28 +52,28 @@ _STATE = "blob_store"
 
 @dataclass(frozen=True, slots=True)
 class BlobSettings:
-    """How a store behaves."""
+    """The settings of a store."""
 
     deleted_retention_ms: int = 7 * DAY_MS
-    """For so long a deleted blob can be undeleted, and its content stays."""
+    """How long a deleted blob can be undeleted and its content is kept."""
     durability: Durability = Durability.ALWAYS
     index_rows_max: int = 1_000_000
-    """Rows of key indexes kept in memory, 62 bytes each."""
+    """Rows of key indexes cached in memory, 62 bytes each."""
     open_files_max: int = 64
     policy: str = "all"
-    """Of compaction: `all`, `stats`, `hybrid` or that of an installed package."""
+    """Of compaction: `all`, `stats`, `hybrid` or the policy of an installed package."""
     full_every_ms: int = 6 * DAY_MS
-    """The policy `hybrid` compacts everything that often."""
+    """Time between two full compactions of the policy `hybrid`."""
     triggers: tuple[str, ...] = (Trigger.PERIODIC, Trigger.ADMIN)
-    """What may ask a node for a run: `periodic`, when it starts and every `every_ms`, and `admin`,
-    a person. Without any, compaction is off."""
+    """What may start a run on a node: `periodic`, at start and every `every_ms`, and `admin`, on
+    request. Without triggers, compaction is off."""
     every_ms: int = 7 * DAY_MS
     used_percent_min: float = 0
     """No run while less of the capacity is used."""
     reclaim_segments_min: int = 0
     """No run that frees fewer segments."""
     pace: PaceSettings = field(default_factory=PaceSettings)
-    """A run is slowed down while gets take longer."""
+    """A run slows down while gets take longer."""
     budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class BlobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is decided at creation."""
+    """What is fixed at creation."""
 
     capacity_bytes: int
     segment_bytes: int
@@ -104,16 +104,16 @@ class Shape:
 
     @property
     def closing_bytes(self) -> int:
-        """The most that sealing adds to a segment."""
+        """The most bytes that sealing adds to a segment."""
         return FOOTER_BYTES + ROW_BYTES * (self.segment_bytes // _BLOCK_BYTES + 2)
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record: alone in a segment."""
+        """The largest record: it fills a segment alone."""
         return self.segment_bytes - self.closing_bytes - SEGMENT_HEADER_BYTES
 
     def log_settings(self, settings: BlobSettings) -> LogSettings:
-        """For the store's log."""
+        """The settings of the store's log."""
         return LogSettings(
             durability=settings.durability,
             segment_bytes_max=self.segment_bytes - self.closing_bytes,
@@ -122,12 +122,12 @@ class Shape:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """As it stands in the manifest."""
+        """The value in the manifest's state."""
         shape = {"capacity_bytes": self.capacity_bytes, "segment_bytes": self.segment_bytes}
         return {_STATE: shape}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Shape | None:
-        """Read back; None if no store was created there."""
+        """Parse the value of the manifest's state; None if no store was created."""
         shape = state.get(_STATE)
         return None if shape is None else cls(shape["capacity_bytes"], shape["segment_bytes"])

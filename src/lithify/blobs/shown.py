@@ -1,11 +1,10 @@
-"""Stores and blobs as rows that commands and HTTP show; both give the same ones.
+"""Stores and blobs as rows of output; commands and HTTP use the same ones.
 
-`info_row` of a blob has `expiry_ms` null and `ttl` -1 for never; `expiry_of` reads what people and
-requests give as time to live. An ETag is made of a content's CRC and size and of when it was put:
-it is the same in every replica and after every compaction, and another one for another content of
-the same id.
+`info_row` of a blob has `expiry_ms` null and `ttl` -1 for never. An ETag consists of the content's
+CRC and size and the time of the put: it is the same in every replica and after every compaction,
+and differs for another content with the same id.
 
-`store_row` opens its store, `plan_row` takes as long as judging does: they belong into a thread.
+`store_row` opens its store and `plan_row` takes as long as judging does: call them in a thread.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ _SECONDS = re.compile(r"-?[0-9]{1,20}")
 
 
 def etag_of(info: BlobInfo) -> str:
-    """The tag of a blob's content, with its quotation marks."""
+    """The ETag of a blob's content, with its quotation marks."""
     put = info.put
     return f'"{put.content_crc:08x}-{put.size:x}-{put.created_ms:x}"'
 
 
 def ttl_s_of(info: BlobInfo, now_ms: int) -> int:
-    """Seconds that are left to a blob, a part of one counted as one; -1: for ever."""
+    """The remaining seconds of a blob, rounded up; -1: it never expires."""
     if info.expiry_ms == NEVER_MS:
         return -1
     return max(0, -(-(info.expiry_ms - now_ms) // 1000))
 
 
 def ttl_ms_of(ttl: str | int) -> int | None:
-    """A time to live that is given in seconds; None: for ever."""
+    """Parse a time to live in seconds; None: it never expires."""
     seconds = int(ttl) if _SECONDS.fullmatch(str(ttl)) else 0
     if seconds != -1 and not 1 <= seconds <= TTL_S_MAX:
         shown = f"{str(ttl)[:40]!r} must be whole seconds"
@@ -67,7 +66,7 @@ def ttl_ms_of(ttl: str | int) -> int | None:
 
 
 def info_row(info: BlobInfo, now_ms: int) -> dict[str, Any]:
-    """Everything about a blob but its content."""
+    """All fields of a blob except its content."""
     put = info.put
     return {
         "id": put.blob_id,
@@ -90,7 +89,7 @@ def info_row(info: BlobInfo, now_ms: int) -> dict[str, Any]:
 
 
 def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
-    """What a store is, and how full."""
+    """The definition of a store and how full it is."""
     definition = stores.definition(name)
     row = {"store": name, **definition.row(), "used_bytes": stores.get(name).used_bytes}
     if definition.capacity_bytes == definition.segment_bytes:
@@ -99,7 +98,7 @@ def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
 
 
 def listed_row(stores: BlobStores, name: str) -> dict[str, Any]:
-    """The same in a list: a store that cannot be opened has `error`, and `used_bytes` null."""
+    """The same for a list: a store that cannot be opened has `error`, and `used_bytes` null."""
     try:
         return store_row(stores, name)
     except BlobStoreNotFound:
@@ -110,13 +109,13 @@ def listed_row(stores: BlobStores, name: str) -> dict[str, Any]:
 
 
 def settings_row(stores: BlobStores, name: str) -> dict[str, Any]:
-    """The settings that a store has for itself, and all that hold for it, by their names."""
+    """The store's own settings and the effective ones, by name."""
     own = stores.definition(name).settings
     return {"store": name, "own": own, "applied": setting_names(stores.applied(name))}
 
 
 def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dict[str, Any]:
-    """What a run would do now: `text` for a person, `plan` for a program, or why nothing."""
+    """What a run would do now: `text` for people, `plan` for programs, or why nothing."""
     found = store.compaction.plan(policy, jobs)
     return {
         "store": name,
@@ -127,7 +126,7 @@ def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dic
 
 
 def statistics_row(name: str, found: StoreStatistics, *, forecast: bool) -> dict[str, Any]:
-    """Statistics, also as `text` for a person; without a forecast only what is now."""
+    """Statistics, with `text` for people; without a forecast only the present."""
     row = {"store": name, **found.as_dict(), "text": found.explain()}
     if not forecast:
         del row["forecast"], row["text"]

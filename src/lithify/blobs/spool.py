@@ -1,13 +1,13 @@
-"""Content on its way in: taken from a stream, counted, and kept until it can be appended.
+"""Buffers an incoming content: reads it from a stream, counts it, and keeps it for the append.
 
-The size of a content must be known before its first byte is appended, because a record never spans
-segments; and nobody else may append meanwhile, so a slow sender must not hold the store up.
+A record does not span segments, so the size of a content must be known before its first byte is
+appended. No other append may come in between, so a slow sender must not block the store.
 
 1. Up to 1 MiB stays in memory.
-2. More goes to a file in the store's directory, whose name is removed at once: it goes away with
-   the last one who has it open, also by a crash.
+2. A larger content goes to a file in the store's directory whose name is removed at once: the file
+   disappears when it is closed, also after a crash.
 
-Memory: 1 MiB a put, whatever its size. Called by the store.
+Memory: 1 MiB per put, for any size. Called by the store.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["PIECE_BYTES", "Content", "Readable", "Spool"]
 
 PIECE_BYTES = 16 * PART_BYTES
-"""Read, held and appended at a time."""
+"""Bytes read, held and appended at a time."""
 
 
 class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most `size` bytes; none at the end."""
 
 
 Content = bytes | bytearray | memoryview | Readable
 
 
 class Spool:
-    """One content, read to its end; leaving the `with` block lets go of it."""
+    """One content, read to its end; leaving the `with` block releases it."""
 
     __slots__ = ("_file", "_held", "crc", "size")
 
@@ -94,12 +94,12 @@ class Spool:
             raise BlobTooLarge(self.size, limit_bytes)
 
     def whole(self) -> Buffer:
-        """The content, if it is small enough to stand in one record."""
+        """The content, if it is small enough for one record."""
         assert self.size <= PART_BYTES
         return self._held
 
     def pieces(self) -> Iterator[list[Buffer] | Slices]:
-        """The content in parts, those of one piece together, good until the next is asked for."""
+        """The content in parts, grouped by piece; each group is valid until the next call."""
         if self._file is not None:
             yield from _slices_of(self._file, self.size)
             return
@@ -108,7 +108,7 @@ class Spool:
             yield [piece[i : i + PART_BYTES] for i in range(0, len(piece), PART_BYTES)]
 
     def close(self) -> None:
-        """Let go of the content."""
+        """Release the content."""
         if self._file is not None:
             self._file.close()
 
@@ -120,7 +120,7 @@ class Spool:
 
 
 def _pieces(content: Readable) -> Iterator[bytes]:
-    """Pieces of `PIECE_BYTES`, the last one shorter, however little a read gives."""
+    """Pieces of `PIECE_BYTES`, the last one shorter, for any size of the reads."""
     ended = False
     while not ended:
         held: list[bytes] = []
@@ -128,7 +128,9 @@ def _pieces(content: Readable) -> Iterator[bytes]:
         while size < PIECE_BYTES and not ended:
             data = content.read(PIECE_BYTES - size)
             if not isinstance(data, bytes):
-                raise InvalidInput(f"a content's read gave {type(data).__name__}, must be bytes")
+                raise InvalidInput(
+                    f"read of a content returned {type(data).__name__}, must be bytes"
+                )
             ended = not data
             held.append(data)
             size += len(data)
@@ -137,7 +139,7 @@ def _pieces(content: Readable) -> Iterator[bytes]:
 
 
 def _slices_of(file: File, size: int) -> Iterator[Slices]:
-    """The parts in a file, piece by piece, in one buffer: others wait while this goes on."""
+    """The parts in a file, piece by piece, in one buffer: other writers wait for this."""
     buffer = np.empty(min(size, PIECE_BYTES), np.uint8)
     for at in range(0, size, PIECE_BYTES):
         piece = buffer[: size - at]
@@ -154,7 +156,7 @@ def _slices_of(file: File, size: int) -> Iterator[Slices]:
 
 def _open_nameless(fs: FileSystem, path: str) -> File:
     file = fs.open_append(path, exclusive=True)
-    # What removes leftovers may have been quicker.
+    # Cleaning up leftovers may have removed it first.
     with suppress(FileNotFoundError):
         fs.remove(path)
     return file

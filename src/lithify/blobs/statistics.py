@@ -1,20 +1,20 @@
-"""What of a blob store is valid now, and when it stops being so.
+"""Statistics of a blob store: what is valid now, and when it stops being valid.
 
     found = store.statistics(jobs)
     found.reclaimable_bytes                       # that a run would find dead now
-    found.reclaimable_bytes_in(24 * 3_600_000)    # "how much will I get back tomorrow"
+    found.reclaimable_bytes_in(24 * 3_600_000)    # that a run would find dead tomorrow
     print(found.explain())
 
-1. Key indexes that are missing are made; payloads are read for nothing else.
-2. Ranges of hashes are counted by tasks, side by side (`statistics_tasks.py`).
-3. Their lines are added up: for each segment what is valid, and in which span of time it ends.
+1. Build missing key indexes; this is the only step that reads payloads.
+2. Count ranges of hashes in parallel tasks (`statistics_tasks.py`).
+3. Add up their results: for each segment what is valid, and in which span of time it ends.
 
 A forecast says what a run that begins then would drop if nothing happened until then: blobs expire,
-deletes pass their retention. It is exact for the segments that are sealed now. What is dead in the
-active segment counts as reclaimable only once that is sealed, and holds are not considered.
+deletes pass their retention. It is exact for the segments that are sealed now. Dead bytes of the
+active segment count as reclaimable only once it is sealed. Holds are not considered.
 
-Values are pure; `find_statistics` reads files and may be called by anybody. See also
-`statistics_frame.py` for the same as a table of Spark.
+Values are pure. `find_statistics` reads files; any module may call it. `statistics_frame.py` has
+the same as a Spark table.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class SegmentStatistics:
     active: bool
     bytes: int
     records: int
-    """With those that are not valid, without the parts of large contents."""
+    """Including invalid records, without the parts of large contents."""
     valid_bytes: int
     valid_records: int
     ending_bytes: tuple[int, ...]
-    """Of what is valid, that stops being so in each span of the forecast."""
+    """Valid bytes that end in each span of the forecast."""
     ending_records: tuple[int, ...]
 
     @property
     def reclaimable_bytes(self) -> int:
-        """That a run would find dead now; none while it is active."""
+        """Bytes that a run would find dead now; 0 for the active segment."""
         return 0 if self.active else self.bytes - self.valid_bytes
 
 
@@ -70,10 +70,10 @@ class SpanStatistics:
     start_ms: int
     stop_ms: int
     records: int
-    """That stop being valid in it."""
+    """Records that stop being valid in it."""
     bytes: int
     reclaimable_bytes: int
-    """That a run which begins at its end finds dead, with what is dead before."""
+    """Bytes that a run beginning at its end would find dead in total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +101,15 @@ class StoreStatistics:
 
     @property
     def reclaimable_bytes(self) -> int:
-        """That a run would find dead now."""
+        """Bytes that a run would find dead now."""
         return sum(segment.reclaimable_bytes for segment in self.segments)
 
     def reclaimable_bytes_in(self, time_ms: int) -> int:
-        """That a run would find dead so much later; a span that is not over then does not count."""
+        """Bytes that a run would find dead after this time; an incomplete span does not count."""
         spans, count = self.forecast(), time_ms // self.span_ms
         if not 0 <= count <= len(spans):
             limit = len(spans) * self.span_ms
-            raise InvalidInput(f"{time_ms} ms are outside the forecast, which is of {limit} ms")
+            raise InvalidInput(f"{time_ms} ms is outside the forecast, which covers {limit} ms")
         return spans[count - 1].reclaimable_bytes if count else self.reclaimable_bytes
 
     def forecast(self) -> tuple[SpanStatistics, ...]:
@@ -125,7 +125,7 @@ class StoreStatistics:
         return tuple(spans)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The value for JSON."""
         return {
             **asdict(self),
             "valid_bytes": self.valid_bytes,
@@ -135,7 +135,7 @@ class StoreStatistics:
         }
 
     def explain(self) -> str:
-        """For people: a line a segment, then the spans of time in which something ends."""
+        """For people: one line per segment, then the spans of time in which something ends."""
         rows = [("segment", "bytes", "valid", "share", "reclaimable")]
         for each in self.segments:
             share = f"{each.valid_bytes / each.bytes:.0%}" if each.bytes else "-"

@@ -1,25 +1,25 @@
-"""A blob store's statistics as a table of Spark.
+"""A blob store's statistics as a Spark table.
 
     frame = statistics_frame(spark, "data/blobs/photos")
     frame.createOrReplaceTempView("photos")
     spark.sql("select sum(bytes) from photos where not active and ends_ms <= :tomorrow")
 
-One row for each segment and span of time in which something of it ends:
+One row for each segment and span of time in which some of it ends:
 
 | column | |
 |---|---|
 | segment | its number |
-| active | is it the one that is appended to? |
-| ends_ms | the end of the span; now for what is dead already, null for what is later |
+| active | whether it is the active segment |
+| ends_ms | the end of the span; now for what is dead, null for what ends after the last span |
 | records, bytes | that end in it |
 
-1. The manifest and the active segment are read here, as by any reader beside a writer.
-2. A partition of Spark a range of hashes; its task counts the range (`statistics_tasks.py`). Only
+1. The driver reads the manifest and the active segment, like any reader beside a writer.
+2. One Spark partition per range of hashes; its task counts the range (`statistics_tasks.py`). Only
    sums enter the JVM.
 3. Spark SQL adds the ranges up by segment and span.
 
-The table is as of now, but counted when it is asked for: who has waited so long that a compaction
-has deleted the files gets `MissingFile`. Any process may call this, also beside one that writes.
+The table is as of now, but computed when it is used. If a compaction has deleted the files in the
+meantime, it raises `MissingFile`. Any process may call this, also beside a writer.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _subject(fs: FileSystem, directory: str, deleted_retention_ms: int, clock: C
 
 
 def _sums(task: StatisticsTask, segments: list[int]) -> list[tuple[int, ...]]:
-    """Rows of one range of hashes, without what is zero. Runs in a worker."""
+    """The rows of one range of hashes, without zeros. Runs in a worker."""
     tally = run_statistics(task, no_check)
     lines, columns = np.nonzero(tally.records)
     table = (

@@ -1,25 +1,25 @@
 """How long the records of a blob store stay live if nothing more happens; compiled, pure.
 
-The table of `validity.py`, asked for a time instead of at one. Of each blob the newest record and
-the last put decide, as there:
+The table of `validity.py`, solved for the time. The newest record and the last put of each blob
+decide, as there:
 
 | record | the last instant at which it is live |
 |---|---|
 | the put | the newest expiry, or the end of the retention of a newest that is a delete |
 | the newest, a ttl or an undelete | that of the put; none if there is no put |
-| the newest, a delete without a put | as the put's, or none is known while a replica needs it |
-| the newest, a delete with a put | none is known: a run that drops the put keeps the delete |
-| all others | none: it is over |
+| the newest, a delete without a put | as the put's, or unknown while a replica needs it |
+| the newest, a delete with a put | unknown: a run that drops the put keeps the delete |
+| all others | none: it is dead |
 
 For one bucket of hashes, whose rows fit into the CPU's cache:
 
-1. Walk the rows of all segments in position order. Those that are not dead already are looked up in
-   a hash table, which has the newest row so far of each blob. The row takes its place, and what it
-   says of itself, of the one before it and of the put is noted: the column each belongs to.
-2. Walk them again and add each to its column.
+1. Process the rows of all segments in position order, except dead ones. Look up each in a hash
+   table, which has the newest row so far of each blob, and replace that row. Set the column of the
+   row, of the one before it and of the put.
+2. Process them again and add each to its column.
 
-Column 0 is what is over, column n the nth span of time from `as_of_ms` on, the last one everything
-behind. A run that begins at the end of a span drops exactly what the columns up to it have.
+Column 0 is what is dead, column n the nth span of time from `as_of_ms` on, the last one everything
+later. A run that begins at the end of a span drops exactly the columns up to it.
 
 Called by `statistics_tasks.py`.
 """
@@ -35,7 +35,7 @@ __all__ = ["add_up"]
 
 _EMPTY = np.int64(-1)
 _ROW_BITS = 32
-"""A place of the table has as many bits of a hash above the number of its row."""
+"""A slot of the table holds some bits of a hash above the number of its row."""
 _ROW_MASK = (1 << _ROW_BITS) - 1
 _PUT, _DELETE = int(Kind.PUT), int(Kind.DELETE)
 
@@ -44,17 +44,17 @@ _PUT, _DELETE = int(Kind.PUT), int(Kind.DELETE)
 def add_up(  # type: ignore[no-untyped-def]
     high, low, kinds, times_ms, expiries_ms, lengths, dead, starts, held, terms, counts, sizes
 ):
-    """Add the rows up into `counts` and `sizes`, a line a segment and a column a span of time.
+    """Add the rows to `counts` and `sizes`: one line per segment, one column per span of time.
 
-    `starts[s, b]` is the first row of bucket b of segment s, `starts[s, b + 1]` the one behind its
-    last; segments are in position order. Changes in segments that are `held` do not go. `terms` are
-    (as_of_ms, retention_ms, span_ms).
+    `starts[s, b]` is the first row of bucket b of segment s, `starts[s, b + 1]` the row after its
+    last; segments are in position order. Changes in segments that are `held` are not dropped.
+    `terms` are (as_of_ms, retention_ms, span_ms).
     """
     largest = 0
     for bucket in range(starts.shape[1] - 1):
         largest = max(largest, _table_size(starts, bucket))
     table = np.empty(largest, dtype=np.int64)
-    # Of each row the column it is counted in, and the put that it speaks of.
+    # For each row, the column in which it is counted, and the put of its blob.
     columns, puts = np.zeros(high.size, dtype=np.uint16), np.empty(high.size, dtype=np.int32)
     for bucket in range(starts.shape[1] - 1):
         places = table[: _table_size(starts, bucket)]
@@ -77,7 +77,7 @@ def add_up(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _note(row, before, kinds, column, lasts, never, columns, puts):  # type: ignore[no-untyped-def]
-    """What the newest record of a blob, `row`, says; `before` is the one before it or -1."""
+    """Apply `row`, the newest record of a blob so far; `before` is the one before it or -1."""
     if before >= 0:
         columns[before] = 0
     if kinds[row] == _PUT:
@@ -100,7 +100,7 @@ def _note(row, before, kinds, column, lasts, never, columns, puts):  # type: ign
 
 @njit(nogil=True)
 def _column_of(until_ms, terms, columns):  # type: ignore[no-untyped-def]
-    """The column of the span of time that an instant is in."""
+    """The column of the span of time that contains an instant."""
     later_ms, span_ms = until_ms - terms[0], terms[2]
     if later_ms < 0:
         return 0
@@ -123,10 +123,10 @@ def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _replace(table, high, low, row):  # type: ignore[no-untyped-def]
-    """Make a row the newest of its blob; the one that was it, or -1."""
+    """Make a row the newest of its blob; returns the previous one, or -1."""
     mask = np.uint64(table.size - 1)
     at = low[row] & mask
-    # Not the bits that chose the place, nor the sign: a place that is taken is never negative.
+    # Neither the bits that chose the slot nor the sign: an occupied slot is never negative.
     tag = np.int64(low[row] >> np.uint64(33)) << _ROW_BITS
     while True:
         found = table[at]

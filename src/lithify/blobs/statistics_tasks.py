@@ -1,13 +1,13 @@
-"""The tasks of a store's statistics: valid records by segment and span of time, by key indexes.
+"""The tasks of a store's statistics: valid records by segment and span of time.
 
-1. Of every segment's key index read what the table needs, for one range of buckets. A damaged one
-   is made again on the spot. No payload is read.
-2. Rows that the segment's dead set names are over.
-3. Behind them come the rows of the active segment, which are counted like the others.
-4. `statistics_kernels.add_up`; a line a segment comes back, whatever the number of rows.
+1. Read the needed columns of each segment's key index, for one range of buckets. A damaged index is
+   rebuilt immediately. No payload is read.
+2. Rows in the segment's dead set are dead.
+3. Append the rows of the active segment, which are counted like the others.
+4. Run `statistics_kernels.add_up`; it returns one line per segment, for any number of rows.
 
-Memory is that of the range, as in `judging.py`, whose ranges these are. Runs in any process that
-sees the files. Called by `statistics.py` and `statistics_frame.py`.
+Memory depends on the range of buckets, as in `judging.py`, which uses the same ranges. Runs in any
+process that sees the files. Called by `statistics.py` and `statistics_frame.py`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["Spans", "StatisticsTask", "Subject", "Tally", "plan_statistics", "ru
 
 SPANS_MAX = 10_000
 _COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "length")
-"""As the kernel takes them."""
+"""In the order of the kernel's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The time that a forecast looks at: so many spans of the same length from now on."""
+    """The time range of a forecast: `count` spans of equal length from now on."""
 
     count: int = 48
     span_ms: int = 3_600_000
@@ -57,7 +57,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A store, as its statistics see it."""
+    """The inputs of the statistics of a store."""
 
     fs: FileSystem
     directory: str
@@ -79,7 +79,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsTask:
-    """The buckets from `first` up to `stop` of all these segments, in position order."""
+    """The buckets from `first` up to `stop` of these segments, in position order."""
 
     indexes: tuple[IndexTask, ...]
     recent: KeyRows
@@ -94,7 +94,7 @@ class StatisticsTask:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A line a segment, the active one last; a column a span, see the kernel."""
+    """One line per segment, the active one last; one column per span, see the kernel."""
 
     records: NDArray[np.int64]
     bytes: NDArray[np.int64]
@@ -103,7 +103,7 @@ class Tally:
 def plan_statistics(
     subject: Subject, spans: Spans, slots: int, memory_bytes: int
 ) -> tuple[list[StatisticsTask], int]:
-    """(tasks, rows of all of them); reads the heads of the key indexes."""
+    """(tasks, total number of rows); reads the headers of the key indexes."""
     indexes = subject.indexes
     rows = len(subject.recent)
     for index in indexes:
@@ -134,7 +134,7 @@ def plan_statistics(
 
 
 def run_statistics(task: StatisticsTask, check: Callable[[], None]) -> Tally:
-    """Carry out a task."""
+    """Run a task."""
     parts: list[KeyRows] = []
     dead: list[NDArray[np.bool_]] = []
     starts = np.empty((len(task.indexes) + 1, task.stop - task.first + 1), np.int64)

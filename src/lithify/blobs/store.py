@@ -5,19 +5,19 @@
     with store.get(info.blob_id, span=(0, 1000)) as blob: first = blob.read()
     store.delete(info.blob_id); store.undelete(info.blob_id); store.compaction.run()
 
-What it promises
-    An operation that returned is durable as configured, and `open` finds it after any crash. Nobody
-    sees one before that. What is deleted does not come back but by an undelete.
-    `docs/blobs.md` says what each look at a blob answers, before and after a compaction.
+Guarantees
+    An operation that returned is durable as configured, and `open` finds it after any crash. No
+    reader sees it before that. Only an undelete brings back a deleted blob. `docs/blobs.md` has
+    the results of all reads, before and after a compaction.
 
 How it works
     Each operation is a record in the log (`records.py`); the newest record of a blob is its state
     (`validity.py`). The index finds records by the hash of an id (`index.py`). This file opens a
-    store and ties its sides together: `operations.py` writes, by `spool.py` and `writer.py`,
-    `looks.py` reads, by `answer.py` and `reading.py`, `erase.py` writes over what is deleted for
-    good, and `compaction.py` gives space back. Time is that of `floor.py`.
+    store and connects its parts: `operations.py` writes, with `spool.py` and `writer.py`;
+    `looks.py` reads, with `answer.py` and `reading.py`; `erase.py` overwrites what is deleted for
+    good; `compaction.py` frees space. The clock is that of `floor.py`.
 
-All methods may be called from any thread; none holds a content in memory.
+Any thread may call any method; none holds a content in memory.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class BlobStore:
             lambda: self.compaction.reserve,
         )
         self.replicas_passed: Callable[[], int | None] = self.replication.passed
-        """Up to which position every replica has seen the records; None: there are no replicas."""
+        """The position up to which every replica has read; None: there are no replicas."""
         self.shape = shape
         self.compaction = BlobCompaction(
             fs,
@@ -152,10 +152,10 @@ class BlobStore:
         gate: DiskGate | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> BlobStore:
-        """Make a store; one whose creation was interrupted is made again."""
+        """Create a store; an interrupted creation is repeated."""
         shape = Shape(capacity_bytes, segment_bytes)
         if fs.exists(f"{directory}/{MANIFEST}") and _shape_in(fs, directory) is not None:
-            raise BlobStoreExists(f"{directory} holds a blob store already")
+            raise BlobStoreExists(f"{directory} already holds a blob store")
         return cls._open(fs, directory, shape, settings, clock, events, gate, random_bytes)
 
     @classmethod
@@ -170,10 +170,12 @@ class BlobStore:
         gate: DiskGate | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> BlobStore:
-        """Open a store; what a crash has left is put right."""
+        """Open a store and recover from a crash."""
         shape = _shape_in(fs, directory) if fs.exists(f"{directory}/{MANIFEST}") else None
         if shape is None:
-            raise NotABlobStore(f"{directory} holds no blob store, or one half created")
+            raise NotABlobStore(
+                f"{directory} holds no blob store, or one whose creation was not finished"
+            )
         return cls._open(fs, directory, shape, settings, clock, events, gate, random_bytes)
 
     @classmethod
@@ -203,7 +205,7 @@ class BlobStore:
             if Shape.from_state(log.manifest.state) is None:
                 # A crash before this leaves a log without a shape, which `open` does not take.
                 log.publish(lambda m: replace(m, state=shape.to_state()), "blob store created")
-            # Before anybody reads: frames that a crash has torn while they were written over.
+            # Before the first read: overwrite frames that a crash has torn during an erase.
             finish_erase(fs, directory, events)
             return cls(fs, log, shape, settings, clock, events, gate, random_bytes)
         except BaseException:
@@ -224,14 +226,14 @@ class BlobStore:
         ttl_ms: int | None = None,
         blob_id: str | None = None,
     ) -> BlobInfo:
-        """Store a content; without a `blob_id` under a new random one.
+        """Store a content, without a `blob_id` under a new random one.
 
-        It expires at `expiry_ms`, or `ttl_ms` after all of the content has come; without both,
-        never. An expiry that is over by then is refused.
+        It expires at `expiry_ms`, or `ttl_ms` after the whole content was received; without both,
+        never. An expiry that has passed by then is refused.
         """
         if blob_id is not None and self.replication.peers:
-            # Replicas could put two contents under one id, or one that is free only here.
-            raise InvalidInput(f"blob {blob_id!r}: a store with replicas chooses the ids itself")
+            # Replicas could put two contents under one id, or under an id that is free only here.
+            raise InvalidInput(f"blob {blob_id!r}: a store with replicas generates the ids itself")
         return self._operations.put(
             content,
             service=service,
@@ -249,19 +251,22 @@ class BlobStore:
             self._operations.delete(blob_id)
 
     def ttl(self, blob_id: str, expiry_ms: int | None) -> None:
-        """Let a blob expire at another time, or never; also on a full disk."""
+        """Set or remove the expiry of a blob, also on a full disk."""
         with self.compaction.reserve.if_full():
             self._operations.ttl(blob_id, lambda _: expiry_ms)
 
     def live_for(self, blob_id: str, ttl_ms: int | None) -> int | None:
-        """Let a blob expire so long from now, or never; when that is. Also on a full disk."""
+        """Set the expiry of a blob relative to now, or remove it; returns it.
+
+        Also on a full disk.
+        """
         with self.compaction.reserve.if_full():
             return self._operations.ttl(
                 blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
             )
 
     def undelete(self, blob_id: str) -> None:
-        """Take a delete back, also on a full disk, if its retention is not over."""
+        """Undo a delete within its retention, also on a full disk."""
         with self.compaction.reserve.if_full():
             self._operations.undelete(blob_id)
 
@@ -274,7 +279,7 @@ class BlobStore:
         include: Include = Include.NONE,
         span: tuple[int, int | None] | None = None,
     ) -> Blob:
-        """Open a blob, or the bytes of it from the first up to the second of `span`."""
+        """Open a blob, or the half-open range `span` of its bytes."""
         started_s = self._monotonic_s()
         blob = self._looks.get(blob_id, include, span)
         self.compaction.latencies.add(self._monotonic_s() - started_s)
@@ -290,15 +295,15 @@ class BlobStore:
         return self._looks.list(include, after)
 
     def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> Changes:
-        """The states of blobs that have changed since a token, or of all, about `limit` of them."""
+        """The states of blobs that have changed since a token, or of all; about `limit` of them."""
         return self.replication.feed.changes_since(token, limit)
 
-    # --- the rest ---------------------------------------------------------------------------
+    # --- statistics, settings, closing ------------------------------------------------------------
 
     def statistics(
         self, jobs: Jobs | None = None, *, buckets: int = 48, span_ms: int = 3_600_000
     ) -> StoreStatistics:
-        """What is valid now, and what stops being so in each of the next spans of time."""
+        """What is valid now, and what stops being valid in each of the next spans of time."""
         with ExitStack() as stack:
             with self._writer.lock:
                 self._writer.ready()
@@ -318,7 +323,7 @@ class BlobStore:
             return find_statistics(subject, self.shape.capacity_bytes, jobs, spans)
 
     def change_settings(self, settings: BlobSettings) -> None:
-        """Go on with other settings; a run that is going on keeps those it began with."""
+        """Replace the settings; a run in progress keeps those it began with."""
         with self._writer.lock:
             self._log.change_settings(self.shape.log_settings(settings))
             self._segments.limit = settings.open_files_max
@@ -332,24 +337,25 @@ class BlobStore:
 
     @property
     def directory(self) -> str:
-        """Where it is."""
+        """The directory of the store."""
         return self._log.directory
 
     def _above(self, horizon: int, as_of_ms: int) -> Above:
-        """What a run must know of records that it does not judge."""
+        """The records above the horizon, which a run needs but does not judge."""
         with self._writer.lock:
             self._writer.ready()
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self._log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
             above = Above(higher, self._index.recent.rows())
-        # What the run drops because of them must not outlive them: without this, a crash could
-        # take an undelete away and leave the put of a delete that was dropped for it.
+        # What the run drops because of these records must not be durable before them: otherwise a
+        # crash could remove an undelete and leave the put of a delete that was dropped because of
+        # it.
         self._log.sync()
         return above
 
     def forgotten(self) -> Forgotten:
-        """Which deletes compaction has dropped."""
+        """The deletes that compaction has purged."""
         return Forgotten.from_state(self._log.manifest.state)
 
     def _passed(self) -> int | None:
@@ -373,31 +379,31 @@ class BlobStore:
             self._segments.forget(name)
 
     def maintain(self) -> None:
-        """Do what only time brings about: late fsyncs, and files that readers have let go of."""
+        """Run periodic work: late fsyncs, and deleting files that readers have released."""
         self._log.maintain()
         if self._log.manifest.retired and not self.compaction.running:
             self.compaction.reclaim()
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a run is cancelled."""
+        """Make everything durable and release the directory; a run is suspended."""
         self._end(self._log.close)
 
     def abandon(self) -> None:
-        """Let go without making anything durable, as a killed process would."""
+        """Release the directory without making anything durable, like a killed process."""
         self._end(self._log.abandon)
 
-    def _end(self, let_go: Callable[[], None]) -> None:
-        # Nobody may write to the files any more when this returns: the directory may be deleted
-        # then, and another store be created there.
+    def _end(self, close_log: Callable[[], None]) -> None:
+        # After this returns nothing may write to the files: the directory may then be deleted, and
+        # another store be created there.
         self.compaction.close()
         self.erase.close()
         with self._writer.lock:
             self._segments.close()
-            let_go()
+            close_log()
 
     @property
     def closed(self) -> bool:
-        """Was it closed or abandoned?"""
+        """Whether the store was closed or abandoned."""
         return self._log.closed
 
     def __enter__(self) -> Self:
@@ -408,6 +414,6 @@ class BlobStore:
 
 
 def _shape_in(fs: FileSystem, directory: str) -> Shape | None:
-    """The shape of the store in a directory that holds a log; None if it was not created."""
+    """The shape of the store in a directory with a log; None if none was created."""
     manifest = read_manifest(fs, directory)
     return Shape.from_state(manifest.state) if manifest.kind == KIND else None

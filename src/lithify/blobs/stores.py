@@ -1,19 +1,18 @@
-"""All blob stores of a node: created, opened when first used, listed, deleted.
+"""All blob stores of a node: create, open on first use, list, delete.
 
     stores.create("photos", capacity_bytes=2**34, segment_bytes=2**28)
     stores.get("photos").put(...)
 
     DIRECTORY/blobs/NAME/     the log of a store
 
-A store exists when it is defined, whatever directories there are. What becomes of a directory
-without a definition is in `unclaimed.py`: it is removed by a mark of its own, or else it stays.
+A store exists if it is defined, whatever directories there are. `unclaimed.py` decides about a
+directory without a definition: it is removed if its own mark says so, otherwise it stays.
 
 1. Creating makes a directory with the mark `CREATING`, then the files, then the definition, then
-   takes the mark away. A defined store without its files is damage and reported, not made anew.
-2. Deleting writes the mark `DELETED`, takes the definition away, then removes the files, the mark
-   last.
+   removes the mark. A defined store without its files is damage: it is reported, not recreated.
+2. Deleting writes the mark `DELETED`, removes the definition, then the files, and the mark last.
 
-Any thread may call. A store is opened once; a second caller waits for it, and for no other.
+Any thread may call. A store is opened once; a second caller waits for it, and for no other store.
 """
 
 from __future__ import annotations
@@ -85,11 +84,11 @@ class BlobStores:
         self._open: dict[str, BlobStore] = {}
         self._claims = Claims[str]()
         self.damage = Damage()
-        """Of files of stores, as far as it was found since the start."""
+        """Damage of files of stores found since the start."""
         self.reserve: NoReserve = NO_RESERVE
         self.compactions = BlobCompactions(self.opened, clock, self.damage)
         self.settings = settings
-        """How stores behave that do not say otherwise."""
+        """The defaults of all stores."""
         self.peers = BlobPeers()
         """The other nodes that stores may replicate with."""
         self._directories = StoreDirectories(fs, f"{directory}/blobs", definitions)
@@ -105,7 +104,7 @@ class BlobStores:
         settings: Mapping[str, Any] | None = None,
         namespace: str = NAMESPACE_DEFAULT,
     ) -> BlobStore:
-        """Make a store, which must not exist; `settings` has those that are not the node's."""
+        """Create a store, which must not exist; `settings` override those of the node."""
         check_store_name(name)
         definition = StoreDefinition(
             namespace, capacity_bytes, segment_bytes, self.clock.now_ms(), dict(settings or {})
@@ -114,7 +113,7 @@ class BlobStores:
         shape = definition.shape
         with self._claims.of([name]), _typed_errors(name):
             if name in self._definitions.stores():
-                raise BlobStoreExists(f"blob store {name} exists already")
+                raise BlobStoreExists(f"blob store {name} already exists")
             self._directories.check_free(name)
             try:
                 begin_creation(self._fs, self._path(name))
@@ -140,7 +139,7 @@ class BlobStores:
             try:
                 self._directories.created(name)
             except BaseException:
-                # It is defined: the next use takes the mark away.
+                # It is defined: the next use removes the mark.
                 store.abandon()
                 raise
             self._open[name] = self._ready(store)
@@ -151,9 +150,9 @@ class BlobStores:
     def update(
         self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
     ) -> StoreDefinition:
-        """Change settings of a store, durably and at once; those that are unset are the node's.
+        """Change settings of a store, durably and immediately; `unset` ones revert to the node's.
 
-        Its shape cannot be changed: `copy` makes a store of another one.
+        The shape cannot be changed: `copy` creates a store with another one.
         """
         known = setting_names(self.settings)
         names = {*known, *(each.partition(".")[0] for each in known)}
@@ -171,13 +170,13 @@ class BlobStores:
         return self.definition(name)
 
     def applied(self, name: str) -> BlobSettings:
-        """The settings that hold for a store: its own, and the node's."""
+        """The effective settings of a store: its own, and the node's."""
         return with_settings(self.settings, self.definition(name).settings)
 
     def copy(
         self, source: str, target: str, *, capacity_bytes: int, segment_bytes: int
     ) -> CopyReport:
-        """Make a store of another shape, which must not exist, from what is valid in one."""
+        """Create a store of another shape, which must not exist, from the valid records of one."""
         check_store_name(target)
         known = self.definition(source)
         definition = replace(
@@ -188,7 +187,7 @@ class BlobStores:
         )
         with self._claims.of([target]):
             if target in self._definitions.stores():
-                raise BlobStoreExists(f"blob store {target} exists already")
+                raise BlobStoreExists(f"blob store {target} already exists")
             self._directories.check_free(target)
             return copy_store(
                 self._fs,
@@ -212,21 +211,21 @@ class BlobStores:
         return sorted(name for name, row in rows if namespace in (None, row["namespace"]))
 
     def definition(self, name: str) -> StoreDefinition:
-        """What is known of a store; raises `BlobStoreNotFound`."""
+        """The definition of a store; raises `BlobStoreNotFound`."""
         row = self._definitions.stores().get(name)
         if row is None:
             raise BlobStoreNotFound(f"blob store {name} does not exist")
         return StoreDefinition(**row)
 
     def delete(self, name: str) -> None:
-        """Forget a store and delete its files; a blob that is being read is read to its end."""
+        """Delete a store and its files; a blob that is being read is read to its end."""
         with self._claims.of([name]), self.reserve.if_full():
             definition = self.definition(name)
             try:
                 self._directories.check_shape(name, definition)
             except ShapeDiffers as error:
                 self._definitions.remove_store(name)
-                log.warning("the directory of a deleted blob store stays", reason=str(error))
+                log.warning("the directory of a deleted blob store is kept", reason=str(error))
                 return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
@@ -235,17 +234,17 @@ class BlobStores:
                 try:
                     self._directories.unmark(name)
                 except LithifyError:
-                    # Nothing may be acknowledged in what the next open, or the next attempt,
-                    # deletes.
-                    self._take_out(name)
+                    # Nothing may be acknowledged in a store that the next open, or the next
+                    # attempt, deletes.
+                    self._remove_from_use(name)
                     raise
                 raise
-            self._take_out(name)
+            self._remove_from_use(name)
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
 
-    def _take_out(self, name: str) -> None:
-        """Let nobody use a store any more."""
+    def _remove_from_use(self, name: str) -> None:
+        """Remove a store from use."""
         self.compactions.cancel(name)
         store = self._open.pop(name, None)
         if store is not None:
@@ -262,12 +261,12 @@ class BlobStores:
         ]
 
     def unclaimed(self) -> list[UnclaimedStore]:
-        """Directories of stores that no definition explains, as they are on disk now."""
+        """Directories of stores without a definition, as they are on disk now."""
         return list(self._directories.look().values())
 
     @property
     def unclaimed_count(self) -> int:
-        """How many the last look at the disk has found."""
+        """Number of unclaimed directories in the last scan of the disk."""
         return len(self._directories.unclaimed)
 
     def adopt(
@@ -280,9 +279,9 @@ class BlobStores:
         """Define a store that has a directory and no definition; see `unclaimed.py`."""
         with self._claims.of([name]):
             if name in self._definitions.stores():
-                raise BlobStoreExists(f"blob store {name} exists already")
+                raise BlobStoreExists(f"blob store {name} already exists")
             if name not in self._directories.look():
-                raise BlobStoreNotFound(f"there is no unclaimed directory of blob store {name}")
+                raise BlobStoreNotFound(f"blob store {name} has no unclaimed directory")
             definition = self._directories.definition(
                 name, namespace, settings or {}, self.clock.now_ms()
             )
@@ -294,7 +293,7 @@ class BlobStores:
     # --- stores -----------------------------------------------------------------------------
 
     def get(self, name: str) -> BlobStore:
-        """The store, opened if need be."""
+        """The store, opened on first use."""
         store = self._open.get(name)
         if store is not None:
             return store
@@ -329,23 +328,23 @@ class BlobStores:
         return store
 
     def opened_store(self, name: str) -> BlobStore | None:
-        """The store if it is open, whatever is done to others."""
+        """The store if it is open; does not wait for claims."""
         return self._open.get(name)
 
     def opened(self) -> dict[str, BlobStore]:
-        """Those that are open now."""
+        """The stores that are open now."""
         return dict(self._open)
 
     def damage_found(self) -> tuple[str, ...]:
-        """What is wrong with files that were read since the start. Waits for the disk."""
+        """Damage of files that were read since the start. Reads the disk."""
         return tuple(self.damage.reasons(self._fs.exists))
 
     def now_ms(self) -> int:
-        """The time by the node's clock."""
+        """The time of the node's clock."""
         return self.clock.now_ms()
 
     def close(self) -> None:
-        """Close all; the first error is raised when all were tried."""
+        """Close all stores; raises the first error after all were tried."""
         self.compactions.close()
         errors = []
         for store in self._open.values():

@@ -1,24 +1,24 @@
-"""The directories of a node's blob stores: which belong to a store, which may go, which stay.
+"""The directories of a node's blob stores: which belong to a store, which are removed or kept.
 
     ROOT/NAME/          see `stores.py`
 
-At open a directory that has a store's name is one of these:
+When the node starts, a directory with the name of a store is one of these:
 
-1. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted,
-   and is finished, also if definitions from before the deletion know the store.
-2. marked `CREATING` and not defined: making a store, a copy or a restore was interrupted; nothing
-   of it was acknowledged. Removed. If it is defined, only the mark is left over, unless the mark
-   says that the definition was there before the restore: then it is removed too.
-3. defined: it is served, if it has the shape that the definition says. Otherwise it is another
-   store: it is not opened, and a deletion removes only the definition.
-4. empty: the last step of a removal was interrupted. Removed.
-5. **unclaimed**: left as it is and reported. Nothing of it is served and no store is created in its
-   place until somebody adopts it or moves it away.
+1. marked `DELETED` for the log that it holds (`compaction/marks.py`): a deletion was interrupted
+   and is finished, even if older definitions still have the store.
+2. marked `CREATING` and not defined: creating a store, a copy or a restore was interrupted; nothing
+   of it was acknowledged. It is removed. If it is defined, only the mark is left over, unless the
+   mark says that the definition existed before the restore: then it is removed too.
+3. defined: it is served, if it has the shape of the definition. Otherwise it is another store: it
+   is not opened, and a deletion removes only the definition.
+4. empty: the last step of a removal was interrupted. It is removed.
+5. **unclaimed**: kept and reported. It is not served, and no store is created in its place until it
+   is adopted or moved away.
 
-Adopting defines the store: its shape is in its manifest. Its namespace and its settings are not in
-the directory, so whoever adopts it gives them; what is not given is the node's.
+Adopting defines the store: its shape is in its manifest. The namespace and settings are not in the
+directory, so they are arguments of adopting; missing settings are the node's.
 
-For `stores.py`, which holds the claim of the name; all wait for the disk.
+Called by `stores.py`, which holds the claim of the name; all methods read the disk.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreDirectories", "UnclaimedStore"]
 
 NAMED_MAX = 10
-"""Unclaimed stores that one line of the log names."""
+"""Number of unclaimed stores that one log line names."""
 
 log = get_logger("lithify.blobs")
 
@@ -73,7 +73,7 @@ class UnclaimedStore:
     """Why it cannot be adopted; empty if it can."""
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """The value for JSON."""
         return {"store": self.name, "directory": self.directory, "problem": self.problem}
 
 
@@ -81,20 +81,20 @@ class StoreDirectories:
     """See the module."""
 
     def __init__(self, fs: FileSystem, root: str, definitions: StoreDefinitions) -> None:
-        """Finish what was interrupted, and set aside what no definition explains."""
+        """Finish interrupted operations, and find directories without a definition."""
         self._fs = fs
         self._root = root
         self._definitions = definitions
         self.unclaimed: dict[str, UnclaimedStore] = {}
-        """What the last look at the disk has found."""
-        self._settle()
+        """The result of the last scan of the disk."""
+        self._finish_interrupted()
 
     def path(self, name: str) -> str:
         """The directory of a store."""
         return f"{self._root}/{name}"
 
     def check_free(self, name: str) -> None:
-        """Raise `UnclaimedDirectory` if there is data where a new store would have its own."""
+        """Raise `UnclaimedDirectory` if the directory of a new store has data."""
         path = self.path(name)
         if not self._fs.exists(path):
             return
@@ -108,7 +108,7 @@ class StoreDirectories:
             raise UnclaimedDirectory(f"blob store {name}", path, f"lithify blobs adopt {name}")
 
     def is_deleted(self, name: str) -> bool:
-        """Is a store marked as deleted?"""
+        """Whether a store is marked as deleted."""
         found = read_deletion(self._fs, self.path(name))
         return (
             found is not None
@@ -117,14 +117,14 @@ class StoreDirectories:
         )
 
     def mark_deleted(self, name: str, now_ms: int) -> None:
-        """Decide, durably, that a store is deleted."""
+        """Mark a store as deleted; durable when it returns."""
         path = self.path(name)
         if self._fs.exists(path):
             logs = {"": log_id_in(self._fs, path)}
             write_deletion(self._fs, path, Deletion(name, now_ms, logs))
 
     def unmark(self, name: str) -> None:
-        """Take the decision back; its definition is still there."""
+        """Remove the mark; the definition is still there."""
         clear_mark(self._fs, self.path(name), DELETED)
 
     def remove_deleted(self, name: str) -> None:
@@ -132,16 +132,16 @@ class StoreDirectories:
         remove_deleted(self._fs, self.path(name))
 
     def created(self, name: str) -> None:
-        """A store is defined: what is in its directory counts from now on."""
+        """Remove the mark `CREATING` of a store that is defined."""
         if is_creating(self._fs, self.path(name)):
             clear_mark(self._fs, self.path(name), CREATING)
 
     def check_shape(self, name: str, definition: StoreDefinition) -> None:
-        """Raise `ShapeDiffers` if a directory holds another store than the one that is defined."""
+        """Raise `ShapeDiffers` if a directory holds another store than the defined one."""
         try:
             shape = self._shape(name)
         except (LithifyError, OSError, ValueError, KeyError, TypeError):
-            # Missing or damaged: who opens the store is told.
+            # Missing or damaged: opening the store reports it.
             return
         found = shape.capacity_bytes, shape.segment_bytes
         defined = definition.capacity_bytes, definition.segment_bytes
@@ -151,14 +151,14 @@ class StoreDirectories:
     def definition(
         self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int
     ) -> StoreDefinition:
-        """What an unclaimed directory is as a store; raises if it is none."""
+        """The definition for an unclaimed directory; raises if it holds no store."""
         shape = self._shape(name)
         return StoreDefinition(
             namespace, shape.capacity_bytes, shape.segment_bytes, now_ms, dict(settings)
         )
 
     def look(self) -> dict[str, UnclaimedStore]:
-        """Find unclaimed stores again."""
+        """Scan the disk for unclaimed stores."""
         known = self._definitions.stores()
         self.unclaimed = {
             name: UnclaimedStore(name, self.path(name), self._problem(name))
@@ -184,17 +184,17 @@ class StoreDirectories:
             shape = Shape.from_state(manifest.state) if manifest.kind == KIND else None
             if shape is not None:
                 return shape
-        raise NotABlobStore(f"{path} holds no blob store, or one half created")
+        raise NotABlobStore(f"{path} holds no blob store, or one whose creation was not finished")
 
     def _names(self) -> Iterator[str]:
         for name in self._fs.list(self._root) if self._fs.exists(self._root) else ():
             with suppress(InvalidInput):
-                # What has another name is not ours, and left alone.
+                # A directory with another kind of name is ignored.
                 check_store_name(name)
                 if self._fs.stat(self.path(name)).is_dir:
                     yield name
 
-    def _settle(self) -> None:
+    def _finish_interrupted(self) -> None:
         for name in list(self._names()):
             known = name in self._definitions.stores()
             path = self.path(name)
@@ -212,8 +212,8 @@ class StoreDirectories:
                     remove_tree(self._fs, path)
         if self.look():
             log.warning(
-                "directories of blob stores that no definition explains are set aside and not "
-                "served: see 'lithify blobs list --unclaimed' and 'lithify blobs adopt'",
+                "directories of blob stores without a definition are not served: "
+                "see 'lithify blobs list --unclaimed' and 'lithify blobs adopt'",
                 stores=len(self.unclaimed),
                 first=", ".join(list(self.unclaimed)[:NAMED_MAX]),
             )

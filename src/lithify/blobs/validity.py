@@ -1,28 +1,27 @@
-"""Which records of a blob are live: the table, once to read and once over arrays.
+"""Which records of a blob are live: the rule for one blob, and for arrays of rows.
 
-A blob's records stand in the order of their positions. The **newest** one says everything about its
-state: kind, expiry, life version, time. A blob is **expired** if the clock is past the newest
-expiry; it is **gone** if the newest is a delete from before the retention. Both are strict: at
-the very instant nothing is dropped.
+The records of a blob are in the order of their positions. The **newest** one has its full state:
+kind, expiry, life version, time. A blob is **expired** if the clock is past the newest expiry. It
+is **gone** if the newest is a delete from before the retention. Both are strict: at that very
+instant nothing is dropped.
 
 | record | is live |
 |---|---|
 | the put | unless the blob is expired or gone |
 | the newest, a ttl or an undelete | while the put is |
 | the newest, a delete | while there is a put, and without one until it is gone or expired |
-| all others | never: the newest one says what they said |
+| all others | never: the newest one has their state |
 
-1. Dead is dead: a record that a run has dropped counts as if it were not there.
-2. A delete outlives its put by a run: as long as any put of its blob is live when a run begins, the
-   run keeps the delete. So it is dropped only when no put is left that could come back.
-3. What a run has not yet been asked about (the active segment) counts when the newest is looked
-   for, and is not judged.
+1. Dead is final: a record that a run has dropped counts as absent.
+2. A delete outlives its put by one run: while a put of its blob is live when a run begins, the run
+   keeps the delete. So it is dropped only when no put is left that could come back.
+3. Records that a run does not judge (the active segment) count when the newest is determined.
 
-`judge_history` is the table as one reads it, for one blob. `judge_rows` does the same for all blobs
-of a range of hashes at once: sort by hash, which keeps the order of positions, find the last row
-and the last put of each stretch, apply the table to whole arrays.
+`judge_history` is the table in code, for one blob. `judge_rows` does the same for all blobs of a
+range of hashes: sort by hash, stable in position order, find the last row and the last put of each
+group, apply the table to whole arrays.
 
-Pure; anybody may call it.
+Pure; any module may call it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["Fate", "Operation", "Terms", "group_blobs", "judge_history", "judge_
 
 
 class Fate(IntEnum):
-    """What becomes of a record."""
+    """The outcome for a record."""
 
     LIVE = 0
     DEAD_BEFORE = 1
@@ -56,7 +55,7 @@ class Fate(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """By what is judged."""
+    """The times by which records are judged."""
 
     as_of_ms: int
     deleted_before_ms: int
@@ -65,7 +64,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A record, as far as it matters here."""
+    """The fields of a record that matter here."""
 
     kind: Kind
     time_ms: int
@@ -93,9 +92,9 @@ def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
 def group_blobs(
     high: NDArray[np.uint64], low: NDArray[np.uint64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(these rows by blob, where in them each blob begins); there is at least one row.
+    """(these rows by blob, where each blob begins in them); there is at least one row.
 
-    The rows of one blob stay in the order they had.
+    The rows of one blob keep their order.
     """
     rows = rows[np.lexsort((low[rows], high[rows]))]
     changes = (np.diff(high[rows]) != 0) | (np.diff(low[rows]) != 0)
@@ -111,9 +110,9 @@ def judge_rows(
     fates: NDArray[np.uint8],
     terms: Terms,
 ) -> None:
-    """Judge rows that stand in the order of positions.
+    """Judge rows that are in the order of positions.
 
-    `fates` has `LIVE` or `DEAD_BEFORE` for each and gets what becomes of it.
+    `fates` has `LIVE` or `DEAD_BEFORE` for each row, and receives the outcome.
     """
     rows = np.flatnonzero(fates == Fate.LIVE)
     if not len(rows):

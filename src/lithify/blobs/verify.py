@@ -1,21 +1,21 @@
-"""Check a blob store against a naive replay of its log, without changing anything.
+"""Checks a blob store against a naive replay of its log, without changing anything.
 
-1. The log: every byte of manifest, segments and dead sets (`log/verify.py`). Damage ends it, for
-   all else would follow from it.
-2. Files: no segment above the store's segment size, all of them within its capacity; `ERASE` is
-   readable. Frames that an erase was writing over when its process died are no damage: the next
-   open finishes them.
-3. Records: every one by itself (`replay.py`). One that cannot be ends it: it cannot be indexed.
-4. Key indexes: row by row what the records of their segment say. One that is missing or damaged is
-   told and no problem: it is written without an fsync and made again by whoever needs it.
+1. The log: every byte of manifest, segments and dead sets (`log/verify.py`). Damage ends the check,
+   because all other problems would follow from it.
+2. Files: no segment is larger than the store's segment size, all of them fit into its capacity, and
+   `ERASE` is readable. Frames that an erase was overwriting when its process died are not damage:
+   the next open finishes them.
+3. Records: each one by itself (`replay.py`). An invalid one ends the check: it cannot be indexed.
+4. Key indexes: each row against the records of its segment. A missing or damaged index is a warning
+   and no problem: it is written without an fsync and rebuilt when it is needed.
 5. State: for every blob the newest record and the put, as the store finds them through filters and
-   indexes, and what each kind of look answers now, against the replay. A blob that has its put has
-   its newest record too: a delete that a dead set names alone would bring the blob back.
+   indexes, and the result of each kind of read now, against the replay. A blob that has its put has
+   its newest record too: a delete alone in a dead set would bring the blob back.
 
-Memory: the replay holds about 1 KiB a blob, for `PASS_RECORDS` records at a time; a store with
-more is read several times, each time for a part of the hashes. Beside it one segment's records.
+Memory: the replay holds about 1 KiB per blob, for `PASS_RECORDS` records at a time. A larger store
+is read several times, each time for a part of the hashes. In addition, one segment's records.
 
-Any process may call it, also while another one has the store open.
+Any process may call it, even while another process has the store open.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PROBLEMS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it should be."""
+    """Something that is wrong."""
 
     kind: str
     """`log`, `file`, `erase`, `record`, `index` or `state`."""
@@ -79,24 +79,24 @@ class Problem:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found."""
+    """The result of a check."""
 
     directory: str
     segments: int = 0
     bytes: int = 0
-    """That were checked, once."""
+    """Bytes that were checked."""
     records: int = 0
     dead_records: int = 0
-    """Among them, named by dead sets."""
+    """Records in dead sets; included in `records`."""
     lost_parts: int = 0
-    """Parts that no put follows, left by writes that failed."""
+    """Parts without a put, left by writes that failed."""
     blobs: int = 0
-    """With a record that counts."""
+    """Blobs with at least one record that is not dead."""
     deleted: int = 0
     expired: int = 0
     erased: int = 0
     content_bytes: int = 0
-    """Of blobs that are there."""
+    """Of blobs that are live."""
     used_bytes: int = 0
     capacity_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
@@ -106,11 +106,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it should be."""
+        """Whether there is no problem."""
         return not self.problems_found
 
     def add(self, kind: str, where: str, what: str) -> None:
-        """One problem more."""
+        """Add a problem."""
         self.problems_found += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(kind, where, what))
@@ -118,12 +118,12 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class _State:
-    """Of one blob, by the replay."""
+    """The state of one blob, by the replay."""
 
     newest: Replayed
     put: Replayed | None
     dead: Replayed | None = None
-    """A record above the newest that counts, named by a dead set."""
+    """A dead record above the newest one."""
 
 
 def verify_store(
@@ -134,14 +134,13 @@ def verify_store(
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     progress: Callable[[int], None] = lambda _: None,
 ) -> VerifyReport:
-    """Check everything; `progress` is called with bytes as they are checked.
+    """Check everything; `progress` is called with the bytes checked.
 
-    Damage is part of the answer, and so is a file that cannot be read. Raised is `InvalidInput`
-    where no store is.
+    Damage and unreadable files are part of the report. Raises `InvalidInput` if there is no store.
     """
     report = VerifyReport(directory)
     try:
-        # A damaged manifest is named by what comes next.
+        # The next step reports a damaged manifest.
         with suppress(Corrupt, UnsupportedVersion):
             check_is_store(fs, directory)
         _verify(fs, directory, clock, report, random_bytes, progress)
@@ -178,7 +177,7 @@ def _verify(
         fs, directory, owner="verify", clock=clock, token=random_bytes(8).hex()
     ) as stored:
         _check_sizes(stored, report)
-        report.warnings += [f"{error}; it will be made again" for error in stored.wrong]
+        report.warnings += [f"{error}; it will be rebuilt" for error in stored.wrong]
         passes = min(BUCKETS, -(-max(1, report.records) // PASS_RECORDS))
         for number in range(passes):
             first, stop = BUCKETS * number // passes, BUCKETS * (number + 1) // passes
@@ -186,7 +185,7 @@ def _verify(
 
 
 def _check_erase(fs: FileSystem, directory: str, log: Verification, report: VerifyReport) -> None:
-    """Is the file `ERASE` whole, and is the log's damage a frame that it names?"""
+    """Whether the file `ERASE` is intact, and the log's damage is a frame that it names."""
     path = f"{directory}/{ERASE}"
     try:
         frames = read_erase(fs, directory).frames
@@ -196,7 +195,9 @@ def _check_erase(fs: FileSystem, directory: str, log: Verification, report: Veri
     torn = {(f"{directory}/{frame.segment}", frame.offset) for frame in frames}
     if isinstance(log.damage, Corrupt) and (log.damage.path, log.damage.offset) in torn:
         what = f"was cut off at {log.damage.path}, byte {log.damage.offset}"
-        report.add("erase", path, f"{what}: open the store, which finishes it, and verify again")
+        report.add(
+            "erase", path, f"{what}: open the store, which finishes the erase, and verify again"
+        )
 
 
 def _check_sizes(stored: StoredBlobs, report: VerifyReport) -> None:
@@ -217,7 +218,7 @@ def _check_sizes(stored: StoredBlobs, report: VerifyReport) -> None:
 def _check_records(
     fs: FileSystem, directory: str, snapshot: Snapshot, report: VerifyReport
 ) -> None:
-    """Every record by itself, and its parts."""
+    """Check every record by itself, with its parts."""
     for ref in snapshot.manifest.segments:
 
         def problem(offset: int, what: str, name: str = ref.name) -> None:
@@ -234,7 +235,7 @@ def _check_records(
 def _frames(
     fs: FileSystem, directory: str, snapshot: Snapshot, ref: SegmentRef
 ) -> Iterator[Frames]:
-    """All frames of a segment, those that are dead too."""
+    """All frames of a segment, dead ones included."""
     if not ref.sealed:
         yield from snapshot.read_frames(ref.first_position)
         return
@@ -245,7 +246,7 @@ def _frames(
 
 
 class _Pass:
-    """One walk over the log, for the blobs of a range of buckets; the first one checks indexes."""
+    """One scan of the log, for the blobs of a range of buckets; the first one checks indexes."""
 
     def __init__(
         self, stored: StoredBlobs, report: VerifyReport, first: int, stop: int, now_ms: int
@@ -269,7 +270,7 @@ class _Pass:
         dead = None
         if ref.dead is not None:
             dead = read_dead_set(stored.fs, stored.directory, ref.dead).entries
-        # What is wrong with a record was found before.
+        # Problems of single records were reported before.
         path, log_id = f"{stored.directory}/{ref.name}", stored.opened.manifest.log_id
         replay = SegmentReplay(path, log_id, lambda *_: None)
         seen: dict[int, Replayed] = {}
@@ -305,7 +306,7 @@ class _Pass:
         found = {row.position: (id_hash, row) for id_hash, row in values}
         for position in sorted(found.keys() | seen.keys()):
             if position not in seen:
-                what = f"has a row for position {position}, where no record is"
+                what = f"has a row for position {position}, which has no record"
             elif position not in found:
                 what = f"has no row for the record at position {position}"
             elif found[position] != (seen[position].id_hash, seen[position].row):
@@ -329,7 +330,7 @@ class _Pass:
             report.add("state", newest.blob_id, what)
         expected: tuple[Row, Row | None] = newest.row, put.row if put is not None else None
         if found is None:
-            report.add("state", newest.blob_id, "is in the log, and the index does not find it")
+            report.add("state", newest.blob_id, "is in the log, but the index does not find it")
             return
         if (found.newest, found.put) != expected:
             what = f"the index finds {found.newest} and {found.put}, the log has {expected}"
@@ -343,7 +344,7 @@ class _Pass:
                 answered = type(error)
             wanted = _answer(state, include, self._now_ms)
             if answered is not wanted:
-                what = f"include={include}: answered {answered}, should be {wanted}"
+                what = f"include={include}: result is {answered}, should be {wanted}"
                 report.add("state", newest.blob_id, what)
 
     def _count(self, state: _State) -> None:
@@ -358,7 +359,7 @@ class _Pass:
 
 
 def _answer(state: _State, include: Include, now_ms: int) -> type[BlobError] | None:
-    """What a look should answer; None: the blob."""
+    """The expected error of a read; None: the blob."""
     newest = state.newest.row
     if newest.kind is Kind.DELETE:
         if state.put is not None and include in (Include.DELETED, Include.ALL):

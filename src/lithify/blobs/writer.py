@@ -1,21 +1,20 @@
-"""The writing side of a blob store: room, appends, recent rows, and what failed.
+"""The appends of a blob store: capacity, appends, recent rows, and failed writes.
 
-One operation at a time holds `lock` while it looks, decides and appends; it waits for its fsync
-without it, so that operations share fsyncs.
+One operation at a time holds `lock` while it reads, decides and appends. It waits for its fsync
+without the lock, so that operations share fsyncs.
 
 1. `ready` brings the recent rows in line with the log, if an append or an fsync has failed.
-2. `append` asks whether there is room (`room.py`), rolls if need be, then appends the parts of a
-   put and the record itself. Nobody appends in between, so they stand side by side: while a large
-   put is copied into the log, or the log is rolled, the others wait. `append_together` takes
-   several small puts in one write.
-3. The row goes to the recent ones at once. Readers see it when the log says it is durable.
+2. `append` checks the capacity (`room.py`), rolls if necessary, then appends the parts of a put and
+   the record itself. No other append comes in between, so they are contiguous: while a large put is
+   copied into the log, or the log is rolled, other writers wait. `append_together` writes several
+   small puts in one write.
+3. The row is added to the recent ones at once. Readers see it when the log says it is durable.
 
-Each append is told to stand behind the one before it. After a failed fsync, which takes everything
-with it that was not acknowledged, nothing can be appended until `ready` has thrown out the rows of
-what is gone. A put that fails half-way leaves parts without a put: nobody finds them, and the next
-compaction drops them.
+Each append must follow the one before it. After a failed fsync, which discards all unacknowledged
+appends, nothing can be appended until `ready` has removed their rows. A put that fails half-way
+leaves parts without a put: no reader finds them, and the next compaction drops them.
 
-Called by the sides of a store that write.
+Called by the parts of a store that write.
 """
 
 from __future__ import annotations
@@ -69,12 +68,12 @@ def recent_of(snapshot: Snapshot) -> Recent:
 
 
 def used_bytes(manifest: Manifest) -> int:
-    """What the sealed segments take."""
+    """Bytes of the sealed segments."""
     return sum(segment.file_bytes for segment in manifest.segments)
 
 
 class NewRecord:
-    """A record on its way into the log."""
+    """A record to append."""
 
     __slots__ = (
         "body",
@@ -101,7 +100,7 @@ class NewRecord:
         time_ms: int,
         spool: Spool | None = None,
     ) -> None:
-        """A put has its content in `spool`."""
+        """`spool` has the content of a put."""
         self.kind = kind
         self.id_hash = id_hash
         self.body = body
@@ -112,7 +111,7 @@ class NewRecord:
         content_bytes = 0 if spool is None else spool.size
         self.parts = parts_of(content_bytes)
         self.whole: Buffer = b"" if spool is None or self.parts else spool.whole()
-        """The content, if it stands in the record."""
+        """The content, if it is part of the record."""
         self.frame_bytes = HEADER_BYTES + len(body) + len(self.whole)
         self.size = self.frame_bytes + part_bytes(content_bytes)
 
@@ -131,36 +130,37 @@ class BlobWriter:
 
     @property
     def path(self) -> str:
-        """Where it writes."""
+        """The directory of the log."""
         return self._log.directory
 
     def ready(self) -> None:
-        """Recent rows are those of the log; the caller has the lock."""
+        """Bring the recent rows in line with the log. The caller holds the lock."""
         if self._is_stale() or self._index.recent.segment_id != self._log.manifest.active.id:
             self._log.sync()
             self._index.recent = read_recent(self._log)
             self._settled()
 
     def _is_stale(self) -> bool:
-        """Has something failed that recent rows may still speak of?"""
+        """Whether an append failed whose rows may still be recent."""
         last = self._last
         if last is not None and last.done():
             try:
                 last.result()
             except WriteFailed:
-                # Whatever failed before it took it along, so that the last one stands for all.
+                # A failure of an earlier append includes the last one, so it is enough to check
+                # that.
                 self._stale = True
         return self._stale
 
     def _settled(self) -> None:
-        """What failed is forgotten: the next append need not stand behind it."""
+        """Forget failed appends: the next append need not follow them."""
         self._last = None
         self._stale = False
 
     def append(self, record: NewRecord, *, is_new: bool = False) -> Pending:
-        """Append a record, and before it its parts if it has some.
+        """Append a record, after its parts if it has some.
 
-        `is_new`: about a blob that the store does not have, so that it needs the room of a put.
+        `is_new`: the blob is not in the store, so the record needs the capacity of a put.
         """
         self._make_room(record, Kind.PUT if is_new else record.kind)
         if record.parts:
@@ -168,9 +168,9 @@ class BlobWriter:
         return self._write((record,))
 
     def append_together(self, puts: Sequence[NewRecord]) -> tuple[int, Pending]:
-        """Append the first of some puts without parts, and in one write those that fit beside it.
+        """Append the first of these puts without parts, and in one write those that fit beside it.
 
-        How many there were. What is raised holds for the first: the others were not tried.
+        Returns their number. An error is about the first one: the others were not tried.
         """
         self._make_room(puts[0], Kind.PUT)
         shape, use = self._shape, self._use()
@@ -197,7 +197,7 @@ class BlobWriter:
             raise
         self._last = pending
         if self._log.active_bytes != offset + sum(r.frame_bytes for r in records):
-            # An fsync has failed since: this append is gone too, and its `result` will say so.
+            # An fsync has failed since: this append is lost too, and its `result` will raise.
             self._stale = True
             return pending
         for position, r in enumerate(records, pending.position - len(records) + 1):
@@ -227,7 +227,7 @@ class BlobWriter:
             raise
 
     def _make_room(self, record: NewRecord, kind: Kind) -> None:
-        """Roll if the record does not fit; refuse it, changing nothing, if it fits nowhere."""
+        """Roll if the record does not fit; refuse it, without a change, if it fits nowhere."""
         shape, log, size = self._shape, self._log, record.size
         if size > shape.record_bytes_max:
             raise BlobTooLarge(size, shape.record_bytes_max)
@@ -239,7 +239,7 @@ class BlobWriter:
             self._roll()
 
     def seal(self) -> None:
-        """Roll, if the capacity has room for one more file; for those who need sealed segments."""
+        """Roll, if the capacity has room for one more file; erasing needs sealed segments."""
         with self.lock:
             self.ready()
             after = self._use().with_record(self._shape, 0, 0, rolls=True)
@@ -247,15 +247,15 @@ class BlobWriter:
                 self._roll()
 
     def seal_full(self, terms: Terms) -> None:
-        """Roll, if a run needs that to free a full store."""
+        """Roll, if a run needs that to free space in a full store."""
         with self.lock:
             if self.must_seal(terms):
                 self._roll()
 
     def must_seal(self, terms: Terms) -> bool:
-        """Does the store lack room for the largest put, and has the active segment dead bytes?
+        """Whether the store lacks room for the largest put and its active segment has dead bytes.
 
-        A run judges sealed segments only: what is dead in the active one would stay.
+        A run judges sealed segments only: dead bytes of the active one would stay.
         """
         shape = self._shape
         with self.lock:
@@ -264,22 +264,22 @@ class BlobWriter:
             return not has_room(shape, Kind.PUT, largest) and self._dead_bytes(terms) > 0
 
     def _dead_bytes(self, terms: Terms) -> int:
-        """Of the active segment, also those of puts that were cut off.
+        """Dead bytes of the active segment, including parts without a put.
 
-        The newest record of a blob that has one here is here. What stays dead for another run, as
-        the delete of a put that is elsewhere, counts as dead.
+        If a blob has a record here, its newest one is here. A record that another run keeps, like
+        the delete of a put in another segment, counts as dead.
         """
         rows = self._index.recent.rows()
         fates = np.full(len(rows), Fate.LIVE, np.uint8)
         columns = (rows.hash_high, rows.hash_low, rows.flags, rows.publish_ms, rows.event_ms)
         judge_rows(*columns, fates, terms)
-        # A change whose put is in another segment is not expired for that.
+        # A change whose put is in another segment is not expired because of that.
         waits = (fates == Fate.EXPIRED) & (rows.event_ms >= terms.as_of_ms)
         live_bytes = int(rows.length[(fates == Fate.LIVE) | waits].sum(dtype=np.int64))
         return self._log.active_bytes - SEGMENT_HEADER_BYTES - live_bytes
 
     def _use(self) -> Use:
-        """What the store has in it now."""
+        """The current use of the store."""
         log = self._log
         active = log.manifest.active
         sealed_bytes, sealed_entries = self._sealed_use()
@@ -287,7 +287,7 @@ class BlobWriter:
         return Use(sealed_bytes, log.active_bytes, entries)
 
     def _sealed_use(self) -> tuple[int, int]:
-        """(bytes, live entries) of the sealed segments, summed up once a generation."""
+        """(bytes, live entries) of the sealed segments, computed once per generation."""
         manifest = self._log.manifest
         if self._sealed is None or self._sealed[0] is not manifest:
             entries = sum(s.live_entries for s in manifest.segments if s.sealed)
@@ -301,13 +301,13 @@ class BlobWriter:
         sealed = next(s for s in reversed(manifest.segments) if s.id == recent.segment_id)
         task = index.task(sealed)
         if self._is_stale():
-            # An fsync failed while this waited for the log: ask the segment what is left in it.
+            # An fsync failed while this waited for the log: read the segment to see what is left.
             recent = Recent(sealed.id)
             recent.add_rows(scan_rows(task, no_check))
         try:
             put_index(task, recent.rows())
         except OSError:
-            # It can be made at any time: until then memory has what it would say.
+            # The index can be built at any time; until then its rows stay in memory.
             index.hold(sealed, recent)
         index.recent = Recent(manifest.active.id)
         self._settled()

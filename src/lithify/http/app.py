@@ -1,11 +1,11 @@
 """The HTTP side of a node: one application of all routes.
 
-    app = create_app(broker, blobs)   # then any ASGI server, in the loop that the broker runs in
+    app = create_app(broker, blobs)   # then any ASGI server, in the event loop of the broker
 
-Topics belong to the event loop's thread, so every route is `async def` and runs there; what blobs
-need of the disk is done by threads (`blob_content.py`). Each module here has the routes of one
-noun; names in paths are checked in `paths.py`, refusals are answered in `errors.py`. The
-description of all routes is at /openapi.json.
+Topics belong to the event loop's thread, so every route is `async def` and runs there; disk access
+of blobs runs in threads (`blob_content.py`). Each module of this package has the routes of one
+noun. `paths.py` checks names in paths, `errors.py` answers refusals. /openapi.json describes all
+routes.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def create_app(
     cluster: str = "standalone",
     metrics_open: bool = False,
 ) -> FastAPI:
-    """The application, without blobs if there are no stores; `cluster` is the one there is.
+    """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
-    With `metrics_open` /metrics is answered without a token.
+    With `metrics_open`, /metrics needs no token.
     """
     app = FastAPI(
         title="Lithify",
@@ -88,14 +88,14 @@ def create_app(
     app.state.blobs = None
     if stores is not None:
         app.state.blobs = blobs.BlobService(stores)
-        # Before all others: routes are tried one after the other, and there are many. First those
-        # whose last word would else be taken for an id.
+        # Before all others: routes are tried in order, and there are many. The routers come first
+        # whose last path segment would otherwise be taken for an id.
         routers = blob_admin.router, blob_replication.router, blobs.router
         app.router.routes.append(ShortGet(routers))
         for router in routers:
             app.include_router(router)
     for module in (
-        # Before the subscriptions: the name of one of them means the compacted view.
+        # Before the subscriptions: the name __compaction means the compacted view.
         *(
             health,
             brokers,
@@ -114,15 +114,15 @@ def create_app(
     app.include_router(topics.non_persistent)
     app.include_router(unclaimed.missing_router)
     app.include_router(description.router)
-    # Streaming answers import it when the first one is sent: not a client's time, and not when the
-    # process has no descriptors left.
+    # Streaming answers import it when the first one is sent: do it now, before a client waits for
+    # it or the process has run out of descriptors.
     import_module("anyio._backends._asyncio")
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # FastAPI makes its routes when it first looks for one, which takes 0.1 s: not a client's time.
+    # FastAPI builds its routes on the first lookup, which takes 0.1 s: do it before a client waits.
     nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
     yield

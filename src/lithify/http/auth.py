@@ -1,9 +1,8 @@
-"""Who may send which request. One dependency of the whole application, so that no route is missed.
+"""Authorization of requests. One dependency of the whole application, so that no route is missed.
 
-A request shows its token as `Authorization: Bearer TOKEN`. Without a good one it is refused before
-its route is looked for and before any of its body is read (`TokenFirst`), also where there is no
-such route. What it needs besides follows from its method and from the route it has matched; the
-first line that fits counts:
+A request shows its token as `Authorization: Bearer TOKEN`. Without a valid one it is refused before
+its route is looked up and before its body is read (`TokenFirst`), even if there is no such route.
+The permission that it needs depends on its method and its route; the first matching line applies:
 
 | route                                       | needs                      |
 |---------------------------------------------|----------------------------|
@@ -21,9 +20,10 @@ first line that fits counts:
 | in a namespace, GET                         | produce, consume or admin  |
 | in a namespace, changed                     | admin                      |
 | GET of one tenant and its namespaces        | an admin of the tenant     |
-| all others, metrics and tenants among them  | a superuser                |
+| all others, including metrics and tenants   | a superuser                |
 
-A blob store stands in the namespace that it was created in, and needs there what a topic would.
+A blob store belongs to the namespace in which it was created, and needs the same permissions there
+as a topic.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -65,13 +65,13 @@ _READS = frozenset(("GET", "HEAD"))
 
 
 class TokenFirst:
-    """Refuses a request without a good token, whatever it asks for."""
+    """Refuses every request without a valid token."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on, with its principal, or refuse it."""
+        """Pass the request on with its principal, or refuse it."""
         if scope["type"] == "http":
             state = scope["app"].state
             access: Access | None = state.broker.access
@@ -90,14 +90,14 @@ def _is_open(path: str, state: State) -> bool:
 
 
 async def authorize(request: Request) -> None:
-    """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
+    """Raise `NotAuthenticated` or `NotAuthorized` unless the request is permitted."""
     access: Access | None = request.app.state.broker.access
     route: str = request.scope["route"].path
     if access is None or _is_open(route, request.app.state):
         return
     principal: Principal = request.state.principal
     if principal.expires_ms is not None and access.now_ms() >= principal.expires_ms:
-        # It was good when the request came; an answer that goes on and on asks again.
+        # It was valid when the request came; a streaming answer checks again.
         principal = access.authenticate(_token(request))
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
@@ -116,7 +116,7 @@ async def authorize(request: Request) -> None:
 
 
 def caller_of(request: Request) -> str:
-    """Whose request it is, for limits of each: the name in its token, or else its address."""
+    """The caller of a request, for limits per caller: the name in its token, or its address."""
     principal: Principal | None = getattr(request.state, "principal", None)
     if principal is not None:
         return f"name {principal.name}"
@@ -124,7 +124,7 @@ def caller_of(request: Request) -> str:
 
 
 def is_superuser(request: Request) -> bool:
-    """May a request see everything? For routes that are open, and tell others less."""
+    """Whether a request may see everything. For open routes, which tell others less."""
     access: Access | None = request.app.state.broker.access
     if access is None:
         return True
@@ -136,7 +136,7 @@ def is_superuser(request: Request) -> bool:
 
 
 def expires_ms_of(request: Request) -> int | None:
-    """When an answer that goes on and on has to end; None: never."""
+    """When a streaming answer must end; None: never."""
     expires_ms: int | None = getattr(request.state, "expires_ms", None)
     return expires_ms
 
@@ -156,7 +156,7 @@ def _check_namespace(
     elif route.startswith(_TOPICS) and "/subscription" in route and _VIEW not in route:
         access.check(principal, namespace, Action.CONSUME, Action.ADMIN)
     elif route.startswith(_SCHEMAS):
-        # Deleting the schemas of a topic is more than registering one more.
+        # Deleting the schemas of a topic needs more than registering one.
         registers = () if method == "DELETE" else (Action.PRODUCE,)
         access.check(principal, namespace, *registers, Action.ADMIN)
     else:
@@ -170,21 +170,23 @@ def _check_blobs(
     if _names_store(request, route) and not (
         namespace is not None and any(access.may(principal, namespace, each) for each in Action)
     ):
-        # Names of stores are common to all namespaces: the answer is the same whether there is
-        # such a store or not, to everybody but superusers.
+        # Names of stores are common to all namespaces: except for superusers, the answer is the
+        # same whether the store exists or not.
         try:
             access.check_superuser(principal)
         except NotAuthorized:
             name = decoded(request.path_params["store"])
             raise NotAuthorized(f"{principal.name!r} may not use blob store {name!r}") from None
     if namespace is None:
-        # There is no such store, which its route answers.
+        # There is no such store; its route answers that.
         return
     if request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
-        # A node that replicates a store of one namespace must not read those of others, whatever
-        # its token allows: who names the replicas of a store administers one namespace.
+        # A node that replicates a store of one namespace must not read those of others, even if its
+        # token allows it: an administrator of one namespace chooses the replicas of a store.
         asked = request.headers[NAMESPACE]
-        raise NotAuthorized(f"a store of namespace {asked} replicates with those of it only")
+        raise NotAuthorized(
+            f"a store of namespace {asked} may replicate only with stores of the same namespace"
+        )
     if route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
         access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
     elif route == _A_STORE and request.method == "POST":
@@ -196,12 +198,12 @@ def _check_blobs(
 
 
 def _names_store(request: Request, route: str) -> bool:
-    """Is the request about a store that there may be, not about a new one or all of them?"""
+    """Whether the request names a store: it neither creates one nor lists all of them."""
     return route != _STORES and not (route == _A_STORE and request.method == "PUT")
 
 
 def _namespace_of_store(request: Request, route: str) -> Namespace | None:
-    """Where the store stands that a path names, or is to stand; None if there is none."""
+    """The namespace of the store in the path, or of a new one; None if there is no such store."""
     stores: BlobStores = request.app.state.blobs.stores
     if not _names_store(request, route):
         return Namespace.parse(request.query_params.get("namespace", NAMESPACE_DEFAULT))
@@ -219,7 +221,7 @@ def _token(request: Request) -> bytes:
 
 
 def _named(request: Request) -> tuple[str | None, Namespace | None]:
-    """The tenant and the namespace in the path, if there are such."""
+    """The tenant and the namespace in the path, or None."""
     parts: dict[str, str] = request.path_params
     if "tenant" not in parts:
         return None, None

@@ -1,20 +1,20 @@
-"""The upkeep of blob stores over HTTP: compaction, statistics, erasing.
+"""Maintenance of blob stores over HTTP: compaction, settings, statistics, erasing.
 
 | path of a store       |                                                                          |
 |-----------------------|--------------------------------------------------------------------------|
 | compaction            | POST: run, by `?policy` or the store's own; with `?dry_run=true` only    |
-|                       | say what a run would do. GET: how far it is, and the last report, or     |
-|                       | those of one `?request`. DELETE: cancel                                  |
+|                       | return the plan of a run. GET: progress and the last report, or those of |
+|                       | one `?request`. DELETE: cancel                                           |
 | compaction/history    | GET: the reports of the last runs, newest first                          |
-| settings              | GET: those of the store, and those that hold for it.                     |
+| settings              | GET: the store's own and the effective ones.                             |
 |                       | PATCH {"set": {NAME: VALUE}, "unset": [NAME]}                            |
 | statistics            | GET: what is valid, and with `?forecast=true` until when                 |
-| erase                 | GET: how erasing stands                                                  |
+| erase                 | GET: the state of erasing                                                |
 
-`policy` and `dry_run` may also stand in the body, as JSON. A run happens in the background: 202
-says that it was asked for, 409 that it cannot be. One that is asked for during another waits for
-its turn; the `request` of the answer is what to ask for its report with. Ids of blobs that are one
-of these words cannot be reached over HTTP; no id that is made here is.
+The body may contain `policy` and `dry_run` as JSON. A run is a background task: 202 means that it
+was requested, 409 that it is refused. A request during another run waits for its turn; `request` in
+the answer identifies it in later requests for its report. Blobs whose id is one of these words
+cannot be reached over HTTP; generated ids never are.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -44,7 +44,7 @@ HISTORY_MAX = 1000
 
 
 class NewRun(BaseModel):
-    """What a run is to be like."""
+    """The options of a run."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     policy: str | None = None
@@ -52,7 +52,7 @@ class NewRun(BaseModel):
 
 
 class ChangedSettings(BaseModel):
-    """Settings that a store is to have for itself, and names of those that it is not to have."""
+    """Settings to set for the store, and names of those to reset to the node's."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     set: dict[str, Any] = {}
@@ -69,7 +69,7 @@ async def run(
     *,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Compact a store, or with `dry_run` say what that would do."""
+    """Compact a store, or with `dry_run` return the plan."""
     given = wanted or NewRun()
     policy = given.policy or policy
     if policy is not None:
@@ -89,7 +89,7 @@ async def run(
 
 @router.get("/compaction")
 async def status(name: StoreName, service: BlobsHere, request: str | None = None) -> dict[str, Any]:
-    """How far a run is, or how the last one went; or how the run of a request stands or went."""
+    """The progress of a run, or the result of the last one, or those of a request."""
     with service.using(name, await service.store(name)):
         found = await service.threads.step(service.stores.compactions.status, name, request)
     return {"store": name, "request": request, **found.row()}
@@ -97,10 +97,10 @@ async def status(name: StoreName, service: BlobsHere, request: str | None = None
 
 @router.delete("/compaction", status_code=204)
 async def cancel(name: StoreName, service: BlobsHere) -> Response:
-    """Stop the run that is going on or waits for its turn; everything stays as it was."""
+    """Cancel the run that is in progress or waits for its turn; the store is unchanged."""
     await service.store(name)
     if not service.stores.compactions.cancel(name):
-        raise Refused(HTTPStatus.CONFLICT, f"no run on blob store {name} is going on")
+        raise Refused(HTTPStatus.CONFLICT, f"blob store {name} has no run in progress")
     return Response(status_code=204)
 
 
@@ -117,7 +117,7 @@ async def history(
 
 @router.get("/settings")
 async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
-    """The settings that a store has for itself, and all that hold for it."""
+    """The store's own settings, and the effective ones."""
     return await service.threads.step(settings_row, service.stores, name)
 
 
@@ -125,7 +125,7 @@ async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
 async def change_settings(
     name: StoreName, service: BlobsHere, wanted: ChangedSettings
 ) -> dict[str, Any]:
-    """Change some; they hold at once. Those that are `unset` are the node's again."""
+    """Change settings, effective immediately. Those in `unset` revert to the node's."""
 
     def change() -> dict[str, Any]:
         service.stores.update(name, wanted.set, wanted.unset)
@@ -138,7 +138,7 @@ async def change_settings(
 async def statistics(
     name: StoreName, service: BlobsHere, *, forecast: bool = False
 ) -> dict[str, Any]:
-    """What of a store is valid, by segment, and how much a run would find dead, now and later."""
+    """Valid bytes by segment, and how much a run would find dead, now and later."""
     store = await service.store(name)
     with service.using(name, store):
         found = await service.threads.step(store.statistics)
@@ -148,6 +148,6 @@ async def statistics(
 
 @router.get("/erase")
 async def erase(name: StoreName, service: BlobsHere) -> dict[str, Any]:
-    """How erasing of what was deleted for good stands."""
+    """The state of erasing blobs that were deleted for good."""
     store = await service.store(name)
     return {"store": name, **asdict(await service.threads.step(store.erase.status))}

@@ -1,23 +1,23 @@
-"""Content of blobs on its way over HTTP, in and out.
+"""Transfer of blob contents over HTTP, in both directions.
 
-Out. A get is one step of a thread: find the blob, judge the request's conditions, read and check
-the first piece, which is all of it up to 1 MiB. More pieces are a step each, taken once the client
-has taken the piece before. So a client costs two pieces of memory, however large the blob and
-however slow the client. One that takes nothing for `STALL_S` is let go, because what it reads
-cannot be reclaimed. Damage that is found when the status has been sent ends the connection: the
-client sees that bytes are missing.
+Out. A get is one step of a thread: find the blob, evaluate the request's conditions, read and check
+the first piece, which is all of it up to 1 MiB. Each further piece is one step, taken when the
+client has received the one before. So a client takes two pieces of memory, for any size of the blob
+and any speed. A client that receives nothing for `STALL_S` is disconnected, because the blob that
+it reads cannot be reclaimed. If damage is found after the status was sent, the connection is
+closed: the client sees that bytes are missing.
 
-In. What comes is gathered in the event loop up to 1 MiB, without a thread. Most contents are whole
-by then and are put in one step of a thread. A larger one is read by a thread of its own through
-`Upload`, which asks the loop for the next piece when it has spooled the one before. A client that
-leaves in the middle, or takes longer than `STALL_S` for a piece, has put nothing.
+In. Up to 1 MiB is buffered in the event loop, without a thread. Most contents are complete by then
+and are put in one step of a thread. A larger one is read by a dedicated thread through `Upload`,
+which requests the next piece from the loop when it has spooled the one before. A client that
+disconnects early, or takes longer than `STALL_S` for a piece, has put nothing.
 
-At most `READS_MAX` clients read contents that take more than one piece, others are refused; at most
-`PUTS_MAX` write, `LARGE_MAX` of them more than one piece, and the rest wait. Callers share these
-places (`shares.py`). A client needs one once it has sent `BEGUN_BYTES`, or all: the server holds as
-much of any connection. So clients that send a few bytes now and then keep nobody out.
+At most `READS_MAX` clients read contents of more than one piece, others are refused; at most
+`PUTS_MAX` write, `LARGE_MAX` of them more than one piece, and others wait. Callers share these
+places (`shares.py`). A client needs one once it has sent `BEGUN_BYTES`, or everything: the server
+buffers as much for any connection. So clients that send only a few bytes do not block others.
 
-Called by the routes of blobs, in the event loop; `Upload.read` by the thread that puts.
+Called by the routes of blobs, in the event loop; `Upload.read` by the thread of the put.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __all__ = [
 READS_MAX = 256
 PUTS_MAX = 128
 LARGE_MAX = 32
-"""Larger contents that come in at a time: each has a thread for as long as its client takes."""
+"""Concurrent uploads of large contents: each occupies a thread as long as its client takes."""
 STEPS_MAX = 32
-"""Steps of threads at a time; as many puts share an fsync."""
+"""Concurrent steps of threads; as many puts share an fsync."""
 BEGUN_BYTES = 64 * 1024
 
 log = get_logger("lithify.http")
@@ -74,7 +74,7 @@ _Result = TypeVar("_Result")
 
 
 class BlobThreads:
-    """The threads that do the work of blobs, and who waits for them; one an application."""
+    """The threads for blobs, and the places of their clients; one per application."""
 
     def __init__(self) -> None:
         self._steps = ThreadPoolExecutor(STEPS_MAX, "lithify-blobs")
@@ -84,15 +84,15 @@ class BlobThreads:
         self.reads = Shares(READS_MAX, "readers of blobs")
 
     async def step(self, function: Callable[..., _Result], *values: Any) -> _Result:
-        """Have something done by a thread that takes as long as the disk does."""
+        """Run a function in a thread for disk access."""
         return await asyncio.get_running_loop().run_in_executor(self._steps, function, *values)
 
     async def upload(self, function: Callable[[], _Result]) -> _Result:
-        """The same for what takes as long as a client does."""
+        """Run a function in a thread for uploads, which waits for a client."""
         return await asyncio.get_running_loop().run_in_executor(self._uploads, function)
 
     def close(self) -> None:
-        """Wait for what is being done."""
+        """Wait for steps in progress."""
         self._uploads.shutdown()
         self._steps.shutdown()
 
@@ -105,12 +105,12 @@ class Pieces(Protocol):
 
     @property
     def blob_id(self) -> str:
-        """Its id."""
+        """The id of the blob."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the blob."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Content:
     status: HTTPStatus
     headers: list[tuple[bytes, bytes]]
     blob: Pieces | None
-    """None if there is nothing to send."""
+    """None if no more pieces follow."""
     first: bytes = b""
     rest_bytes: int = 0
 
@@ -128,7 +128,7 @@ class Content:
 def open_content(
     store: BlobStore, blob_id: str, include: Include, headers: Headers, now_ms: int
 ) -> Content:
-    """Open a blob as a get asks for it; belongs into a thread."""
+    """Open a blob for a get; call it in a thread."""
     blob = store.get(blob_id, include=include)
     try:
         info, tag = blob.info, etag_of(blob.info)
@@ -159,7 +159,7 @@ def open_content(
 
 
 def is_known(headers: Headers, tag: str) -> bool:
-    """Has the client this content already? Raises if it wants another one."""
+    """Whether the client has this content. Raises if it requires another one."""
     match, none_match = headers.get("if-match"), headers.get("if-none-match")
     if match is not None and not names_tag(match, tag, weak=False):
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"the tag of the blob is {tag}")
@@ -176,7 +176,7 @@ class BlobAnswer(Response):
         self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         content = self._content
         if content.blob is None:
             await self._send_first(send, more=False)
@@ -202,28 +202,30 @@ class BlobAnswer(Response):
         reading = asyncio.ensure_future(self._threads.step(next, pieces))
         try:
             while not gone.done():
-                # A thread cannot be cancelled: when this is, it must be waited for.
+                # A thread cannot be cancelled: if this task is, it must wait for the thread.
                 piece = await asyncio.shield(reading)
                 left_bytes -= len(piece)
                 body = {"type": "http.response.body", "body": piece, "more_body": left_bytes > 0}
-                # It returns when the client has taken most of the piece before this one.
+                # Returns when the client has received most of the piece before this one.
                 async with client_time():
                     await send(body)
                 if not left_bytes:
                     break
                 reading = asyncio.ensure_future(self._threads.step(next, pieces))
         except TimeoutError:
-            log.info("a client takes nothing of a blob, it is let go", blob=blob.blob_id)
+            log.info("a client receives nothing of a blob and is disconnected", blob=blob.blob_id)
         except LithifyError as error:
             damage.note(error)
-            log.warning("a blob cannot be read on", blob=blob.blob_id, reason=str(error))
+            log.warning(
+                "reading a blob failed during its transfer", blob=blob.blob_id, reason=str(error)
+            )
         finally:
             gone.cancel()
             await asyncio.wait({reading})
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
 
@@ -232,7 +234,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class Upload:
-    """A content that is still coming, as a stream for the thread that puts it."""
+    """A content being received, as a stream for the thread that puts it."""
 
     def __init__(self, begun: bytes, chunks: AsyncIterator[bytes]) -> None:
         self._held = begun
@@ -255,7 +257,7 @@ class Upload:
         return (await gather(self._chunks))[0]
 
     def stop(self) -> None:
-        """Nobody waits for the put any more: the read that goes on, or the next one, ends it."""
+        """The put was abandoned: end the read in progress, or the next one."""
         self._stopped = True
         if self._coming is not None:
             self._coming.cancel()
@@ -264,10 +266,10 @@ class Upload:
 async def receive_content(
     request: Request, limit_bytes: int, threads: BlobThreads, put: Callable[[Any], _Result]
 ) -> _Result:
-    """Take the body of a request and call `put` with it, as bytes or as a stream."""
+    """Receive the body of a request and call `put` with it, as bytes or as a stream."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit_bytes:
-        # Before its first byte was sent, if the client waits to be told that it may.
+        # Before its first byte was sent, if the client waits for 100 Continue.
         raise BlobTooLarge(int(announced), limit_bytes)
     chunks, caller = request.stream(), caller_of(request)
     try:
@@ -285,4 +287,6 @@ async def receive_content(
                 finally:
                     upload.stop()
     except ClientDisconnect as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, "the content ended before its end") from error
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "the client disconnected before the end of the content"
+        ) from error

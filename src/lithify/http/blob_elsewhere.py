@@ -1,15 +1,15 @@
-"""A look at a blob that this store does not have, answered by another replica.
+"""Proxies the read of a blob that this store does not have to another replica.
 
-A look is a get, a head, or the question for everything but the content (`/info`).
+A read is a get, a head, or the request for everything but the content (`/info`).
 
-1. The replicas are asked one after the other, each for itself, in the order in which they are set.
-2. The first one that has the blob serves it: what it sends is passed on, piece by piece, with its
-   headers. Ranges and conditions are judged there.
-3. The first one that says deleted or expired ends it. One that does not know the blob, or does not
-   answer, leaves it to the next.
-4. If nobody knows the blob, it is not found.
+1. The replicas are asked in the order in which they are listed.
+2. The first one that has the blob serves it: its answer is passed on, piece by piece, with its
+   headers. It evaluates ranges and conditions.
+3. The first one that answers deleted or expired ends the search. One that does not know the blob,
+   or does not answer, is skipped.
+4. If no replica knows the blob, it is not found.
 
-Belongs into a thread. Called by the routes of looks.
+Called by the read routes, in a thread.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = ["GET", "HEAD", "INFO", "Look", "open_elsewhere"]
 
 PIECE_BYTES = 2**20
 
-_ASKED = ("range", "if-range", "if-match", "if-none-match")
-_TOLD_BUT = frozenset(("connection", "date", "keep-alive", "server", "transfer-encoding"))
+_REQUEST_HEADERS = ("range", "if-range", "if-match", "if-none-match")
+_NOT_PASSED_ON = frozenset(("connection", "date", "keep-alive", "server", "transfer-encoding"))
 _THERE = frozenset(
     (
         HTTPStatus.OK,
@@ -54,11 +54,11 @@ _THERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is asked for."""
+    """The kind of read."""
 
     method: str
     part: str = ""
-    """Of the blob's path, after its id."""
+    """The path after the blob's id."""
 
 
 GET = Look("GET")
@@ -67,21 +67,24 @@ INFO = Look("GET", "/info")
 
 
 class Elsewhere:
-    """A blob that another replica sends; what an answer needs of a blob."""
+    """A blob that another replica sends, with the interface of `Pieces`."""
 
     def __init__(
-        self, blob_id: str, stream: Stream, left_bytes: int, let_go: Callable[[], None]
+        self, blob_id: str, stream: Stream, left_bytes: int, release: Callable[[], None]
     ) -> None:
         self.blob_id = blob_id
         self._stream = stream
         self._left_bytes = left_bytes
-        self.close = let_go
+        self.close = release
 
     def __iter__(self) -> Iterator[bytes]:
         while self._left_bytes:
             piece = self._stream.read(min(PIECE_BYTES, self._left_bytes))
             if not piece:
-                why = f"it ended {self._left_bytes} bytes before the content did"
+                why = (
+                    f"it closed the connection {self._left_bytes} bytes before "
+                    "the end of the content"
+                )
                 raise ReplicaUnreachable(self._stream.url, why)
             self._left_bytes -= len(piece)
             yield piece
@@ -95,11 +98,11 @@ def open_elsewhere(
     headers: Headers,
     connect: Callable[[str], HttpPeer],
 ) -> Content:
-    """Look at a blob that is not here at the first replica that knows it.
+    """Open a blob that is not here at the first replica that has it.
 
-    `connect` raises `ReplicaUnreachable` for one that is not to be asked.
+    `connect` raises `ReplicaUnreachable` for one that must not be asked.
     """
-    asked = {name: headers[name] for name in _ASKED if name in headers}
+    asked = {name: headers[name] for name in _REQUEST_HEADERS if name in headers}
     for url in store.replication.peers:
         with ExitStack() as stack:
             try:
@@ -115,17 +118,17 @@ def open_elsewhere(
                 first = stream.read(PIECE_BYTES)
             except ReplicaUnreachable:
                 continue
-            told = [
+            passed_on = [
                 (key.lower().encode("latin-1"), value.encode("latin-1"))
                 for key, value in answer.getheaders()
-                if key.lower() not in _TOLD_BUT
+                if key.lower() not in _NOT_PASSED_ON
             ]
             left = int(answer.getheader("content-length", "0")) - len(first)
             status = HTTPStatus(answer.status)
             if left <= 0 or look is HEAD:
-                return Content(status, told, None, first)
+                return Content(status, passed_on, None, first)
             blob = Elsewhere(blob_id, stream, left, stack.pop_all().close)
-            return Content(status, told, blob, first, left)
+            return Content(status, passed_on, blob, first, left)
     raise BlobNotFound(blob_id)
 
 

@@ -1,22 +1,23 @@
-"""The headers of blobs: what a request says in them, and what an answer does.
+"""The headers of blobs, in requests and in answers.
 
 | header                    | of a put                            | of an answer                   |
 |---------------------------|-------------------------------------|--------------------------------|
-| `x-lithify-service-id`    | who stores it                       | the same                       |
-| `x-lithify-owner-id`      | whose it is                         | the same                       |
-| `x-lithify-content-type`  | else Content-Type counts            | the same, and in Content-Type  |
-| `x-lithify-ttl`           | seconds, -1 is never, the default   | what is left of it             |
+| `x-lithify-service-id`    | the service that stores it          | the same                       |
+| `x-lithify-owner-id`      | the owner                           | the same                       |
+| `x-lithify-content-type`  | default: Content-Type               | the same, and in Content-Type  |
+| `x-lithify-ttl`           | seconds; -1: never, the default     | the remaining seconds          |
 | `x-lithify-um-NAME`       | an item of user metadata            | the same                       |
 
-Values are UTF-8. Names of headers know no case, so names of metadata are in lower case. A blob that
-was not put over HTTP may have metadata that fits into no header: what cannot be printed is written
-as %XX, and an item whose name is no header's is left out. `…/info` has all as it is.
+Values are UTF-8. Names of headers are case-insensitive, so names of metadata are in lower case. A
+blob that was not put over HTTP may have metadata that no header can hold: characters that cannot be
+printed are written as %XX, and an item whose name is not valid in a header is omitted. `…/info` has
+all metadata unchanged.
 
-With tags of contents (`etag_of` in `blobs/shown.py`):
+With ETags of contents (`etag_of` in `blobs/shown.py`):
 
 1. `If-Match` must name the tag, else 412. `If-None-Match` must not, else 304.
-2. `Range` counts if `If-Range` names the tag or is not there, and if it is one range of bytes. All
-   others are as if they were not there, which HTTP allows.
+2. `Range` is used if `If-Range` names the tag or is absent, and if it is one range of bytes. All
+   others are ignored, which HTTP allows.
 
 Pure. Called by the routes of blobs.
 """
@@ -60,18 +61,18 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,100})\s*-\s*(\d{0,100})", re.ASCII | re.
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """What a put says of its blob."""
+    """The options of a put, from its headers."""
 
     service: str
     owner: str
     content_type: str
     metadata: Mapping[str, str]
     ttl_ms: int | None
-    """From the moment on that the blob is made; None: for ever."""
+    """From the creation of the blob; None: it never expires."""
 
 
 def put_options(headers: Headers) -> PutOptions:
-    """Read the headers of a put; raises `InvalidInput`."""
+    """Parse the headers of a put; raises `InvalidInput`."""
     given: dict[str, str] = {}
     metadata: dict[str, str] = {}
     for raw_name, raw_value in headers.raw:
@@ -87,7 +88,7 @@ def put_options(headers: Headers) -> PutOptions:
         elif name in (_SERVICE, _OWNER, _TYPE, TTL, "content-type"):
             _put(given, name, value, name)
         else:
-            raise InvalidInput(f"header {name} is none that blobs have")
+            raise InvalidInput(f"header {name} is unknown: blobs have no such header")
     ttl = given.get(TTL)
     return PutOptions(
         given.get(_SERVICE, ""),
@@ -106,14 +107,14 @@ def _put(values: dict[str, str], name: str, value: str, header: str) -> None:
 
 
 def headers_of(info: BlobInfo, now_ms: int) -> list[tuple[bytes, bytes]]:
-    """What the answer to a get or head says of the blob."""
+    """The headers of the answer to a get or head."""
     put = info.put
     content_type = _printed(put.content_type)
     pairs = [
         ("content-type", content_type),
         ("etag", etag_of(info)),
         ("accept-ranges", "bytes"),
-        # The content is somebody's: a browser must not take it for more than it says it is.
+        # The content is user data: a browser must not interpret it as another type.
         ("x-content-type-options", "nosniff"),
         (_TYPE, content_type),
         (_SERVICE, _printed(put.service)),
@@ -133,7 +134,7 @@ def _printed(text: str) -> str:
 
 
 def names_tag(condition: str, tag: str, *, weak: bool) -> bool:
-    """Does a header with conditions name this tag? `weak` lets tags pass that say they are weak."""
+    """Whether a condition header names this tag; `weak` accepts tags that are marked as weak."""
     if condition.strip() == "*":
         return True
     for each in condition.split(","):
@@ -144,7 +145,7 @@ def names_tag(condition: str, tag: str, *, weak: bool) -> bool:
 
 
 def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
-    """The bytes asked for, from the first up to the second; None: all. May lie outside."""
+    """The requested half-open range of bytes; None: all. It may lie outside the content."""
     wanted, only_if = headers.get("range"), headers.get("if-range")
     if wanted is None or (only_if is not None and only_if.strip() != tag):
         return None
@@ -153,7 +154,7 @@ def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = found.groups()
     if not first:
-        # The last so many; none of them is a range that no content has.
+        # The last bytes; zero of them is a range that no content has.
         return (max(0, size - int(last)), size) if int(last) else (size, size)
     if last and int(last) < int(first):
         return None

@@ -1,17 +1,17 @@
-"""What blobs cost: operations over HTTP and how long they took, and what the stores hold.
+"""Metrics of blobs: operations over HTTP with their durations, and the use of the stores.
 
-    lithify_blobs_capacity_bytes{store}               decided when it was created
+    lithify_blobs_capacity_bytes{store}               fixed at creation
     lithify_blobs_used_bytes{store}                   of its segments, live or not
-    lithify_blobs_valid_bytes{store}                  by the last statistics that somebody asked for
-    lithify_blobs_compaction_runs_total{store,result} done or failed, as far as the history goes
+    lithify_blobs_valid_bytes{store}                  by the last requested statistics
+    lithify_blobs_compaction_runs_total{store,result} done or failed, within the history
     lithify_blobs_compaction_reclaimed_bytes{store}   by the last run
-    lithify_blobs_operation_seconds{store,operation}  a histogram of those that went well
-    lithify_blobs_replica_lag_entries{store,replica}  of the replica's log, not read yet
-    lithify_blobs_replica_pulled_bytes_total{…}       contents that came from it
-    lithify_blobs_replica_errors_total{…}             times that it could not be read
+    lithify_blobs_operation_seconds{store,operation}  a histogram of successful operations
+    lithify_blobs_replica_lag_entries{store,replica}  of the replica's log, not read
+    lithify_blobs_replica_pulled_bytes_total{…}       contents read from it
+    lithify_blobs_replica_errors_total{…}             failed reads
 
-An operation is put (until the blob is durable, the client's sending included), get (until the first
-piece was read), head, delete, ttl or undelete. Stores that are not open are not opened for this.
+An operation is put (until the blob is durable, including the upload), get (until the first piece
+was read), head, delete, ttl or undelete. Stores that are not open are not opened for metrics.
 
 `BlobMeters` belongs to the event loop's thread. Called by the routes of blobs and by `metrics.py`.
 """
@@ -49,7 +49,7 @@ class BlobMeters:
         """By store, of its last statistics."""
 
     def add(self, store: str, operation: str, took_s: float) -> None:
-        """One operation."""
+        """Record an operation."""
         key = store, operation
         counts = self._counts.get(key)
         if counts is None:
@@ -59,16 +59,16 @@ class BlobMeters:
         self._sums_s[key] += took_s
 
     def forget(self, store: str) -> None:
-        """A store was deleted."""
+        """Remove a store that was deleted."""
         self.valid_bytes.pop(store, None)
         for key in [key for key in self._counts if key[0] == store]:
             del self._counts[key], self._sums_s[key]
 
     def collect(self) -> Metric:
-        """As Prometheus has it: each bucket counts those below it too."""
+        """The Prometheus histogram: each bucket includes those below it."""
         family = HistogramMetricFamily(
             "lithify_blobs_operation_seconds",
-            "Operations that went well, and what they took.",
+            "Duration of successful operations.",
             labels=("store", "operation"),
         )
         for key, counts in self._counts.items():
@@ -81,16 +81,16 @@ class BlobMeters:
 
 
 def blob_metrics(stores: BlobStores, meters: BlobMeters) -> Iterator[Metric]:
-    """All families."""
+    """All metric families."""
     gauge, of_store = GaugeMetricFamily, ("store",)
-    capacity = gauge("lithify_blobs_capacity_bytes", "What a store may hold.", labels=of_store)
-    used = gauge("lithify_blobs_used_bytes", "What its segments take.", labels=of_store)
+    capacity = gauge("lithify_blobs_capacity_bytes", "Capacity of a store.", labels=of_store)
+    used = gauge("lithify_blobs_used_bytes", "Bytes of its segments.", labels=of_store)
     valid = gauge("lithify_blobs_valid_bytes", "By the last statistics.", labels=of_store)
     reclaimed = gauge(
         "lithify_blobs_compaction_reclaimed_bytes", "By the last run.", labels=of_store
     )
     runs = CounterMetricFamily(
-        "lithify_blobs_compaction_runs", "Runs that are over.", labels=("store", "result")
+        "lithify_blobs_compaction_runs", "Finished runs.", labels=("store", "result")
     )
     for name, store in stores.opened().items():
         capacity.add_metric((name,), store.shape.capacity_bytes)
@@ -110,14 +110,14 @@ def _replica_metrics(stores: BlobStores) -> Iterator[Metric]:
     of_replica = ("store", "replica")
     lag = GaugeMetricFamily(
         "lithify_blobs_replica_lag_entries",
-        "Entries of a replica's log that are not read yet.",
+        "Entries of a replica's log that are not read.",
         labels=of_replica,
     )
     pulled = CounterMetricFamily(
         "lithify_blobs_replica_pulled_bytes", "Contents from a replica.", labels=of_replica
     )
     errors = CounterMetricFamily(
-        "lithify_blobs_replica_errors", "Times a replica could not be read.", labels=of_replica
+        "lithify_blobs_replica_errors", "Failed reads of a replica.", labels=of_replica
     )
     for name, store in stores.opened().items():
         for peer in store.replication.status():

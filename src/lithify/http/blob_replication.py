@@ -1,14 +1,14 @@
-"""Replicas of blob stores over HTTP: who they are, and what they ask each other.
+"""Replicas of blob stores over HTTP: their list, and the requests between them.
 
 | path of a store        |                                                                       |
 |------------------------|-----------------------------------------------------------------------|
 | replicas               | GET: the other replicas, and how far each was read                    |
 |                        | PUT: a list of them: names of peers, or http://HOST:PORT/blobs/STORE  |
-| replication/changes    | POST: a page of what has changed since a token                        |
+| replication/changes    | POST: a page of the changes since a token                             |
 | replication/records    | POST: blobs with their contents, as a stream                          |
-| replication/unknown    | POST: which of these ids the store has never heard of, or forgotten   |
+| replication/unknown    | POST: which of these ids have no record in the store                  |
 
-All but GET need the right to administer the namespace. The forms are those of
+All but GET need the permission to administer the namespace. The formats are those of
 `blobs/replication_values.py` and `blobs/replication_stream.py`.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
@@ -40,7 +40,7 @@ LIMIT_MAX = 10 * CHANGES_MAX
 
 
 class Since(BaseModel):
-    """From where on changes are wanted, and by whom."""
+    """The start of the requested changes, and the reader."""
 
     model_config = ConfigDict(strict=True)
     replica: str
@@ -50,19 +50,19 @@ class Since(BaseModel):
 
 
 def _checked_id(blob_id: str) -> str:
-    """Raises what is wrong with it, before an answer has begun."""
+    """Raise if the id is invalid, before the answer has begun."""
     hash_id(blob_id, b"")
     return blob_id
 
 
 class Ids(BaseModel):
-    """Some blobs."""
+    """Ids of blobs."""
 
     model_config = ConfigDict(strict=True)
     ids: Annotated[list[Annotated[str, AfterValidator(_checked_id)]], Field(max_length=IDS_MAX)]
 
 
-# --- who they are -----------------------------------------------------------------------------
+# --- the list of replicas ---------------------------------------------------------------------
 
 
 @router.get("/replicas")
@@ -76,7 +76,7 @@ async def replicas(name: StoreName, service: BlobsHere) -> list[dict[str, Any]]:
 async def set_replicas(
     name: StoreName, service: BlobsHere, replicas: Annotated[list[str], Body()]
 ) -> list[str]:
-    """Replicate with these stores of peers from now on, and with no others."""
+    """Replace the list of replicas, which must be stores of peers."""
     store, peers = await service.store(name), service.stores.peers
     with service.using(name, store):
         found = [peers.url_of(each, name) for each in replicas]
@@ -84,12 +84,12 @@ async def set_replicas(
     return list(store.replication.peers)
 
 
-# --- what they ask each other -----------------------------------------------------------------
+# --- requests of replicas ---------------------------------------------------------------------
 
 
 @router.post("/replication/changes")
 async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[str, Any]:
-    """What has changed since a token."""
+    """The changes since a token."""
     store = await service.store(name)
     try:
         token = None if wanted.token is None else Token.from_row(wanted.token)
@@ -106,7 +106,7 @@ async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[st
 
 @router.post("/replication/records", response_class=StreamingResponse)
 async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> StreamingResponse:
-    """Blobs with their contents; those that are not there are said to be missing."""
+    """Blobs with their contents; a missing blob is marked as missing."""
     store = await service.store(name)
     pieces = store.replication.feed.records(wanted.ids)
     return StreamingResponse(
@@ -116,7 +116,7 @@ async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> Streaming
 
 @router.post("/replication/unknown")
 async def unknown(name: StoreName, service: BlobsHere, wanted: Ids) -> dict[str, list[str]]:
-    """Those of which the store has no record."""
+    """The ids of which the store has no record."""
     store = await service.store(name)
     with service.using(name, store):
         found = await service.threads.step(store.replication.feed.unknown, wanted.ids)
@@ -132,7 +132,7 @@ async def _streamed(pieces: Iterator[bytes], threads: BlobThreads) -> AsyncItera
 
 
 def _gathered(pieces: Iterator[bytes]) -> bytes:
-    """About a megabyte of them: small blobs go together."""
+    """About a megabyte of pieces: small blobs are sent together."""
     held, size = [], 0
     for piece in pieces:
         held.append(piece)

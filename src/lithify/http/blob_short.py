@@ -1,13 +1,13 @@
-"""The short way to the content of a blob.
+"""Fast path for the content of a blob.
 
-Most of what is asked of blobs is a get without options. To try the routes one after the other, and
-to solve what the one that fits depends on, would take longer than the get itself. So one route
-stands before all others and takes
+Most requests for blobs are gets without options. Trying the routes in order, and resolving the
+dependencies of the matching one, would take longer than the get itself. So one route precedes all
+others and handles
 
     GET /blobs/STORE/ID
 
-unless it has a query, or its last word is that of another route. Those, and the description of
-routes, are with `blobs.py`, whose `get` is called here. Who may get is asked as everywhere.
+unless it has a query, or its last segment is that of another route. Those, and the description of
+routes, are in `blobs.py`, whose `get` is called here. Authorization is the same.
 
 Called by `app.py`.
 """
@@ -37,17 +37,17 @@ class ShortGet(BaseRoute):
     """See the module."""
 
     path = f"{_A_STORE}{{blob_id}}"
-    """What `authorize` goes by."""
+    """The route that `authorize` uses."""
 
     def __init__(self, routers: Iterable[APIRouter]) -> None:
-        """Leaves alone what these have routes for."""
+        """Requests that these routers have routes for are not handled here."""
         paths = (getattr(route, "path", "") for router in routers for route in router.routes)
         self._words = frozenset(
             path.removeprefix(_A_STORE) for path in paths if path.startswith(_A_STORE)
         )
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Is this a request to take?"""
+        """Whether this route handles the request."""
         if scope["type"] != "http" or scope["method"] != "GET" or scope["query_string"]:
             return Match.NONE, {}
         parts = scope["path"].split("/")
@@ -60,7 +60,7 @@ class ShortGet(BaseRoute):
         return Match.FULL, {"route": self, "endpoint": get, "path_params": named}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer it."""
+        """Answer the request."""
         request = Request(scope, receive, send)
         await authorize(request)
         answer = await get(request, **scope["path_params"])

@@ -1,19 +1,19 @@
-"""Blob stores over HTTP: stores created and deleted, blobs put, read, changed.
+"""Blob stores over HTTP: create and delete stores; put, read and change blobs.
 
 | path                       |                                                                     |
 |----------------------------|---------------------------------------------------------------------|
-| /blobs                     | GET: the stores of `?namespace`, public/default if it is not given  |
-| /blobs/STORE               | PUT: create, in `?namespace`; GET: what it is and holds; DELETE     |
+| /blobs                     | GET: the stores of `?namespace`, default public/default             |
+| /blobs/STORE               | PUT: create, in `?namespace`; GET: definition and use; DELETE       |
 |                            | POST: put a blob; its id is in the answer and in `Location`         |
-| /blobs/STORE/list          | GET: its blobs, `?limit` of them from `?after` on                   |
+| /blobs/STORE/list          | GET: its blobs, `?limit` of them after position `?after`            |
 | /blobs/STORE/ID            | GET, HEAD: the content, or a range of it; DELETE                    |
-| /blobs/STORE/ID/info       | GET: everything about it but the content                            |
+| /blobs/STORE/ID/info       | GET: everything about it except the content                         |
 | /blobs/STORE/ID/ttl        | PUT: seconds, in the header `x-lithify-ttl` or as {"ttl": seconds}  |
-| /blobs/STORE/ID/undelete   | PUT: take a delete back                                             |
+| /blobs/STORE/ID/undelete   | PUT: undo a delete                                                  |
 
-A look may see more with `?include=expired|deleted|all`. Headers are in `blob_headers.py`, how
-content is moved in `blob_content.py`, compaction in `blob_admin.py`. What is wrong with a request
-is 400 here, and the body says what.
+With `?include=expired|deleted|all` a read sees more blobs. Headers are in `blob_headers.py`, the
+transfer of contents in `blob_content.py`, compaction in `blob_admin.py`. An invalid request is
+answered with 400 and the reason in the body.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -58,7 +58,7 @@ LIST_MAX = 1000
 
 
 class BlobService:
-    """The stores of a node, as HTTP has them; one an application."""
+    """The stores of a node with their threads and metrics; one per application."""
 
     def __init__(self, stores: BlobStores) -> None:
         self.stores = stores
@@ -66,15 +66,15 @@ class BlobService:
         self.meters = BlobMeters()
 
     async def store(self, name: str) -> BlobStore:
-        """The store, opened if need be."""
+        """The store, opened on first use."""
         opened = self.stores.opened_store(name)
         return await self.threads.step(self.stores.get, name) if opened is None else opened
 
     @contextmanager
     def using(self, name: str, store: BlobStore, operation: str = "") -> Iterator[None]:
-        """Do something with a store that may be deleted meanwhile: then it is not found.
+        """Use a store; if it is deleted during the block, raise `BlobStoreNotFound`.
 
-        An operation that has a name is counted if it ends well, and what it took.
+        A successful operation with a name is counted, with its duration.
         """
         clock = self.stores.clock
         begun_s = clock.monotonic_s()
@@ -82,7 +82,9 @@ class BlobService:
             yield
         except (LithifyError, OSError) as error:
             if store.closed:
-                raise BlobStoreNotFound(f"blob store {name} was deleted meanwhile") from error
+                raise BlobStoreNotFound(
+                    f"blob store {name} was deleted during the request"
+                ) from error
             raise
         if operation:
             self.meters.add(name, operation, clock.monotonic_s() - begun_s)
@@ -108,7 +110,7 @@ BlobId = Annotated[str, Depends(_blob_id)]
 
 
 class NewStore(BaseModel):
-    """What a store is created with."""
+    """The shape and settings of a new store."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     capacity_bytes: int
@@ -117,7 +119,7 @@ class NewStore(BaseModel):
 
 
 class NewTtl(BaseModel):
-    """Seconds from now on; -1 is never."""
+    """Seconds from now; -1: never."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     ttl: int
@@ -128,10 +130,10 @@ class NewTtl(BaseModel):
 
 @router.get("")
 async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
-    """The stores of a namespace, with what they hold, or with the error that keeps one closed."""
+    """The stores of a namespace, with their use, or with the error that keeps one closed."""
     rows = []
     for name in service.stores.names(str(Namespace.parse(namespace))):
-        # One that is deleted meanwhile does not stand in the list.
+        # One that is deleted in the meantime is not listed.
         with suppress(BlobStoreNotFound):
             rows.append(await service.threads.step(listed_row, service.stores, name))
     return rows
@@ -144,7 +146,7 @@ async def create(
     wanted: Annotated[NewStore, Body()],
     namespace: str = NAMESPACE_DEFAULT,
 ) -> dict[str, Any]:
-    """Create a store; 409 if there is one of that name."""
+    """Create a store; 409 if one of that name exists."""
 
     def make() -> dict[str, Any]:
         service.stores.create(
@@ -161,13 +163,13 @@ async def create(
 
 @router.get("/{store}")
 async def stats(name: StoreName, service: BlobsHere) -> dict[str, Any]:
-    """What a store is, and how full."""
+    """The definition of a store and how full it is."""
     return await service.threads.step(store_row, service.stores, name)
 
 
 @router.delete("/{store}", status_code=204)
 async def delete_store(name: StoreName, service: BlobsHere) -> Response:
-    """Delete a store with all that is in it."""
+    """Delete a store with all its blobs."""
     await service.threads.step(service.stores.delete, name)
     service.meters.forget(name)
     return Response(status_code=204)
@@ -212,7 +214,7 @@ async def list_blobs(
     after: int = -1,
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = LIST_MAX,
 ) -> dict[str, Any]:
-    """Blobs in the order of their puts; `next` is the `after` to go on with, null: no more."""
+    """Blobs in the order of their puts; pass `next` as `after` to continue, null: the end."""
     store = await service.store(name)
 
     def rows() -> dict[str, Any]:
@@ -242,8 +244,8 @@ async def get(
     *,
     replicas: bool = True,
 ) -> Response:
-    """The content of a blob, or the range of it; of one that is not here, a replica's answer."""
-    # No dependencies here: to solve them is a quarter of what a small get costs.
+    """The content of a blob, or a range of it; a replica's answer if it is not here."""
+    # No dependencies here: resolving them takes a quarter of the time of a small get.
     service: BlobService = request.app.state.blobs
     name, threads = decoded(store), service.threads
     opened = await service.store(name)
@@ -268,7 +270,7 @@ async def _elsewhere(
     include: Include,
     headers: Headers,
 ) -> BlobAnswer:
-    """What a replica says of a blob that is not here."""
+    """The answer of a replica for a blob that is not here."""
     stores, threads = service.stores, service.threads
     namespace = stores.definition(name).namespace
 
@@ -289,7 +291,7 @@ async def head(
     *,
     replicas: bool = True,
 ) -> Response:
-    """The headers that a get would have."""
+    """The headers of a get."""
     store = await service.store(name)
     with service.using(name, store, "head"):
         try:
@@ -314,7 +316,7 @@ async def info_of_blob(
     *,
     replicas: bool = True,
 ) -> dict[str, Any] | Response:
-    """Everything about a blob but its content."""
+    """Everything about a blob except its content."""
     store = await service.store(name)
     with service.using(name, store, "head"):
         try:
@@ -347,10 +349,10 @@ async def ttl(
     service: BlobsHere,
     wanted: Annotated[NewTtl | None, Body()] = None,
 ) -> dict[str, Any]:
-    """Let a blob expire so many seconds from now; -1 is never."""
+    """Set the time to live of a blob in seconds from now; -1: never."""
     seconds: str | int | None = request.headers.get(TTL)
     if (seconds is None) == (wanted is None):
-        reason = f'seconds are wanted once: in the header {TTL} or as {{"ttl": seconds}}'
+        reason = f'give the seconds once: in the header {TTL} or as {{"ttl": seconds}}'
         raise InvalidInput(reason)
     if wanted is not None:
         seconds = wanted.ttl
@@ -364,7 +366,7 @@ async def ttl(
 
 @router.put("/{store}/{blob_id}/undelete")
 async def undelete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
-    """Take a delete back, if its retention is not over."""
+    """Undo a delete within its retention."""
     store = await service.store(name)
     with service.using(name, store, "undelete"):
         await service.threads.step(store.undelete, blob_id)

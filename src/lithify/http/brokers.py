@@ -1,4 +1,4 @@
-"""Clusters, brokers and lookup: there is one cluster, and this node is its one broker."""
+"""Clusters, brokers and lookup: there is one cluster, and this node is its only broker."""
 
 import os
 from http import HTTPStatus
@@ -16,7 +16,7 @@ router = APIRouter(tags=["brokers"])
 
 
 def _base(request: Request) -> str:
-    """The address that the caller used, which is one where it can reach us."""
+    """The address that the caller used, at which it can reach this node."""
     return str(request.base_url).rstrip("/")
 
 
@@ -39,13 +39,13 @@ def _check_cluster(request: Request, cluster: str) -> None:
 
 @router.get("/admin/v2/clusters")
 async def clusters(request: Request) -> list[str]:
-    """The one cluster."""
+    """The only cluster."""
     return [request.app.state.cluster]
 
 
 @router.get("/admin/v2/clusters/{cluster}")
 async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> dict[str, Any]:
-    """Where it is."""
+    """The addresses of the cluster."""
     _check_cluster(request, cluster)
     urls = _urls(request, broker)
     return {
@@ -58,39 +58,39 @@ async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> di
 
 @router.get("/admin/v2/brokers/version", response_class=PlainTextResponse)
 async def version(broker: BrokerHere) -> str:
-    """What this is."""
+    """The version of the server."""
     return broker.server_version
 
 
 @router.get("/admin/v2/brokers/leaderBroker")
 async def leader(request: Request) -> dict[str, str]:
-    """Always this node."""
+    """The address of this node."""
     return {"brokerId": request.url.netloc, "serviceUrl": _base(request)}
 
 
 @router.get("/admin/v2/brokers/configuration/runtime")
 async def runtime(broker: BrokerHere) -> dict[str, str]:
-    """Where the data is, for who reads it on the same machine, and what stands in its lock."""
+    """The data directory, for readers on the same machine, and the owner in its lock."""
     topics = broker.topics
     return {"dataDirectory": os.path.abspath(topics.directory), "owner": topics.owner}
 
 
 @router.get("/admin/v2/brokers")
 async def brokers(request: Request) -> list[str]:
-    """The one broker."""
+    """The only broker."""
     return [request.url.netloc]
 
 
 @router.get("/admin/v2/brokers/{cluster}")
 async def brokers_of(request: Request, cluster: str) -> list[str]:
-    """The one broker."""
+    """The only broker."""
     _check_cluster(request, cluster)
     return [request.url.netloc]
 
 
 @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}", tags=["lookup"])
 async def lookup(request: Request, name: TopicPath, broker: BrokerHere) -> dict[str, str]:
-    """Where clients of a topic connect, whether it exists or not."""
+    """The addresses for clients of a topic, whether it exists or not."""
     broker.topics.definitions.current.namespace(name.namespace)
     return {"brokerId": request.url.netloc, **_urls(request, broker)}
 

@@ -1,6 +1,6 @@
-"""Sending connected clients away, so that what they use can be moved or removed.
+"""Disconnects clients from topics, so that these can be moved or removed.
 
-A client that is sent away looks its topic up and connects again by itself. Those who follow a topic
+A disconnected client looks its topic up and reconnects automatically. Readers that follow a topic
 over HTTP are woken when it is closed, so that they look for it again.
 """
 
@@ -30,33 +30,33 @@ __all__ = [
 ]
 
 WAIT_S = 1.0
-"""A thread is not kept for longer: what it waits for may need one of the same threads."""
+"""A thread waits no longer: the event that it waits for may need one of the same threads."""
 
 
 def put_out_consumers(broker: Broker, subscription: Subscription) -> None:
-    """Send the consumers of a subscription away."""
+    """Disconnect the consumers of a subscription."""
     for consumer in list(subscription.consumers):
         broker.consumer_put_out(consumer)
 
 
 def put_out_of_topic(broker: Broker, topic: Topic) -> None:
-    """Send the consumers and producers of a topic away."""
+    """Disconnect the consumers and producers of a topic."""
     for subscription in list(topic.subscriptions.values()):
         put_out_consumers(broker, subscription)
     put_out_producers(broker, topic)
 
 
 def put_out_producers(broker: Broker, topic: Topic) -> None:
-    """Send the producers of a topic away."""
+    """Disconnect the producers of a topic."""
     producers = topic.producers
-    # Those that wait go first: they must not take the place of one that leaves.
+    # Waiting producers first: they must not take the place of one that leaves.
     for producer in [*producers.waiting, *producers.joined.values()]:
         producers.remove(producer)
         broker.producer_put_out(producer)
 
 
 def put_out_all(broker: Broker, names: list[TopicName]) -> None:
-    """Send everybody away who uses one of these topics."""
+    """Disconnect all clients of these topics."""
     opened = broker.topics.opened()
     for name in names:
         if name in opened:
@@ -64,9 +64,9 @@ def put_out_all(broker: Broker, names: list[TopicName]) -> None:
 
 
 async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
-    """Delete a topic, which nobody may use any more; `force` sends its clients away first."""
+    """Delete a topic, which must have no clients; `force` disconnects them first."""
     if not broker.topics.exists(name):
-        # Nobody uses it. Whether it was lost is known after a look at the disk.
+        # It has no clients. A read of the disk tells whether its log was lost.
         await asyncio.to_thread(broker.topics.delete_lost, name)
         return
 
@@ -79,7 +79,7 @@ async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
 
 
 async def unload(broker: Broker, names: list[TopicName]) -> None:
-    """Send everybody away who uses one of these topics, and close them; use opens them again."""
+    """Disconnect all clients of these topics, and close them; the next use opens them again."""
 
     def take() -> Callable[[], None]:
         put_out_all(broker, names)
@@ -91,7 +91,7 @@ async def unload(broker: Broker, names: list[TopicName]) -> None:
 async def _take_out(
     broker: Broker, names: list[TopicName], take: Callable[[], Callable[[], None]]
 ) -> None:
-    """Take topics out of use in the loop, where clients join them, and do the rest in a thread."""
+    """Take topics out of use in the loop, where clients join them; do the rest in a thread."""
     try:
         while True:
             try:

@@ -1,20 +1,19 @@
-"""Compaction over HTTP: run, watch, cancel, plan, history, settings, and deleting the view.
+"""Compaction over HTTP: run, progress, cancel, plan, history, settings, and deleting the view.
 
 | path of a topic            |                                                                     |
 |----------------------------|---------------------------------------------------------------------|
 | compaction                 | PUT: run; GET: status and last error, as Pulsar's tools expect it   |
 |                            | DELETE: cancel                                                      |
-| compaction/progress        | GET: status with phase, progress and report, a row each partition;  |
+| compaction/progress        | GET: status with phase, progress and report, one row per partition; |
 |                            | with `?request` that of the runs which were requested together      |
-| compaction/plan            | POST: what a run would do, a row each partition                     |
+| compaction/plan            | POST: what a run would do, one row per partition                    |
 | compaction/history         | GET: the reports of the last runs, newest first                     |
 | compactionThreshold        | GET, POST, DELETE: bytes, as Pulsar's tools expect it               |
 | compactionSettings         | GET, POST, DELETE: all of `compaction_settings.py`, by their names  |
-| subscription/__compaction  | DELETE: forget everything that was compacted                        |
+| subscription/__compaction  | DELETE: delete the compacted view                                   |
 
-Of a namespace there are compactionThreshold (with PUT) and compactionSettings. A run happens in the
-background; what it found is in its report. Of a partitioned topic the same is done in all of its
-partitions.
+A namespace has compactionThreshold (with PUT) and compactionSettings. A run is a background task;
+its report has the result. For a partitioned topic each request applies to all partitions.
 """
 
 import asyncio
@@ -60,9 +59,9 @@ def _done() -> Response:
 
 @router.put(f"{_TOPIC}/compaction", status_code=204)
 async def run(name: TopicPath, broker: BrokerHere) -> Response:
-    """Compact, in all partitions if there are some, after runs that are going on.
+    """Compact all partitions, after runs in progress.
 
-    The header `x-lithify-request` of the answer is what to ask for the progress of these runs with.
+    The header `x-lithify-request` of the answer identifies these runs in requests for progress.
     """
     request_id = new_request_id()
     for topic in await topics_at(broker, name):
@@ -72,16 +71,16 @@ async def run(name: TopicPath, broker: BrokerHere) -> Response:
 
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
 async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
-    """Stop what is going on or waits for its turn; everything stays as it was."""
+    """Cancel runs that are in progress or wait for their turn; the topic is unchanged."""
     cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
     if not any(cancelled):
-        raise Refused(HTTPStatus.CONFLICT, f"no run on {name} is going on")
+        raise Refused(HTTPStatus.CONFLICT, f"topic {name} has no run in progress")
     return _done()
 
 
 @router.get(f"{_TOPIC}/compaction")
 async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
-    """How the last run went, or that one is going on."""
+    """The result of the last run, or whether one is in progress."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     found = await asyncio.to_thread(broker.topics.compactions.status, topic)
     return {"status": str(found.state), "lastError": found.error}
@@ -91,7 +90,7 @@ async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
 async def progress(
     name: TopicPath, broker: BrokerHere, request: str | None = None
 ) -> list[dict[str, Any]]:
-    """The same with everything there is to know, of the last runs or those of a request."""
+    """The full status, of the last runs or those of a request."""
     topics, status = await topics_at(broker, name), broker.topics.compactions.status
     found = [await asyncio.to_thread(status, each, request) for each in topics]
     return [
@@ -102,7 +101,7 @@ async def progress(
 
 @router.post(f"{_TOPIC}/compaction/plan")
 async def plan(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
-    """What a run would do now; 409 while one is going on."""
+    """What a run would do now; 409 while one is in progress."""
     jobs = broker.topics.compactions.jobs
     topics = await topics_at(broker, name)
     return [await asyncio.to_thread(plan_row, topic, jobs) for topic in topics]
@@ -122,7 +121,7 @@ async def history(
 
 @router.delete(f"{_TOPIC}/subscription/__compaction", status_code=204)
 async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
-    """Forget everything that was compacted, after the run that is going on; the log stays."""
+    """Delete the compacted view, after the run in progress; the log is unchanged."""
     topics = await topics_at(broker, name)
     if all(topic.service.last_compacted_position < 0 for topic in topics):
         raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no compacted view")
@@ -144,16 +143,16 @@ def _own(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """What may be set; None goes back to what the level above says."""
+    """Settings that may be set; None reverts to the level above."""
     defaults = asdict(CompactionSettings())
     for name, value in values.items():
         if name not in defaults:
-            reason = f"no setting {name}: there are {', '.join(_NAMES)}"
+            reason = f"setting {name} is unknown, must be one of {', '.join(_NAMES)}"
             raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
         kind = type(defaults[name])
         given = float if kind is float and type(value) is int else type(value)
         if value is not None and given is not kind:
-            reason = f"setting {name} is {value!r}, must be of the kind of {defaults[name]!r}"
+            reason = f"setting {name} is {value!r}, must be of the type of {defaults[name]!r}"
             raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
     CompactionSettings(**{key: value for key, value in values.items() if value is not None})
     return values
@@ -163,7 +162,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 async def topic_settings(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> dict[str, Any]:
-    """Those that a topic has itself, or with `applied` those that hold for it."""
+    """The topic's own settings, or with `applied` the effective ones."""
     return _applied(broker, name) if applied else _own(topic_settings_of(broker, name))
 
 
@@ -171,21 +170,21 @@ async def topic_settings(
 async def set_topic_settings(
     name: TopicPath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """Set these of a topic; null takes one away."""
+    """Change settings of a topic; null removes one."""
     await change_topic_settings(broker, name, _checked(values))
     return _done()
 
 
 @router.delete(f"{_TOPIC}/compactionSettings", status_code=204)
 async def remove_topic_settings(name: TopicPath, broker: BrokerHere) -> Response:
-    """Back to what the namespace says."""
+    """Revert to the settings of the namespace."""
     await change_topic_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()
 
 
 @router.get(f"{_NAMESPACE}/compactionSettings")
 async def namespace_settings(name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
-    """Those that a namespace has itself."""
+    """The namespace's own settings."""
     return _own(settings_of(broker, name))
 
 
@@ -193,28 +192,28 @@ async def namespace_settings(name: NamespacePath, broker: BrokerHere) -> dict[st
 async def set_namespace_settings(
     name: NamespacePath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """Set these of a namespace; null takes one away."""
+    """Change settings of a namespace; null removes one."""
     await change_settings(broker, name, _checked(values))
     return _done()
 
 
 @router.delete(f"{_NAMESPACE}/compactionSettings", status_code=204)
 async def remove_namespace_settings(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Back to what the node says."""
+    """Revert to the settings of the node."""
     await change_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()
 
 
-# --- the threshold, as Pulsar's tools know it -------------------------------------------------
+# --- the threshold, as in Pulsar --------------------------------------------------------------
 
 
 @router.get(f"{_TOPIC}/compactionThreshold")
 async def topic_threshold(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> int | None:
-    """New bytes that call for a run; 0 is never, null is as the namespace says."""
-    said = _applied(broker, name) if applied else topic_settings_of(broker, name)
-    found: int | None = said.get(_THRESHOLD)
+    """Size of new messages that triggers a run; 0: never, null: as the namespace."""
+    settings = _applied(broker, name) if applied else topic_settings_of(broker, name)
+    found: int | None = settings.get(_THRESHOLD)
     return found
 
 
@@ -222,21 +221,21 @@ async def topic_threshold(
 async def set_topic_threshold(
     name: TopicPath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
 ) -> Response:
-    """Set it."""
+    """Set the threshold of a topic."""
     await change_topic_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
     return _done()
 
 
 @router.delete(f"{_TOPIC}/compactionThreshold", status_code=204)
 async def remove_topic_threshold(name: TopicPath, broker: BrokerHere) -> Response:
-    """Back to what the namespace says."""
+    """Revert to the threshold of the namespace."""
     await change_topic_settings(broker, name, {_THRESHOLD: None})
     return _done()
 
 
 @router.get(f"{_NAMESPACE}/compactionThreshold")
 async def namespace_threshold(name: NamespacePath, broker: BrokerHere) -> int | None:
-    """The same of a namespace; null is as the node says."""
+    """The threshold of a namespace; null: as the node."""
     found: int | None = settings_of(broker, name).get(_THRESHOLD)
     return found
 
@@ -245,13 +244,13 @@ async def namespace_threshold(name: NamespacePath, broker: BrokerHere) -> int | 
 async def set_namespace_threshold(
     name: NamespacePath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
 ) -> Response:
-    """Set it."""
+    """Set the threshold of a namespace."""
     await change_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
     return _done()
 
 
 @router.delete(f"{_NAMESPACE}/compactionThreshold", status_code=204)
 async def remove_namespace_threshold(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Back to what the node says."""
+    """Revert to the threshold of the node."""
     await change_settings(broker, name, {_THRESHOLD: None})
     return _done()

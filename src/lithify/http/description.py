@@ -1,6 +1,6 @@
 """The description of all routes, at /openapi.json.
 
-It takes half a second to make, so a thread makes it for the first who asks, and it is kept.
+Building it takes half a second, so a thread builds it on the first request, and it is cached.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/openapi.json")
 async def description(request: Request) -> Response:
-    """All routes, as OpenAPI has them."""
+    """The OpenAPI description of all routes."""
     state = request.app.state
     if getattr(state, "description", None) is None:
         state.description = await asyncio.to_thread(_make, request.app)

@@ -1,6 +1,6 @@
 """Every refusal over HTTP: its status, and {"reason": …} as body.
 
-Statuses are those that Pulsar's tools expect, and below /blobs those that HTTP has for it.
+The statuses are those that Pulsar's tools expect, and below /blobs those of HTTP.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _GONE = (ClientDisconnect, LocalProtocolError)
-"""The client is gone, or sent what is no HTTP, before its request was answered."""
+"""The client disconnected, or sent invalid HTTP, before its request was answered."""
 
 __all__ = ["Refused", "add_error_handlers", "refusal", "status_of"]
 
@@ -58,7 +58,7 @@ log = get_logger("lithify.http")
 
 
 class Refused(LithifyError):
-    """A request that is answered with a status of its own."""
+    """A request that is answered with its own status."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         self.status = status
@@ -90,7 +90,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (BlobStoreFull, HTTPStatus.INSUFFICIENT_STORAGE),
     (BlobTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (RangeNotSatisfiable, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
-    # A topic or store was closed under a request: who asks again finds it, or that it is gone.
+    # A topic or store was closed during a request: a retry finds it open again, or missing.
     (LogClosed, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
@@ -102,13 +102,13 @@ _STATUS_BY_ERRNO = {
     errno.EMFILE: HTTPStatus.SERVICE_UNAVAILABLE,
     errno.ENFILE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""Of an error whose `cause` is one of the operating system."""
+"""For an error whose `cause` is an `OSError`."""
 
 _BLOBS = "/blobs/"
 
 
 def status_of(error: LithifyError) -> HTTPStatus:
-    """The first that fits; what is not the caller's fault is ours."""
+    """The first match; an error that is not the caller's is an internal one."""
     if isinstance(error, Refused):
         return error.status
     cause = getattr(error, "cause", None)
@@ -129,7 +129,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _reason(status: int, reason: str) -> JSONResponse:
-    # It may quote what was asked, and JSON can have half a character that no bytes stand for.
+    # The reason may quote the request, and JSON can contain surrogates that cannot be encoded.
     sendable = reason.encode(errors="backslashreplace").decode()
     return JSONResponse({"reason": sendable}, status)
 
@@ -140,10 +140,10 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
 
 
 def refusal(request: Request, error: LithifyError) -> Response:
-    """The answer to a request that was not carried out."""
+    """The answer to a request that was refused or failed."""
     status = status_of(error)
     if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, Refused):
-        # Where no tool of Pulsar expects another one.
+        # Below /blobs, where no tool of Pulsar expects 412.
         in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
         status = HTTPStatus.BAD_REQUEST if in_blobs else status
     request.app.state.broker.topics.damage.note(error)
@@ -162,7 +162,7 @@ async def _bad_request(request: Request, error: Exception) -> Response:  # noqa:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     if isinstance(first.get("input"), bytes):
-        # Whatever it holds, it was not read.
+        # The body was not parsed.
         reason = f"{where} must be JSON, and the header Content-Type say application/json"
         return _reason(HTTPStatus.BAD_REQUEST, reason)
     return _reason(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
@@ -177,7 +177,7 @@ async def _http_error(request: Request, error: Exception) -> Response:  # noqa: 
 
 async def _defect(request: Request, error: Exception) -> Response:
     if isinstance(error, _GONE):
-        return _reason(HTTPStatus.BAD_REQUEST, "the request ended early")
-    # What went wrong is for the log, not for whoever asked.
+        return _reason(HTTPStatus.BAD_REQUEST, "the request was incomplete")
+    # The details are for the log, not for the client.
     log.error("request failed", path=request.url.path, exc_info=error)
     return _reason(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")

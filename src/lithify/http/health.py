@@ -1,14 +1,14 @@
-"""Whether the node is well, for people and for what watches over it.
+"""Health and readiness of the node, for people and monitoring.
 
-    GET /admin/v2/brokers/health   200 "ok", or 503 with all that is wrong
+    GET /admin/v2/brokers/health   200 "ok", or 503 with all problems
     GET /admin/v2/brokers/ready    200 "ok", or 503 while nothing can be written
 
-A disk that is full or read-only, or a directory that the node may not write, is found by writing a
-small file. Damage is what reads and runs have come across since the start, in files that still
-exist, and topics and blob stores that cannot be opened. It does not make a node unready, because
-everything else is served: then the answer names it behind the "ok". Where tokens are asked for,
-only a superuser gets paths and names. Answers are `KEPT_S` old at most, so that nobody can keep the
-disk busy by asking.
+The check writes a small file, which detects a disk that is full or read-only, or a directory
+without write permission. Damage consists of what reads and runs have found since the start, in
+files that still exist, and of topics and blob stores that cannot be opened. It does not make a node
+unready, because everything else is served: the answer names it after the "ok". If tokens are
+required, only a superuser sees paths and names. Answers are cached for `KEPT_S`, so that requests
+cannot keep the disk busy.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class _Found:
 
 
 class Health:
-    """What is wrong with a node; in the event loop."""
+    """The problems of a node; belongs to the event loop."""
 
     def __init__(self, broker: Broker, stores: BlobStores | None) -> None:
         self._broker = broker
@@ -48,15 +48,15 @@ class Health:
         self._found_s = 0.0
 
     async def find(self) -> _Found:
-        """What is wrong now."""
+        """The current problems."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             if self._found is None or loop.time() - self._found_s >= KEPT_S:
-                self._found = await asyncio.to_thread(self._look)
+                self._found = await asyncio.to_thread(self._check)
                 self._found_s = loop.time()
             return self._found
 
-    def _look(self) -> _Found:
+    def _check(self) -> _Found:
         topics = self._broker.topics
         damage = topics.damage_found()
         if self._stores is not None:
@@ -75,7 +75,7 @@ async def _found(request: Request) -> _Found:
 
 @router.get("/admin/v2/brokers/health", response_class=PlainTextResponse)
 async def health(request: Request) -> str:
-    """Is anything wrong?"""
+    """Whether there is any problem."""
     found = await _found(request)
     wrong = [*filter(None, [found.unwritable]), *found.damage]
     if wrong:
@@ -85,7 +85,7 @@ async def health(request: Request) -> str:
 
 @router.get("/admin/v2/brokers/ready", response_class=PlainTextResponse)
 async def ready(request: Request, broker: BrokerHere) -> str:
-    """Can clients be served?"""
+    """Whether clients can be served."""
     if not (broker.service_url or broker.service_url_tls):
         raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
     found = await _found(request)

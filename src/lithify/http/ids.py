@@ -1,4 +1,4 @@
-"""Message ids as they stand in JSON.
+"""Message ids in JSON.
 
     {"ledgerId": 3, "entryId": 17, "partitionIndex": -1, "batchIndex": 2, "isExcluded": false}
 
@@ -24,25 +24,25 @@ LEDGERS_MAX = 2**31
 
 
 class MessageIdBody(BaseModel):
-    """Where to go; batches are not split, so their index does not count."""
+    """A message id; batches are not split, so the batch index is ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
     ledger_id: int = Field(ge=-1, le=LATEST)
     entry_id: int = Field(ge=-1, le=LATEST)
     is_excluded: bool = Field(
         default=False,
-        # The Java client leaves the "is" out.
+        # The Java client omits the "is".
         validation_alias=AliasChoices("isExcluded", "excluded"),
     )
 
     def position(self, topic: "Topic") -> int:
-        """The first position that is not acknowledged when a cursor stands here."""
+        """The first unacknowledged position of a cursor at this id."""
         if self.ledger_id == LATEST:
             return topic.log.next_position
         if self.ledger_id < 0:
             return 0
         if self.ledger_id >= LEDGERS_MAX or self.entry_id >= 2**PACKED_ENTRY_BITS:
-            raise InvalidInput(f"there is no position {self.ledger_id}:{self.entry_id}")
+            raise InvalidInput(f"position {self.ledger_id}:{self.entry_id} is out of range")
         position = pack(self.ledger_id, max(self.entry_id, 0)) + self.is_excluded
         return topic.following(min(position, topic.log.next_position))
 

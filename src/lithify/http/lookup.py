@@ -2,10 +2,10 @@
 
     GET /topics/persistent/TENANT/NAMESPACE/TOPIC/keys/KEY
 
-The answer is a row as `tail.py` of the topics says; 404 if the key has no message or was deleted. A
-partitioned topic is asked in all partitions, since whoever wrote it chose the partition.
+The answer is a row of `tail.py` of the topics; 404 if the key has no message or was deleted. In a
+partitioned topic all partitions are searched, because the producer chose the partition.
 
-Look-ups wait for the disk, so they are made in a thread, one after the other.
+Lookups read the disk, so they run in a thread, one at a time.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """

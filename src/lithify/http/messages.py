@@ -1,8 +1,8 @@
 """One stored entry as an HTTP response: the payload as body, the rest as X-Pulsar- headers.
 
-The payload is decompressed but not decrypted. A batch is one body: a row of (size (4, big-endian),
-metadata, value), as many as X-Pulsar-num-batch-message says. What is not printable ASCII in a
-header is percent-encoded.
+The payload is decompressed but not decrypted. A batch is one body: a sequence of (size (4,
+big-endian), metadata, value); X-Pulsar-num-batch-message has their number. Characters other than
+printable ASCII are percent-encoded in headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["PEEK_MAX", "message_response", "peek_response"]
 
 PEEK_MAX = 10_000
-"""How far a peek may look: it walks over what is before."""
+"""Maximum number of a peek: it reads all entries before it."""
 
 _IN_KEYS = string.ascii_letters + string.digits + "-_."
 _IN_VALUES = "".join(c for c in string.punctuation if c != "%") + " "
@@ -46,7 +46,7 @@ def message_response(topic: Topic, ledger: int, entry: int) -> Response:
 
 
 def peek_response(topic: Topic, cursor: Cursor, number: int) -> Response:
-    """The entry that is number `number`, from 1, of those that are not acknowledged."""
+    """The entry with number `number`, from 1, among those that are not acknowledged."""
     if not 1 <= number <= PEEK_MAX:
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"message {number}: must be 1 to {PEEK_MAX}")
     with topic.log.snapshot("peek") as snapshot:
@@ -54,7 +54,7 @@ def peek_response(topic: Topic, cursor: Cursor, number: int) -> Response:
             number -= not cursor.is_acked(entry.position)
             if not number:
                 return _response(entry)
-    raise Refused(HTTPStatus.NOT_FOUND, "there are not so many messages")
+    raise Refused(HTTPStatus.NOT_FOUND, "there are fewer messages")
 
 
 def _response(entry: Entry) -> Response:

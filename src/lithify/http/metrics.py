@@ -1,9 +1,9 @@
-"""Metrics in Prometheus' text form, under the names of Pulsar's, so that its dashboards work.
+"""Metrics in the Prometheus text format, with the names of Pulsar's, so that its dashboards work.
 
 Those of blobs, which Pulsar does not have, are in `blob_meters.py`.
 
-Made anew at each request from what the open topics say; one that is not open yet is counted, but
-not opened for this.
+Each request collects them from the open topics. A topic that is not open is counted, but not
+opened.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _SUBSCRIPTION = (*_TOPIC, "subscription")
 
 
 class _Node(Collector):
-    """The metrics of a node as they are now."""
+    """The current metrics of a node."""
 
     def __init__(self, broker: Broker, cluster: str, blobs: BlobService | None) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class _Node(Collector):
         self._blobs = blobs
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """All metric families."""
         topics = self._broker.topics
         defined = GaugeMetricFamily(
             "pulsar_topics_count", "Topics and partitions.", labels=("cluster", "namespace")
@@ -51,7 +51,7 @@ class _Node(Collector):
             defined.add_metric((self._cluster, namespace), count)
         yield defined
         unclaimed = GaugeMetricFamily(
-            "lithify_unclaimed", "Directories that no definition explains.", labels=("kind",)
+            "lithify_unclaimed", "Directories without a definition.", labels=("kind",)
         )
         unclaimed.add_metric(("topic",), topics.unclaimed_count)
         if self._blobs is not None:
@@ -116,15 +116,15 @@ class _Node(Collector):
         yield from made
 
     def _compaction(self, opened: list[Topic]) -> Iterator[Metric]:
-        """Of topics that were compacted; the others have none."""
+        """The metrics of topics that were compacted; the others have none."""
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (counter, "pulsar_compaction_removed_event_count", "Messages dropped."),
             (counter, "pulsar_compaction_succeed_count", "Runs that were published."),
             (counter, "pulsar_compaction_failed_count", "Runs that failed or were cancelled."),
-            (counter, "pulsar_compaction_duration_time_in_mills", "What they took."),
-            (gauge, "pulsar_compaction_read_throughput", "Bytes a second that were copied from."),
-            (gauge, "pulsar_compaction_write_throughput", "Bytes a second that were kept."),
+            (counter, "pulsar_compaction_duration_time_in_mills", "Their duration."),
+            (gauge, "pulsar_compaction_read_throughput", "Bytes per second that were read."),
+            (gauge, "pulsar_compaction_write_throughput", "Bytes per second that were kept."),
             (gauge, "pulsar_compaction_compacted_entries_count", "Entries of the view."),
             (gauge, "pulsar_compaction_compacted_entries_size", "Their bytes."),
         )
@@ -160,7 +160,7 @@ def _namespace_of(topic: str) -> str:
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics")
 async def metrics(request: Request, broker: BrokerHere) -> Response:
-    """What Prometheus collects."""
+    """The metrics in the Prometheus text format."""
     registry = CollectorRegistry()
     state = request.app.state
     registry.register(_Node(broker, state.cluster, state.blobs))

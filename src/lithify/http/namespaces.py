@@ -1,7 +1,7 @@
 """Namespaces: list, read, create, delete, their topics, and the policies their topics inherit.
 
-Policies stand in the settings of the namespace's definition under the names that `policies.py` of
-the topics reads; over HTTP they have Pulsar's names and units.
+Policies are stored in the settings of the namespace's definition, with the names that `policies.py`
+of the topics reads; over HTTP they have Pulsar's names and units.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def _done() -> Response:
 
 @router.get("/{tenant}")
 async def namespaces(name: TenantPath, broker: BrokerHere) -> list[str]:
-    """Those of a tenant."""
+    """The namespaces of a tenant."""
     definitions = broker.topics.definitions.current
     definitions.tenant(name)
     return [str(each) for each in definitions.namespaces_of(name)]
@@ -51,7 +51,7 @@ async def namespaces(name: TenantPath, broker: BrokerHere) -> list[str]:
 
 @router.get("/{tenant}/{namespace}")
 async def policies(request: Request, name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
-    """What holds in a namespace."""
+    """The policies of a namespace."""
     definitions = broker.topics.definitions.current
     settings = settings_of(broker, name)
     return {
@@ -71,7 +71,7 @@ async def create_namespace(name: NamespacePath, broker: BrokerHere) -> Response:
 
     def edit(definitions: Definitions) -> Definitions:
         if str(name) in definitions.namespaces:
-            raise AlreadyDefined(f"namespace {name} exists already")
+            raise AlreadyDefined(f"namespace {name} already exists")
         return definitions.with_namespace(name, NamespaceDefinition())
 
     await asyncio.to_thread(broker.topics.definitions.change, edit)
@@ -94,14 +94,14 @@ async def delete_namespace(
 
 @router.get("/{tenant}/{namespace}/topics")
 async def topics(name: NamespacePath, broker: BrokerHere, mode: Mode = "PERSISTENT") -> list[str]:
-    """Its topics, each partition by itself. All are persistent."""
+    """Its topics, with each partition as a topic. All are persistent."""
     broker.topics.definitions.current.namespace(name)
     return [] if mode == "NON_PERSISTENT" else broker.topics.names_in(name)
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
 async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Send all clients away and close the topics; the clients connect again."""
+    """Disconnect all clients and close the topics; the clients reconnect."""
     broker.topics.definitions.current.namespace(name)
     await unload_topics(broker, broker.topics.list(name))
     return _done()
@@ -112,7 +112,7 @@ async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
 
 @router.get("/{tenant}/{namespace}/retention")
 async def retention(name: NamespacePath, broker: BrokerHere) -> dict[str, int] | None:
-    """How long acknowledged messages stay; null if nothing is said."""
+    """How long acknowledged messages are kept; null if it is not set."""
     return retention_of(settings_of(broker, name))
 
 
@@ -120,21 +120,21 @@ async def retention(name: NamespacePath, broker: BrokerHere) -> dict[str, int] |
 async def set_retention(
     name: NamespacePath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
 ) -> Response:
-    """Say how long acknowledged messages stay."""
+    """Set how long acknowledged messages are kept."""
     await change_settings(broker, name, wanted.settings())
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/retention", status_code=204)
 async def remove_retention(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Back to what holds for the node."""
+    """Revert to the setting of the node."""
     await change_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/messageTTL")
 async def message_ttl(name: NamespacePath, broker: BrokerHere) -> int | None:
-    """After how many seconds a message counts as acknowledged; null if nothing is said."""
+    """The seconds after which a message counts as acknowledged; null if it is not set."""
     return ttl_seconds_of(settings_of(broker, name))
 
 
@@ -142,21 +142,21 @@ async def message_ttl(name: NamespacePath, broker: BrokerHere) -> int | None:
 async def set_message_ttl(
     name: NamespacePath, broker: BrokerHere, seconds: Annotated[int, Body(le=2**40)]
 ) -> Response:
-    """Say so; 0 is never."""
+    """Set the time to live of messages; 0: never."""
     await change_settings(broker, name, ttl_settings(seconds))
     return _done()
 
 
 @router.delete("/{tenant}/{namespace}/messageTTL", status_code=204)
 async def remove_message_ttl(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Back to what holds for the node."""
+    """Revert to the setting of the node."""
     await change_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/permissions")
 async def permissions(name: NamespacePath, broker: BrokerHere) -> dict[str, list[str]]:
-    """Who may do what."""
+    """The permissions of each role."""
     definitions = broker.topics.definitions.current
     definitions.namespace(name)
     return {role: list(actions) for role, actions in grants_of(definitions, name).items()}
@@ -166,7 +166,7 @@ async def permissions(name: NamespacePath, broker: BrokerHere) -> dict[str, list
 async def grant(
     name: NamespacePath, role: str, broker: BrokerHere, actions: Annotated[list[str], Body()]
 ) -> Response:
-    """Let somebody do exactly these things."""
+    """Set the permissions of a role, replacing earlier ones."""
     broker.topics.definitions.current.namespace(name)
     await asyncio.to_thread(
         broker.topics.definitions.change, lambda d: with_grant(d, name, decoded(role), actions)
@@ -176,7 +176,7 @@ async def grant(
 
 @router.delete("/{tenant}/{namespace}/permissions/{role}", status_code=204)
 async def revoke(name: NamespacePath, role: str, broker: BrokerHere) -> Response:
-    """Let somebody do nothing any more."""
+    """Remove all permissions of a role."""
     broker.topics.definitions.current.namespace(name)
     await asyncio.to_thread(
         broker.topics.definitions.change, lambda d: with_grant(d, name, decoded(role), ())

@@ -1,8 +1,8 @@
-"""What stands in a path: checked names, and what they name.
+"""Parts of paths: checked names, and the objects that they name.
 
-Paths are matched as they were sent, percent signs and all (`RawPaths`); each part is decoded after
-that, here. So a topic's name may have an encoded slash, and no encoded slash or dot makes one part
-into two. Every name goes through `Namespace` and `TopicName`, which say what a name may be.
+Paths are matched as they were sent, with percent signs (`RawPaths`); afterwards each part is
+decoded here. So a topic's name may have an encoded slash, and no encoded slash or dot splits a
+part. Every name is checked by `Namespace` or `TopicName`.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -41,32 +41,33 @@ __all__ = [
 
 BODY_BYTES_MAX = 2**20
 VALUES_MAX = 5_000
-"""In JSON: even if a validator finds fault with each of them, that takes 20 ms."""
+"""In JSON: a validator that reports each of them takes 20 ms."""
 PRODUCED = "/topics/"
 BLOBS = "/blobs/"
 
 
 class BodyLimit:
-    """Refuses a request whose body is larger than anything that its route takes.
+    """Refuses a request whose body is larger than the limit of its route.
 
-    What is not a message or a blob is JSON: it is read here, and refused if it has more values
-    than any route takes. So it is bounded before it is parsed.
+    A body that is neither messages nor a blob is JSON: it is read here, and refused if it has more
+    values than any route accepts. So it is bounded before it is parsed.
     """
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on, its bytes counted as they are read."""
+        """Pass the request on; its bytes are counted as they are read."""
         if scope["type"] != "http" or _is_content(scope):
-            # That of a blob, which its store counts.
+            # The content of a blob, which its store counts.
             await self._app(scope, receive, send)
             return
         size_bytes = 0
         produced = scope["path"].startswith(PRODUCED)
         limit_bytes = BODY_BYTES_MAX
         if produced:
-            # In JSON a message takes up to a third more, for Base64, and the rest is its frame.
+            # JSON with Base64 takes up to a third more than the message; the rest is for the
+            # framing.
             limit_bytes = 2 * scope["app"].state.broker.max_message_bytes
 
         async def counted() -> "Message":
@@ -81,7 +82,7 @@ class BodyLimit:
         parts: list[bytes] = []
 
         async def checked() -> "Message":
-            """All of the body at once; what comes after that is passed on."""
+            """Return the whole body at once; later messages are passed on."""
             message = await counted()
             while message["type"] == "http.request" and message.get("more_body"):
                 parts.append(message.get("body", b""))
@@ -106,13 +107,13 @@ def _is_content(scope: "Scope") -> bool:
 
 
 class RawPaths:
-    """Lets routes match the path as it was sent."""
+    """Makes routes match the path as it was sent."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on, its path not decoded."""
+        """Pass the request on with the raw path."""
         raw = scope.get("raw_path")
         if scope["type"] == "http" and raw is not None:
             scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
@@ -120,7 +121,7 @@ class RawPaths:
 
 
 def decoded(part: str) -> str:
-    """A part of a path, without percent signs."""
+    """A part of a path, percent-decoded."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError as error:
@@ -166,7 +167,7 @@ def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
 
 
 async def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
-    """The same, open."""
+    """The partitions of a topic, or the topic itself, opened."""
     return [await _opened(broker, part) for part in parts_of(broker, name)]
 
 
@@ -180,7 +181,7 @@ async def topic_at(
 
 
 async def _opened(broker: Broker, name: TopicName) -> Topic:
-    """A topic; one that is not open is opened in a thread, because that waits for the disk."""
+    """A topic; it is opened in a thread if necessary, because that reads the disk."""
     found = broker.topics.opened_topic(name)
     if found is not None:
         return found

@@ -1,12 +1,12 @@
-"""Long answers made in pieces, so that others have their turn in the event loop in between.
+"""Long answers built in pieces, so that other tasks can run in the event loop in between.
 
     return await json_answer(await in_turns(topic_stats_steps(topic)))
 
-A step is short: what makes the answer yields after some rows. Steps are run together for `TURN_S`,
-then the loop does everything else that is ready. JSON is encoded row by row: the encoder of the
-library does a whole value at a stretch. The body goes out in pieces of `SENT_BYTES`.
+A step is short: the generator that builds the answer yields after some rows. Steps run for
+`TURN_S`, then the loop runs all other tasks that are ready. JSON is encoded row by row: the encoder
+of the library encodes a value without interruption. The body is sent in pieces of `SENT_BYTES`.
 
-Of the event loop; for routes whose answers have thousands of rows.
+For the event loop, in routes whose answers have thousands of rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["TURN_S", "in_turns", "json_answer", "sent_pieces"]
 
 TURN_S = 0.001
 SENT_BYTES = 2**18
-"""Written to a socket at a stretch: the server makes two copies of it, and so does the system."""
+"""Bytes per write to a socket: the server makes two copies of it, and so does the system."""
 
 _Result = TypeVar("_Result")
 
 
 async def in_turns(steps: Generator[None, None, _Result]) -> _Result:
-    """Run all steps; what the generator returns."""
+    """Run all steps; returns the result of the generator."""
     begun_s = time.perf_counter()
     while True:
         try:
@@ -47,7 +47,7 @@ async def in_turns(steps: Generator[None, None, _Result]) -> _Result:
 
 
 async def json_answer(value: Any) -> Response:
-    """The answer that has this value as JSON."""
+    """The answer with this value as JSON."""
     parts: list[str] = []
 
     def encode() -> Generator[None, None, None]:
@@ -71,7 +71,7 @@ class _InPieces(Response):
 
 
 async def sent_pieces(body: bytes) -> AsyncIterator[bytes]:
-    """Its pieces, to be sent one after the other; others have their turn in between."""
+    """The pieces of a body to send in sequence; other tasks run in between."""
     for start in range(0, len(body), SENT_BYTES):
         if start:
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def sent_pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _json_parts(value: Any) -> Iterator[str]:
-    """Its JSON; a part is an element of a list, or a value that is neither a list nor a dict."""
+    """JSON of a value; a part is an element of a list, or a value that is no list or dict."""
     if isinstance(value, dict):
         mark = "{"
         for key, each in value.items():

@@ -1,4 +1,4 @@
-"""Policies of single topics, and how many clients a topic may have, over HTTP.
+"""Policies of single topics, and limits on the clients of a topic, over HTTP.
 
 | of a topic                 | of a namespace             | in the definitions         |
 |----------------------------|----------------------------|----------------------------|
@@ -8,8 +8,8 @@
 | maxSubscriptionsPerTopic   | maxSubscriptionsPerTopic   | subscriptions_max          |
 | maxConsumersPerSubscription| maxConsumersPerSubscription| subscription_consumers_max |
 
-GET says what was set, null if nothing was; with `applied=true` what holds for the topic, whoever
-says it. DELETE goes back to what the level above says. A count of 0 is no limit.
+GET returns the value that was set, or null; with `applied=true` the effective one, from any level.
+DELETE reverts to the level above. A count of 0 is no limit.
 """
 
 from dataclasses import asdict
@@ -56,8 +56,8 @@ def _done() -> Response:
     return Response(status_code=204)
 
 
-def _said(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, Any]:
-    """What holds for a topic, or what it says itself."""
+def _settings(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, Any]:
+    """The effective settings of a topic, or its own."""
     return asdict(applied_to(broker, name)) if applied else topic_settings_of(broker, name)
 
 
@@ -68,30 +68,30 @@ def _said(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, Any]:
 async def retention(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> dict[str, int] | None:
-    """How long its acknowledged messages stay."""
-    return retention_of(_said(broker, name, applied=applied))
+    """How long its acknowledged messages are kept."""
+    return retention_of(_settings(broker, name, applied=applied))
 
 
 @router.post(f"{_TOPIC}/retention", status_code=204)
 async def set_retention(
     name: TopicPath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
 ) -> Response:
-    """Say how long its acknowledged messages stay."""
+    """Set how long its acknowledged messages are kept."""
     await change_topic_settings(broker, name, wanted.settings())
     return _done()
 
 
 @router.delete(f"{_TOPIC}/retention", status_code=204)
 async def remove_retention(name: TopicPath, broker: BrokerHere) -> Response:
-    """Back to what the namespace says."""
+    """Revert to the setting of the namespace."""
     await change_topic_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get(f"{_TOPIC}/messageTTL")
 async def message_ttl(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
-    """After how many seconds one of its messages counts as acknowledged."""
-    return ttl_seconds_of(_said(broker, name, applied=applied))
+    """The seconds after which one of its messages counts as acknowledged."""
+    return ttl_seconds_of(_settings(broker, name, applied=applied))
 
 
 @router.post(f"{_TOPIC}/messageTTL", status_code=204)
@@ -100,14 +100,14 @@ async def set_message_ttl(
     broker: BrokerHere,
     messageTTL: int,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Say so; 0 is never."""
+    """Set the time to live of messages; 0: never."""
     await change_topic_settings(broker, name, ttl_settings(messageTTL))
     return _done()
 
 
 @router.delete(f"{_TOPIC}/messageTTL", status_code=204)
 async def remove_message_ttl(name: TopicPath, broker: BrokerHere) -> Response:
-    """Back to what the namespace says."""
+    """Revert to the setting of the namespace."""
     await change_topic_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()
 
@@ -125,8 +125,8 @@ def _checked(what: str, count: int) -> int:
 def _add_topic_routes(what: str, setting: str) -> None:
     @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
     async def count(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
-        said: int | None = _said(broker, name, applied=applied).get(setting)
-        return said
+        setting_value: int | None = _settings(broker, name, applied=applied).get(setting)
+        return setting_value
 
     @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")
     async def change(
@@ -144,8 +144,8 @@ def _add_topic_routes(what: str, setting: str) -> None:
 def _add_namespace_routes(what: str, setting: str) -> None:
     @router.get(f"{_NAMESPACE}/{what}", summary=f"{what} of a namespace")
     async def count(name: NamespacePath, broker: BrokerHere) -> int | None:
-        said: int | None = settings_of(broker, name).get(setting)
-        return said
+        setting_value: int | None = settings_of(broker, name).get(setting)
+        return setting_value
 
     @router.post(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Set {what} of a namespace")
     async def change(

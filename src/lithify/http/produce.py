@@ -1,21 +1,22 @@
-"""Producing over HTTP, for those who have no Pulsar client at hand.
+"""Producing over HTTP, for callers without a Pulsar client.
 
     POST /topics/persistent/TENANT/NAMESPACE/TOPIC
     {"messages": [{"payload": "paid", "key": "4711", "properties": {"by": "card"}}, …]}
 
     {"messagePublishResults": [{"messageId": "3:17:-1", "errorCode": 0}, …]}
 
-As in Pulsar, with two differences. A payload or key that is no text stands under `payloadBase64` or
-`keyBase64`, and a message with no payload at all is a tombstone; schemas are not applied, what
-names one is refused. In a partitioned topic the hash of the key chooses the partition, and messages
-without a key go round; …/partitions/N names one.
+As in Pulsar, with two differences. A payload or key that is not text is given as `payloadBase64` or
+`keyBase64`, and a message without payload is a tombstone. Schemas are not applied; a request that
+names one is refused. In a partitioned topic the hash of the key selects the partition, and messages
+without a key are distributed round-robin; …/partitions/N names one.
 
-1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
-   bounded by that and by twice the largest message. Callers share these places (`shares.py`).
-2. Everything is checked before anything is written: what is refused has changed nothing.
-3. All of that is done in pieces, with others in between; a large message is made by a thread.
-4. Messages are appended in their order and answered once they are durable, each by its own result:
-   a write that failed has `errorCode` 1 and the reason.
+1. The body is read after the caller was authorized, for `REQUESTS_MAX` requests at a time: that and
+   twice the largest message bound the memory. Callers share these places (`shares.py`).
+2. Everything is checked before anything is written: a refused request has changed nothing.
+3. All of that runs in short steps, so that other tasks can run in between; a thread builds a large
+   message.
+4. Messages are appended in order and answered when they are durable, each with its own result: a
+   failed write has `errorCode` 1 and the reason.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -57,21 +58,21 @@ MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
 """In the JSON of a request, with keys and properties."""
 DECODED_BYTES = 2**18
-"""Of Base64, decoded at a stretch; a multiple of 4."""
+"""Base64 decoded per step; a multiple of 4."""
 LARGE_BYTES = 2**16
-"""A message with more text than this is made by a thread."""
+"""A message with more text is built by a thread."""
 APPENDED_BYTES = 2**19
 APPENDED_MAX = 1000
-"""Of messages that are appended at a stretch, about 1 ms."""
+"""Limits of messages appended per step, about 1 ms."""
 
 
 def _decoded(text: object) -> bytes:
-    """The bytes of Base64, in pieces: one call would keep other threads from running."""
+    """Decode Base64 in pieces: one call would block other threads."""
     if not isinstance(text, str):
         raise ValueError("must be a text")  # noqa: TRY004  (pydantic makes an error of it)
     if "=" in text[:-2]:
         raise ValueError("padding is not at the end")
-    # Strict: what is no Base64 is refused, where pydantic's own type would leave letters out.
+    # Strict: invalid Base64 is refused, while pydantic's own type would ignore characters.
     starts = range(0, len(text), DECODED_BYTES)
     return b"".join(b64decode(text[at : at + DECODED_BYTES], validate=True) for at in starts)
 
@@ -92,19 +93,19 @@ class NewMessage(BaseModel):
 
     @property
     def value(self) -> bytes | None:
-        """The payload, whichever way it was given."""
+        """The payload, from either field."""
         return self.payload_bytes if self.payload is None else self.payload.encode()
 
 
 class NewMessages(BaseModel):
-    """What is to be produced."""
+    """The messages to produce."""
 
     model_config = ConfigDict(extra="forbid")
     messages: list[NewMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
 
 
 class NewRows(BaseModel):
-    """The same, with messages that are checked one after the other."""
+    """The same, with messages that are checked one by one."""
 
     model_config = ConfigDict(extra="forbid")
     messages: list[Any] = Field(min_length=1, max_length=MESSAGES_MAX)
@@ -119,7 +120,7 @@ _BODY = {
 
 
 async def _body(request: Request) -> list[bytes]:
-    """The body in pieces: to join them takes milliseconds."""
+    """The body in pieces: joining them takes milliseconds."""
     chunks = request.stream()
     pieces, ended = [], False
     while not ended:
@@ -129,7 +130,7 @@ async def _body(request: Request) -> list[bytes]:
 
 
 def _rows(pieces: list[bytes]) -> list[Any]:
-    """The messages of a body, not looked into yet."""
+    """The messages of a body, not validated."""
     body = b"".join(pieces)
     check_json_values(body, VALUES_MAX)
     try:
@@ -153,7 +154,7 @@ def _bad(error: ValidationError, *place: object) -> Refused:
 
 
 class Publisher:
-    """The producer that stands for all who produce over HTTP; one an application."""
+    """The producer of all HTTP requests; one per application."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -163,11 +164,11 @@ class Publisher:
         self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
     async def publish(self, request: Request, name: TopicName, partition: int | None) -> Response:
-        """Produce what a request has in its body; the answer to it."""
+        """Produce the messages in a request's body; returns the answer."""
         async with self._requests.waits(caller_of(request)):
             body = await _body(request)
             rows = await asyncio.to_thread(_rows, body)
-            # One time for all, in the message and in the frame: reads leave out segments by it.
+            # One time for all, in the message and in the frame: reads skip segments by it.
             now_ms = self._broker.topics.now_ms()
             made = []
             begun_s = time.perf_counter()
@@ -177,7 +178,7 @@ class Publisher:
                 else:
                     made.append(self._made(number, row, now_ms))
                 if time.perf_counter() - begun_s > TURN_S:
-                    # Others have their turn.
+                    # Let other tasks run.
                     await asyncio.sleep(0)
                     begun_s = time.perf_counter()
             groups = await self._groups(name, partition, [key for key, _ in made])
@@ -227,7 +228,7 @@ class Publisher:
     async def _groups(
         self, name: TopicName, partition: int | None, keys: list[bytes | None]
     ) -> list[tuple[Topic, list[int]]]:
-        """Each topic with the numbers of the messages that go there; all of them may be written."""
+        """Each topic with the numbers of its messages; all topics are checked to be writable."""
         topics = self._broker.topics
         count = topics.partitions(name)
         if partition is not None:
@@ -249,7 +250,7 @@ class Publisher:
             topic.check_writable()
             exclusive = topic.producers.exclusive
             if exclusive is not None:
-                raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+                raise ProducerBusy(f"producer {exclusive.name} has exclusive access to the topic")
         return found
 
     def _by_partition(
@@ -289,7 +290,7 @@ class Publisher:
 
 
 def _is_large(row: object) -> bool:
-    """Has a message so much text that it takes milliseconds to make it?"""
+    """Whether a message has so much text that building it takes milliseconds."""
     if not isinstance(row, dict):
         return False
     texts = [*row.values()]
@@ -300,7 +301,7 @@ def _is_large(row: object) -> bool:
 
 
 def _chunks(numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
-    """Numbers of messages in groups that can be appended at a stretch."""
+    """Split numbers of messages into groups that can be appended in one step."""
     some: list[int] = []
     size_bytes = 0
     for number in numbers:
@@ -335,6 +336,6 @@ async def produce_to_partition(
     """Append messages to one partition of a topic."""
     count = broker.topics.partitions(name)
     if not 0 <= partition < count:
-        reason = f"topic {name} has {count} partitions, none has number {partition}"
+        reason = f"topic {name} has {count} partitions, number {partition} does not exist"
         raise Refused(HTTPStatus.NOT_FOUND, reason)
     return await _publish(request, name, partition)

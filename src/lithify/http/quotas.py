@@ -1,8 +1,8 @@
 """Backlog quotas: how far a subscription may be behind before producers are refused.
 
-Of Pulsar's quotas there is one here: of bytes, kept by refusing producers. What asks for another
-one is refused, not ignored. In the definitions it is `backlog_bytes_max`, see `policies.py` of the
-topics; a size below 0 is no limit.
+Of Pulsar's quotas only one is supported: in bytes, enforced by refusing producers. Requests for
+others are refused, not ignored. In the definitions it is `backlog_bytes_max`, see `policies.py` of
+the topics; a size below 0 is no limit.
 """
 
 from http import HTTPStatus
@@ -33,7 +33,7 @@ SIZE: Kind = "destination_storage"
 
 
 class Quota(BaseModel):
-    """How much, and what happens then."""
+    """The limit, and the action when it is exceeded."""
 
     size_bytes: int = Field(
         default=-1, ge=-1, le=2**62, validation_alias=AliasChoices("limitSize", "limit")
@@ -43,7 +43,7 @@ class Quota(BaseModel):
 
 
 def quota_map(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What settings say, with Pulsar's names; nothing if they say nothing."""
+    """The quota in settings, with Pulsar's names; empty if it is not set."""
     size_bytes = settings.get(BACKLOG_BYTES_MAX)
     if size_bytes is None:
         return {}
@@ -53,7 +53,7 @@ def quota_map(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @router.get("/namespaces/{tenant}/{namespace}/backlogQuotaMap")
 async def quotas(name: NamespacePath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
-    """Those of a namespace."""
+    """The quotas of a namespace."""
     return quota_map(settings_of(broker, name))
 
 
@@ -64,17 +64,17 @@ async def set_quota(
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Say how far behind a subscription may be."""
+    """Set how far behind a subscription may be."""
     await change_settings(broker, name, _settings(wanted, backlogQuotaType))
     return Response(status_code=204)
 
 
 def _settings(wanted: Quota, kind: Kind) -> dict[str, Any]:
-    """For the definitions, or why not."""
+    """The settings for the definitions; raises if the quota is not supported."""
     if kind != SIZE or wanted.time_s >= 0:
         raise Refused(HTTPStatus.NOT_IMPLEMENTED, "a backlog has a limit of bytes, not of time")
     if wanted.policy != POLICY:
-        reason = f"policy {wanted.policy} of a backlog quota: there is only {POLICY}"
+        reason = f"policy {wanted.policy} of a backlog quota is not supported, must be {POLICY}"
         raise Refused(HTTPStatus.NOT_IMPLEMENTED, reason)
     return {BACKLOG_BYTES_MAX: wanted.size_bytes}
 
@@ -85,7 +85,7 @@ async def remove_quota(
     broker: BrokerHere,
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Back to what holds for the node; the limit of time is never there."""
+    """Revert to the setting of the node; there is never a time limit."""
     if backlogQuotaType == SIZE:
         await change_settings(broker, name, {BACKLOG_BYTES_MAX: None})
     return Response(status_code=204)
@@ -95,7 +95,7 @@ async def remove_quota(
 async def topic_quotas(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Those that a topic has itself, or with `applied` those that hold for it."""
+    """The topic's own quotas, or with `applied` the effective ones."""
     if applied:
         held = applied_to(broker, name).backlog_bytes_max
         return quota_map({BACKLOG_BYTES_MAX: held} if held >= 0 else {})
@@ -109,7 +109,7 @@ async def set_topic_quota(
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Say how far behind a subscription of a topic may be."""
+    """Set how far behind a subscription of a topic may be."""
     await change_topic_settings(broker, name, _settings(wanted, backlogQuotaType))
     return Response(status_code=204)
 
@@ -120,7 +120,7 @@ async def remove_topic_quota(
     broker: BrokerHere,
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Back to what the namespace says."""
+    """Revert to the setting of the namespace."""
     if backlogQuotaType == SIZE:
         await change_topic_settings(broker, name, {BACKLOG_BYTES_MAX: None})
     return Response(status_code=204)

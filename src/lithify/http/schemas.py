@@ -33,11 +33,11 @@ class SchemaBody(BaseModel):
     properties: dict[str, str] = {}
 
     def value(self) -> Schema:
-        """As topics know it."""
+        """The schema as a value of the topics."""
         try:
             kind = SchemaType[self.type.upper()]
         except KeyError:
-            raise InvalidInput(f"there is no schema type {self.type!r}") from None
+            raise InvalidInput(f"schema type {self.type!r} is unknown") from None
         return Schema(kind, self.definition.encode(), properties=self.properties)
 
 
@@ -60,7 +60,7 @@ def _there(name: TopicName, found: SchemaVersion | None) -> SchemaVersion:
 
 
 async def _schemas(broker: Broker, name: TopicName) -> Schemas:
-    """The schemas of a topic; they are read from the disk when they are first asked for."""
+    """The schemas of a topic; the first access reads them from disk."""
     found = broker.topics.opened_schemas(name)
     if found is None:
         found = await asyncio.to_thread(broker.topics.schemas, name)
@@ -87,7 +87,7 @@ async def versions(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
 
 @router.post("/schema")
 async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, int]:
-    """Add a version, unless the topic has that schema; it must be compatible with the newest."""
+    """Add a version, unless the topic has the schema; it must be compatible with the newest."""
     schemas = await _schemas(broker, name)
     added = await asyncio.to_thread(schemas.register, body.value())
     return {"version": added.version}
@@ -95,7 +95,7 @@ async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str
 
 @router.post("/compatibility")
 async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, Any]:
-    """Could it be added?"""
+    """Whether the schema could be added."""
     try:
         schemas = await _schemas(broker, name)
         await asyncio.to_thread(schemas.check, body.value())
@@ -108,6 +108,6 @@ async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -
 
 @router.delete("/schema")
 async def delete(name: TopicPath, broker: BrokerHere) -> dict[str, int]:
-    """Let the next schema be any."""
+    """Delete all versions; the next schema may be any."""
     schemas = await _schemas(broker, name)
     return {"version": await asyncio.to_thread(schemas.delete)}

@@ -1,7 +1,7 @@
-"""The settings in definitions, as they are read, changed and shown over HTTP.
+"""The settings in definitions: reading, changing and converting them for HTTP.
 
-A namespace's say what its topics do unless they say otherwise; those of a topic hold for all its
-partitions, and a partition's name stands for the whole topic. In the definitions they have the
+The settings of a namespace are the defaults of its topics. Those of a topic apply to all its
+partitions, and the name of a partition stands for the whole topic. In the definitions they have the
 names and units that `policies.py` of the topics reads, over HTTP they have Pulsar's.
 """
 
@@ -46,12 +46,12 @@ BYTES_PER_MB = 2**20
 
 
 def settings_of(broker: Broker, name: Namespace) -> dict[str, Any]:
-    """Those of a namespace."""
+    """The settings of a namespace."""
     return broker.topics.definitions.current.namespace(name).settings
 
 
 async def change_settings(broker: Broker, name: Namespace, values: dict[str, Any]) -> None:
-    """Set these settings of a namespace; None takes one away."""
+    """Change settings of a namespace; None removes one."""
 
     def edit(definitions: Definitions) -> Definitions:
         settings = definitions.namespace(name).settings | values
@@ -68,7 +68,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _defined(definitions: Definitions, name: TopicName) -> TopicName:
-    """The name of the definition: that of a partition is the whole topic's."""
+    """The name of the definition: for a partition, that of the whole topic."""
     for each in (name, name.whole):
         if str(each) in definitions.topics:
             return each
@@ -76,7 +76,7 @@ def _defined(definitions: Definitions, name: TopicName) -> TopicName:
 
 
 def topic_settings_of(broker: Broker, name: TopicName) -> dict[str, Any]:
-    """Those that a topic has itself."""
+    """The topic's own settings."""
     if not broker.topics.exists(name):
         raise TopicNotFound(f"topic {name} does not exist")
     current = broker.topics.definitions.current
@@ -84,7 +84,7 @@ def topic_settings_of(broker: Broker, name: TopicName) -> dict[str, Any]:
 
 
 async def change_topic_settings(broker: Broker, name: TopicName, values: dict[str, Any]) -> None:
-    """Set these settings of a topic; None takes one away."""
+    """Change settings of a topic; None removes one."""
     topic_settings_of(broker, name)
 
     def edit(definitions: Definitions) -> Definitions:
@@ -97,7 +97,7 @@ async def change_topic_settings(broker: Broker, name: TopicName, values: dict[st
 
 
 def applied_to(broker: Broker, name: TopicName) -> Policies:
-    """What holds for a topic, whoever says it."""
+    """The effective settings of a topic."""
     topic_settings_of(broker, name)
     topics = broker.topics
     return policies_of(topics.definitions.current, name, topics.settings.policies)
@@ -107,14 +107,14 @@ def applied_to(broker: Broker, name: TopicName) -> Policies:
 
 
 class Retention(BaseModel):
-    """How long, and up to what size, acknowledged messages stay; -1 is without limit."""
+    """How long, and up to what size, acknowledged messages are kept; -1 is unlimited."""
 
     model_config = ConfigDict(populate_by_name=True)
     minutes: int = Field(ge=-1, le=2**40, alias="retentionTimeInMinutes")
     megabytes: int = Field(ge=-1, le=2**40, alias="retentionSizeInMB")
 
     def settings(self) -> dict[str, int]:
-        """For the definitions."""
+        """The settings for the definitions."""
         minutes, megabytes = self.minutes, self.megabytes
         return {
             RETENTION_MS: minutes if minutes < 0 else minutes * MS_PER_MINUTE,
@@ -123,7 +123,7 @@ class Retention(BaseModel):
 
 
 def retention_of(settings: dict[str, Any]) -> dict[str, int] | None:
-    """What settings say, with Pulsar's names; None if they say nothing."""
+    """The retention in settings, with Pulsar's names; None if it is not set."""
     time_ms, size_bytes = settings.get(RETENTION_MS), settings.get(RETENTION_BYTES)
     if time_ms is None or size_bytes is None:
         return None
@@ -134,7 +134,7 @@ def retention_of(settings: dict[str, Any]) -> dict[str, int] | None:
 
 
 def ttl_settings(seconds: int) -> dict[str, int]:
-    """For the definitions; 0 is never."""
+    """The settings for the definitions; 0: never."""
     if not 0 <= seconds <= 2**40:
         reason = f"message TTL is {seconds} s, must be 0 or more, and at most 2^40"
         raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
@@ -142,6 +142,6 @@ def ttl_settings(seconds: int) -> dict[str, int]:
 
 
 def ttl_seconds_of(settings: dict[str, Any]) -> int | None:
-    """What settings say; None if they say nothing."""
+    """The TTL in settings; None if it is not set."""
     value = settings.get(MESSAGE_TTL_MS)
     return None if value is None else int(value) // 1000

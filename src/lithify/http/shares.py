@@ -1,20 +1,20 @@
-"""Places that callers share: how many requests of one kind are carried out at a time, and whose.
+"""Limits concurrent requests of one kind, and shares the places fairly among callers.
 
-Requests that cost memory, a thread or an open file for as long as their client takes (producing,
-uploads, readers) need a place. The rules, for every kind of them:
+Requests that occupy memory, a thread or an open file as long as their client takes (producing,
+uploads, readers) need a place. The rules, for every kind:
 
 1. A caller may take another place only while more places are free than it holds. So one caller has
-   at most half of all places, a second one at least a quarter, and so on: a caller that holds many
-   slow requests does not keep others out.
+   at most half of all places, a second one at least a quarter, and so on: a caller with many slow
+   requests does not block others.
 2. A place that becomes free goes to the waiting caller that holds the fewest, then to the one that
-   has waited longest. So those who keep asking end up with equal shares.
+   has waited longest. So callers with many requests converge to equal shares.
 3. A client that is too slow loses its place: one that does not send `PIECE_BYTES` of a body, or all
-   of it, within `STALL_S` (`gather`), or does not take what it is sent (`client_time`).
+   of it, within `STALL_S` (`gather`), or does not receive what it is sent (`client_time`).
 
-A caller is the name in a token, or else an address (`auth.caller_of`).
+A caller is the name in a token, or an address (`auth.caller_of`).
 
-Of the event loop. Used by `produce.py`, `tail.py` and `blob_content.py`; one `Shares` for each kind
-of request in an application.
+For the event loop. Used by `produce.py`, `tail.py` and `blob_content.py`; one `Shares` per kind of
+request in an application.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shares:
     """The places of one kind of request."""
 
     def __init__(self, places: int, what: str) -> None:
-        """`what` names them in the error that a caller gets if there is none."""
+        """`what` names the kind in the error of a caller that gets no place."""
         self._places = places
         self._what = what
         self._free = places
@@ -49,7 +49,7 @@ class Shares:
 
     @asynccontextmanager
     async def waits(self, caller: str) -> AsyncIterator[None]:
-        """Hold a place; wait until there is one."""
+        """Hold a place; wait until one is free."""
         if self._waiting or not self._may_take(caller):
             await self._wait(caller)
         else:
@@ -61,7 +61,7 @@ class Shares:
 
     @contextmanager
     def now(self, caller: str) -> Iterator[None]:
-        """Hold a place; raise `Refused` (429) if there is none now."""
+        """Hold a place; raise `Refused` (429) if none is free."""
         self.take(caller)
         try:
             yield
@@ -69,7 +69,7 @@ class Shares:
             self.release(caller)
 
     def take(self, caller: str) -> None:
-        """Take a place, which is to be released; raise `Refused` (429) if there is none now."""
+        """Take a place, to be released later; raise `Refused` (429) if none is free."""
         if not self._may_take(caller):
             reason = (
                 f"{self._what}: {self._places - self._free} of {self._places} places are taken, "
@@ -79,7 +79,7 @@ class Shares:
         self._take(caller)
 
     def release(self, caller: str) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._free += 1
         self._held[caller] -= 1
         if not self._held[caller]:
@@ -96,18 +96,18 @@ class Shares:
     async def _wait(self, caller: str) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(place)
-        # There may be places that nobody who waits may take, but this one.
+        # A free place may be available to this caller only.
         self._admit()
         try:
             await place
         except asyncio.CancelledError:
             if not place.cancelled():
-                # It had been handed over already.
+                # A place had already been assigned.
                 self.release(caller)
             raise
 
     def _admit(self) -> None:
-        """Hand free places to those who wait."""
+        """Assign free places to waiting callers."""
         while self._waiting:
             # Of equals the first, which has waited longest.
             caller = min(self._waiting, key=self._held.__getitem__)
@@ -123,12 +123,12 @@ class Shares:
 
 
 def client_time() -> asyncio.Timeout:
-    """The time that a client has to take what it is sent, or to send what it has to."""
+    """The time that a client has to receive what it is sent, or to send its data."""
     return asyncio.timeout(STALL_S)
 
 
 async def gather(chunks: AsyncIterator[bytes], size_min: int = PIECE_BYTES) -> tuple[bytes, bool]:
-    """A piece of a body, which is shorter than `size_min` only at the end; was that the end?"""
+    """A piece of a body, shorter than `size_min` only at the end; and whether that was the end."""
     held: list[bytes] = []
     size = 0
     try:
@@ -139,6 +139,6 @@ async def gather(chunks: AsyncIterator[bytes], size_min: int = PIECE_BYTES) -> t
                 if size >= size_min:
                     return b"".join(held), False
     except TimeoutError as error:
-        reason = f"{size} bytes of the content came in {STALL_S:.0f} s, which is too slow"
+        reason = f"received {size} bytes of the content in {STALL_S:.0f} s, which is too slow"
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, reason) from error
     return b"".join(held), True

@@ -1,6 +1,6 @@
 """Subscriptions: list, create, delete, move, skip, expire, peek.
 
-For a partitioned topic each does the same in all partitions; positions are those of one partition.
+For a partitioned topic each applies to all partitions; positions are those of one partition.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
 
 
 async def _move(broker: Broker, topic: Topic, subscription: Subscription, position: int) -> None:
-    """Let a subscription begin again at a position."""
+    """Restart a subscription at a position."""
     put_out_consumers(broker, subscription)
     await broker.run(topic.seeking(subscription, position))
 
@@ -56,7 +56,7 @@ async def _move(broker: Broker, topic: Topic, subscription: Subscription, positi
 async def _skip_below(
     broker: Broker, topic: Topic, subscription: Subscription, position: int
 ) -> None:
-    """Acknowledge what is below a position."""
+    """Acknowledge all entries below a position."""
     last = min(position - 1, topic.last_position)
     if last > subscription.acked.mark_delete:
         await broker.run(topic.acknowledging(subscription, AckedUpTo(last)))
@@ -64,7 +64,7 @@ async def _skip_below(
 
 
 async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
-    """Acknowledge what was published longer ago than this."""
+    """Acknowledge the messages that are older than this."""
     if seconds < 0:
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
     time_ms = broker.topics.now_ms() - seconds * 1000
@@ -78,7 +78,7 @@ async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
 
 @router.get("/subscriptions")
 async def subscriptions(name: TopicPath, broker: BrokerHere) -> list[str]:
-    """Their names."""
+    """The names of the subscriptions."""
     found = {each for topic in await topics_at(broker, name) for each in topic.subscriptions}
     return sorted(found)
 
@@ -93,7 +93,7 @@ async def create_subscription(
     """Create a durable subscription; without a message id it begins after the last message."""
     topics = await topics_at(broker, name)
     if any(subscription in topic.subscriptions for topic in topics):
-        raise AlreadyDefined(f"topic {name} has a subscription {subscription} already")
+        raise AlreadyDefined(f"topic {name} already has a subscription {subscription}")
     start = start or MessageIdBody(ledger_id=LATEST, entry_id=LATEST)
     begin = [start.position(topic) for topic in topics]
     kind = SubscriptionType.EXCLUSIVE
@@ -106,7 +106,7 @@ async def create_subscription(
 async def delete_subscription(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, *, force: bool = False
 ) -> Response:
-    """Forget a subscription; `force` sends its consumers away first."""
+    """Delete a subscription; `force` disconnects its consumers first."""
     found = await _found(broker, name, subscription)
     if not force and any(each.consumers for _, each in found):
         reason = f"subscription {subscription} of {name} has consumers"
@@ -124,7 +124,7 @@ async def reset_to_id(
     broker: BrokerHere,
     target: Annotated[MessageIdBody, Body()],
 ) -> Response:
-    """Begin again at a message."""
+    """Restart at a message."""
     found = await _found(broker, name, subscription)
     if len(found) > 1 and target.ledger_id not in {-1, LATEST}:
         reason = f"topic {name} is partitioned: name a partition of it"
@@ -139,9 +139,9 @@ async def reset_to_id(
 async def reset_to_time(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, timestamp: int
 ) -> Response:
-    """Begin again at the first message published at or after a time in milliseconds.
+    """Restart at the first message published at or after a time in milliseconds.
 
-    A subscription that is read compacted begins at the first retained one.
+    A subscription that is read compacted restarts at the first retained one.
     """
     for topic, each in await _found(broker, name, subscription):
         position = await broker.run(topic.finding_time(timestamp, compacted=each.compacted))
@@ -151,7 +151,7 @@ async def reset_to_time(
 
 @router.post("/subscription/{subscription}/skip_all", status_code=204)
 async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere) -> Response:
-    """Acknowledge all there is."""
+    """Acknowledge all messages."""
     for topic, each in await _found(broker, name, subscription):
         await _skip_below(broker, topic, each, topic.log.next_position)
     return _done()
@@ -161,7 +161,7 @@ async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: Brok
 async def skip(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
 ) -> Response:
-    """Acknowledge the next so many entries that are not acknowledged, or all there are."""
+    """Acknowledge the next `number` unacknowledged entries, or all."""
     if number < 0:
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"{number} messages: must be 0 or more")
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
@@ -172,7 +172,7 @@ async def skip(
 
 
 async def _after_entries(topic: Topic, subscription: Subscription, number: int) -> int:
-    """The position of the entry that is the last of so many that are not acknowledged."""
+    """The position of the last of the next `number` unacknowledged entries."""
     cursor = subscription.cursor
     at = cursor.mark_delete
     while number:
@@ -187,7 +187,7 @@ async def _after_entries(topic: Topic, subscription: Subscription, number: int) 
 
 
 def _positions_from(topic: Topic, start: int) -> list[int]:
-    """Of the entries in the next piece of the log."""
+    """The positions of the entries in the next piece of the log."""
     with topic.log.snapshot("skip") as snapshot:
         frames = next(snapshot.read_frames(start), None)
         positions: list[int] = [] if frames is None else frames.positions.tolist()
@@ -198,7 +198,7 @@ def _positions_from(topic: Topic, start: int) -> list[int]:
 async def expire(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, seconds: int
 ) -> Response:
-    """Acknowledge what was published longer ago than this."""
+    """Acknowledge the messages that are older than this."""
     await _expire(broker, await _found(broker, name, subscription), seconds)
     return _done()
 
@@ -219,7 +219,7 @@ async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Respo
 async def peek(
     name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
 ) -> Response:
-    """Look at a message that is not acknowledged, the first is 1; nothing changes by it."""
+    """Read an unacknowledged message, the first is 1; nothing changes."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     [(_, found)] = await _found(broker, topic.name, subscription)
     return await asyncio.to_thread(peek_response, topic, found.cursor.copy(), number)

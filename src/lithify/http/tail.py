@@ -1,19 +1,19 @@
 """Reading over HTTP: the messages of a topic as lines of JSON, without a subscription.
 
     GET /topics/persistent/TENANT/NAMESPACE/TOPIC/messages
-        ?start=LEDGER:ENTRY     from there on; else from the first message
+        ?start=LEDGER:ENTRY     from this message on; default: the first one
         &last=N                 instead: the last N
-        &limit=N                not more than that
-        &follow=true            and what comes later, until the caller leaves
+        &limit=N                at most this many
+        &follow=true            and later ones, until the caller disconnects
 
-A row is as `tail.py` of the topics says. Without `follow` what is there when the request comes is
-the end. A row with an `error` and no `id` says why there are no more.
+A row has the form of `tail.py` of the topics. Without `follow` the answer ends at the last message
+at the time of the request. A row with an `error` and no `id` tells why it ends early.
 
 Memory: a reader has one piece of about a megabyte, which is read in a thread and sent before the
-next is read; one that waits has none. There are `READERS_MAX` places, which callers share; a client
-that takes nothing of what it is sent loses its place (`shares.py`). A topic may be unloaded
-meanwhile and is found again. Its deletion is the end, and so is that of the caller's token or
-permission, at once.
+next is read; a waiting one has none. There are `READERS_MAX` places, which callers share; a client
+that does not receive what it is sent loses its place (`shares.py`). If the topic is unloaded in the
+meantime, it is opened again. The answer ends when the topic is deleted, and when the caller's token
+expires or its permission is revoked.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -68,9 +68,9 @@ async def messages(
     *,
     follow: bool = False,
 ) -> StreamingResponse:
-    """Messages as lines of JSON; with `follow` also those that are yet to come."""
+    """Messages as lines of JSON; with `follow` also later ones."""
     if start is not None and last is not None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "start and last are two places: give one of them")
+        raise Refused(HTTPStatus.BAD_REQUEST, "start and last are both given: give one of them")
     readers: Shares = request.app.state.readers
     caller = caller_of(request)
     readers.take(caller)
@@ -95,7 +95,7 @@ async def messages(
 
 
 class _Answer(StreamingResponse):
-    """The answer to a reader, which has a place until it ends."""
+    """The answer to a reader, which holds a place until it ends."""
 
     def __init__(self, lines: AsyncIterator[bytes], release: Callable[[], None]) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
@@ -109,14 +109,14 @@ class _Answer(StreamingResponse):
         try:
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            log.info("a client takes nothing of a topic, it is disconnected", path=scope["path"])
+            log.info("a client receives nothing of a topic and is disconnected", path=scope["path"])
         finally:
             self._release()
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far one caller has come."""
+    """The progress of one reader."""
 
     broker: Broker
     name: TopicName
@@ -127,18 +127,19 @@ class _Reading:
     request: Request
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The body of the answer, a piece at a time."""
+        """The body of the answer in pieces."""
         try:
             while self.left > 0 and not self.broker.ending:
-                # Also after the first piece: its token may have expired, or its permission gone.
+                # Repeated for each piece: the token may have expired, or the permission been
+                # revoked.
                 await authorize(self.request)
-                # Expected before the topic is read: what comes in between is not missed.
+                # Registered before the topic is read, so that no message in between is missed.
                 expected = self.broker.expect_news(self.name)
                 try:
                     topic = await topic_at(self.broker, self.name)
                     found = await asyncio.to_thread(self._read, topic)
                 except LogClosed:
-                    # It was unloaded meanwhile, or deleted, which the next round will tell.
+                    # It was unloaded in the meantime, or deleted, which the next iteration detects.
                     continue
                 if found:
                     async for piece in sent_pieces(found):
@@ -150,18 +151,18 @@ class _Reading:
         except TopicNotFound:
             return
         except LithifyError as error:
-            # The status was sent long ago.
+            # The status has already been sent.
             yield json.dumps({"error": str(error)}).encode() + b"\n"
 
     async def _wait(self, expected: asyncio.Future[None]) -> None:
-        """For news, or until it is time to look whether the token has expired."""
+        """Wait for news, or until it is time to check whether the token has expired."""
         seconds = None
         expires_ms = expires_ms_of(self.request)
         if expires_ms is not None:
             left_ms = expires_ms - self.broker.topics.now_ms()
-            # The clock may jump meanwhile.
+            # The clock may jump in the meantime.
             seconds = min(max(left_ms, 0) / 1000, LOOK_S)
-        # Several wait for the same one, which must not be cancelled with one of them.
+        # Several tasks wait for the same future, which must not be cancelled with one of them.
         await asyncio.wait({expected}, timeout=seconds)
 
     def _read(self, topic: Topic) -> bytes:

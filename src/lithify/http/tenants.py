@@ -16,27 +16,27 @@ router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
 
 
 class TenantInfo(BaseModel):
-    """What is known of a tenant."""
+    """The settings of a tenant."""
 
     model_config = ConfigDict(alias_generator=to_camel)
     admin_roles: list[str] = []
     allowed_clusters: list[str] | None = None
 
     def settings(self, cluster: str) -> dict[str, Any]:
-        """For its definition."""
+        """The settings for its definition."""
         clusters = [cluster] if self.allowed_clusters is None else self.allowed_clusters
         return {"adminRoles": self.admin_roles, "allowedClusters": clusters}
 
 
 @router.get("")
 async def tenants(broker: BrokerHere) -> list[str]:
-    """All of them."""
+    """All tenants."""
     return sorted(broker.topics.definitions.current.tenants)
 
 
 @router.get("/{tenant}")
 async def tenant_info(request: Request, name: TenantPath, broker: BrokerHere) -> dict[str, Any]:
-    """One of them."""
+    """One tenant."""
     found = broker.topics.definitions.current.tenant(name)
     return TenantInfo().settings(request.app.state.cluster) | {
         key: found[key] for key in ("adminRoles", "allowedClusters") if key in found
@@ -52,7 +52,7 @@ async def create_tenant(
 
     def edit(definitions: Definitions) -> Definitions:
         if name in definitions.tenants:
-            raise AlreadyDefined(f"tenant {name} exists already")
+            raise AlreadyDefined(f"tenant {name} already exists")
         return definitions.with_tenant(name, settings)
 
     await asyncio.to_thread(broker.topics.definitions.change, edit)
@@ -63,7 +63,7 @@ async def create_tenant(
 async def change_tenant(
     request: Request, name: TenantPath, broker: BrokerHere, info: TenantInfo
 ) -> Response:
-    """Say anew who administers a tenant."""
+    """Replace the administrators of a tenant."""
     settings = info.settings(request.app.state.cluster)
     await asyncio.to_thread(
         broker.topics.definitions.change, lambda d: d.with_tenant(name, d.tenant(name) | settings)

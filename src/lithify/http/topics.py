@@ -54,7 +54,7 @@ def _check_partitions(count: int) -> None:
 async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     broker.topics.definitions.current.namespace(name.namespace)
     if broker.topics.exists(name):
-        raise AlreadyDefined(f"topic {name} exists already")
+        raise AlreadyDefined(f"topic {name} already exists")
     if partitions:
         await asyncio.to_thread(broker.topics.create_partitioned, name, partitions)
     else:
@@ -73,14 +73,14 @@ async def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
 
 @router.get("")
 async def topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
-    """Each partition by itself."""
+    """The topics, with each partition as a topic."""
     broker.topics.definitions.current.namespace(name)
     return broker.topics.names_in(name)
 
 
 @router.get("/partitioned")
 async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
-    """Those that have partitions."""
+    """The partitioned topics."""
     definitions = broker.topics.definitions.current
     definitions.namespace(name)
     return [str(each) for each in definitions.topics_of(name) if broker.topics.partitions(each)]
@@ -89,7 +89,7 @@ async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[st
 @non_persistent.get("")
 @non_persistent.get("/partitioned")
 async def non_persistent_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
-    """There are none; tools that list topics ask for both kinds."""
+    """Always empty; tools that list topics ask for both kinds."""
     broker.topics.definitions.current.namespace(name)
     return []
 
@@ -105,7 +105,7 @@ async def create_topic(name: TopicPath, broker: BrokerHere) -> Response:
 
 @router.delete("/{topic}", status_code=204)
 async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = False) -> Response:
-    """Delete a topic with all that is in it; `force` sends its clients away first."""
+    """Delete a topic with all its messages; `force` disconnects its clients first."""
     if broker.topics.partitions(name):
         raise Refused(HTTPStatus.PRECONDITION_FAILED, f"topic {name} is partitioned")
     defined = str(name) in broker.topics.definitions.current.topics
@@ -130,7 +130,7 @@ async def partitions_of(
     broker: BrokerHere,
     checkAllowAutoCreation: bool = False,  # noqa: FBT001, FBT002, N803  (as clients write it)
 ) -> dict[str, Any]:
-    """How many partitions it has; none if it is not partitioned, or would be created by use."""
+    """The number of partitions; 0 if it is not partitioned, or would be created on first use."""
     topics = broker.topics
     topics.definitions.current.namespace(name.namespace)
     created_by_use = checkAllowAutoCreation and topics.settings.auto_create
@@ -143,7 +143,7 @@ async def partitions_of(
 async def add_partitions(
     name: TopicPath, broker: BrokerHere, partitions: Annotated[int, Body()]
 ) -> Response:
-    """Give a partitioned topic more partitions."""
+    """Add partitions to a partitioned topic."""
     _check_partitions(partitions)
     found = _partitioned(broker, name)
     if partitions < found.partitions:
@@ -159,7 +159,7 @@ async def add_partitions(
 async def delete_partitioned(
     name: TopicPath, broker: BrokerHere, *, force: bool = False
 ) -> Response:
-    """Delete a partitioned topic with all that is in it."""
+    """Delete a partitioned topic with all its messages."""
     _partitioned(broker, name)
     return await _delete(broker, name, force=force)
 
@@ -169,21 +169,21 @@ async def delete_partitioned(
 
 @router.get("/{topic}/stats", response_model=dict[str, Any])
 async def stats(name: TopicPath, broker: BrokerHere) -> Response:
-    """What goes in and out, who is connected, what is not acknowledged."""
+    """Rates, connected clients and backlogs."""
     topic = await topic_at(broker, name)
     return await json_answer(await in_turns(topic_stats_steps(topic)))
 
 
 @router.get("/{topic}/internalStats", response_model=dict[str, Any])
 async def internal(name: TopicPath, broker: BrokerHere) -> Response:
-    """Its ledgers and cursors."""
+    """The ledgers and cursors of a topic."""
     topic = await topic_at(broker, name)
     return await json_answer(await in_turns(internal_stats_steps(topic)))
 
 
 @router.get("/{topic}/partitioned-stats", response_model=dict[str, Any])
 async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> Response:
-    """The same of all partitions together, and of each."""
+    """The sum of the statistics of all partitions, and those of each."""
     _partitioned(broker, name)
     return await json_answer(sum_stats(await _of_each(broker, name, topic_stats_steps)))
 
@@ -203,7 +203,7 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
 async def _of_each(
     broker: Broker, name: TopicName, of: Callable[[Topic], Steps]
 ) -> dict[str, dict[str, Any]]:
-    """What is said of each partition, by its name."""
+    """The result for each partition, by its name."""
     topics = await topics_at(broker, name)
     return {str(topic.name): await in_turns(of(topic)) for topic in topics}
 
@@ -213,7 +213,7 @@ async def _of_each(
 
 @router.get("/{topic}/lastMessageId")
 async def last_message_id(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
-    """Of the last message; -1 and -1 if there is none."""
+    """The id of the last message; -1 and -1 if there is none."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return from_id(await broker.run(topic.finding_last_message_id()))
 

@@ -1,13 +1,13 @@
-"""Where directories and definitions differ: unclaimed data listed and adopted, missing data listed.
+"""Differences between directories and definitions: unclaimed data and missing data.
 
 | path                         |                                                                   |
 |------------------------------|-------------------------------------------------------------------|
 | /admin/v2/unclaimed          | GET: {"topics": […], "stores": […]}, as they are on disk now      |
 | /admin/v2/unclaimed/topics   | POST {"topic": NAME}: define it                                   |
 | /admin/v2/unclaimed/stores   | POST {"store": NAME, "namespace": …, "settings": {…}}: define it  |
-| /admin/v2/missing            | GET: {"topics": […], "stores": […]} whose files are gone          |
+| /admin/v2/missing            | GET: {"topics": […], "stores": […]} whose files are missing       |
 
-For superusers: a directory without a definition belongs to nobody yet.
+For superusers: a directory without a definition belongs to no namespace.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ missing_router = APIRouter(prefix="/admin/v2/missing", tags=["unclaimed"])
 
 
 class AdoptTopic(BaseModel):
-    """Which topic."""
+    """The topic to adopt."""
 
     topic: str
 
 
 class AdoptStore(BaseModel):
-    """Which store, and what its directory does not say."""
+    """The store to adopt, and what its directory does not contain."""
 
     store: str
     namespace: str = NAMESPACE_DEFAULT
@@ -49,7 +49,7 @@ def _stores(request: Request) -> BlobStores | None:
 
 @router.get("")
 async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
-    """All of them."""
+    """All unclaimed directories."""
     topics = await asyncio.to_thread(broker.topics.unclaimed)
     stores = _stores(request)
     found = [] if stores is None else await asyncio.to_thread(stores.unclaimed)
@@ -58,7 +58,7 @@ async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict
 
 @missing_router.get("")
 async def missing(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
-    """Topics, partitions and stores that had files, which are gone."""
+    """Topics, partitions and stores whose files are missing."""
     topics = await asyncio.to_thread(broker.topics.missing)
     stores = _stores(request)
     found = [] if stores is None else await asyncio.to_thread(stores.missing)

@@ -1,13 +1,13 @@
-"""What is done to a whole topic: unload, terminate, trim, truncate.
+"""Maintenance of a whole topic: unload, terminate, trim, truncate.
 
-    unload      clients are sent away, the topic is closed, and opened again by use
-    terminate   nothing more is written, ever: producers are refused, consumers read what is there
-    trim        what retention lets go is deleted now, not within a second or so
-    truncate    all that was written counts as acknowledged and is deleted, retention or not, and
-                the compacted view with it
+    unload      disconnect the clients and close the topic; the next use opens it again
+    terminate   refuse all further writes, for good; consumers read what is there
+    trim        delete now what retention does not keep, not within a second or so
+    truncate    acknowledge and delete all messages, without regard to retention, and the
+                compacted view
 
-All but terminate do the same in all partitions of a partitioned topic; to terminate those there is
-a path of its own, as in Pulsar.
+All but terminate apply to all partitions of a partitioned topic; terminating those has its own
+path, as in Pulsar.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def _done() -> Response:
 
 @router.put("/unload", status_code=204)
 async def unload(name: TopicPath, broker: BrokerHere) -> Response:
-    """Send its clients away, who connect again, and close it; it is opened again by use."""
+    """Disconnect its clients, which reconnect, and close it; the next use opens it again."""
     if not broker.topics.exists(name):
         raise TopicNotFound(f"topic {name} does not exist")
     await clients.unload(broker, parts_of(broker, name))
@@ -47,7 +47,7 @@ async def unload(name: TopicPath, broker: BrokerHere) -> Response:
 
 @router.post("/terminate")
 async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
-    """Let nobody write to it any more; the last message that it has."""
+    """Refuse all further writes; returns the id of the last message."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return (await _terminate(broker, [topic]))[0]
 
@@ -64,7 +64,8 @@ async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str,
 
 async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
     for topic in topics:
-        # From here on: what is written before the definitions are durable would follow the last.
+        # From here on: a message written before the definitions are durable would follow the last
+        # one.
         topic.terminated = True
         clients.put_out_producers(broker, topic)
     try:
@@ -75,7 +76,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         raise
     found = []
     for topic in topics:
-        # One that was unloaded meanwhile has been opened by older definitions.
+        # A topic that was unloaded in the meantime has been opened with older definitions.
         current = await asyncio.to_thread(broker.topics.get, topic.name)
         current.terminated = True
         await asyncio.to_thread(current.log.sync)
@@ -97,7 +98,7 @@ def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
 
 @router.post("/trim", status_code=204)
 async def trim(name: TopicPath, broker: BrokerHere) -> Response:
-    """Delete what retention lets go."""
+    """Delete what retention does not keep."""
     for topic in await topics_at(broker, name):
         await broker.run(topic.enforcing())
         await asyncio.to_thread(topic.maintain_files)
@@ -106,7 +107,7 @@ async def trim(name: TopicPath, broker: BrokerHere) -> Response:
 
 @router.delete("/truncate", status_code=204)
 async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
-    """Delete all messages there are, those that only the compacted view has as well."""
+    """Delete all messages, including those that only the compacted view has."""
     for topic in await topics_at(broker, name):
         await asyncio.to_thread(topic.log.roll)
         end = topic.log.manifest.active.first_position
@@ -117,7 +118,7 @@ async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 def _drop(topic: Topic, end: int) -> None:
-    # In this order: a run that begins in between finds nothing of the log, and its view goes too.
+    # In this order: a run that begins in between finds an empty log, and its view is deleted too.
     topic.log.drop_head(end)
     topic.log.reclaim()
     topic.compaction.cancel()

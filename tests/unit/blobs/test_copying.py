@@ -165,7 +165,7 @@ def test_what_is_refused_before_anything_is_written(life: Life) -> None:
     before = life.fs.list("/data")
     with pytest.raises(BlobTooLarge, match="blob 'large'"):
         copied(life, capacity_bytes=1_000_000, segment_bytes=100_000)
-    with pytest.raises(TargetTooSmall, match="is to have 160000 bytes"):
+    with pytest.raises(TargetTooSmall, match="has a capacity of 160000 bytes"):
         copied(life, capacity_bytes=160_000, segment_bytes=160_000)
     with pytest.raises(InvalidSetting):
         copied(life, capacity_bytes=1000, segment_bytes=7)

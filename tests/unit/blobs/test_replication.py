@@ -248,7 +248,7 @@ def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forg
     blob_id = forgotten_by_two(world)
     a, _, c, d = world.replicas
     d.replicator.pull(a.url)
-    with pytest.raises(ReplicaNotCurrent, match="forgotten at http://a/blobs/s: nothing is read"):
+    with pytest.raises(ReplicaNotCurrent, match="purged at http://a/blobs/s: it is not read"):
         d.replicator.pull(c.url)
     world.heal()
     assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
@@ -264,7 +264,7 @@ def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_hear
     for _ in range(2):
         for other in (a, b):
             d.replicator.pull(other.url)
-            with pytest.raises(ReplicaNotCurrent, match="forgotten here"):
+            with pytest.raises(ReplicaNotCurrent, match="purged here"):
                 other.replicator.pull(d.url)
     for other in (a, b):
         while c.replicator.pull(other.url):
@@ -314,7 +314,7 @@ def test_a_content_that_is_on_its_way_while_its_delete_is_forgotten_is_not_taken
             yield Chunks([head, *pieces])
 
     slow = Replicator(b.store.replication, lambda _: Slow(world, b, c), b.clock)
-    with pytest.raises(PlanStale, match="has forgotten deletes since a replica was asked"):
+    with pytest.raises(PlanStale, match="has purged deletes since the request to a replica"):
         slow.pull(c.url)
     assert b.content(blob_id) is None
 
@@ -450,7 +450,7 @@ def test_a_token_of_another_log_or_from_beyond_the_end_begins_anew(world: World)
 
 def test_a_store_with_replicas_chooses_ids_itself(world: World) -> None:
     a = world.replicas[0]
-    with pytest.raises(InvalidInput, match="'mine': a store with replicas chooses the ids"):
+    with pytest.raises(InvalidInput, match="'mine': a store with replicas generates the ids"):
         a.store.put(b"", service="tests", blob_id="mine")
     a.store.replication.set_peers([])
     a.store.put(b"", service="tests", blob_id="mine")

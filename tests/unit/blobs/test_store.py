@@ -265,7 +265,7 @@ def test_an_expiry_is_moved_both_ways() -> None:
     clock.advance(0.001)
     with pytest.raises(BlobExpired):
         store.ttl("a", None)
-    with pytest.raises(InvalidInput, match="is over"):
+    with pytest.raises(InvalidInput, match="is in the past"):
         store.put(b"x", service="s", expiry_ms=now)
 
 
@@ -321,7 +321,7 @@ def test_an_expiry_that_is_over_when_the_content_has_come_is_refused() -> None:
     store = create(clock=clock)
     # Twice as long: until the content comes, and until it is seen to end.
     store.put(Slow(clock, 0.5), service="s", expiry_ms=clock.now_ms() + 1000)
-    with pytest.raises(InvalidInput, match="is over"):
+    with pytest.raises(InvalidInput, match="is in the past"):
         store.put(Slow(clock, 0.5), service="s", expiry_ms=clock.now_ms() + 999)
     with pytest.raises(InvalidInput, match="not both"):
         store.put(b"", service="s", expiry_ms=clock.now_ms(), ttl_ms=1)
