@@ -1,35 +1,35 @@
-"""A backup of a data directory, whether a node serves it or not.
+"""Backup of a data directory, whether a node serves it or not.
 
     run_backup(fs, "/var/lib/lithify", "/backup/monday", clock=clock)
     run_backup(fs, "/var/lib/lithify", "/backup/tuesday", clock=clock, previous="/backup/monday")
 
-The files are read where they are, by a process that may read them; a node that serves them is not
-asked, and goes on. The result has everything that was acknowledged before the backup began and was
-not deleted since.
+A process with read permission reads the files directly; a node that serves them is not involved,
+and continues. The backup has everything that was acknowledged before it began and was not deleted
+since.
 
-1. Lock `UNFINISHED` in the target, which must be empty or hold an unfinished backup: what is left
-   of that is removed.
+1. Lock `UNFINISHED` in the target, which must be empty or hold an unfinished backup; remove what
+   that has left.
 2. Read the definitions.
-3. Each topic. Its cursors come first and its log after them: a cursor must never be ahead of the
-   log, or messages produced after a restore would count as acknowledged. Its schemas come last:
+3. Save each topic: its cursors first and its log after them. A cursor must never be ahead of the
+   log, or messages produced after a restore would count as acknowledged. Its schemas are last:
    every message in the copy finds its schema.
-4. Each log, by one generation (`log/readonly.py` pins it): sealed segments, dead sets and key
-   indexes are hard links, or copies on another file system; the active segment is copied up to its
-   last good frame and checked; a manifest that names exactly these is written.
-5. Each blob store likewise, but its segments are always copied: erasing writes over sealed ones.
-   What `ERASE` says is being written over is finished in the copy, then the copy is checked; one
-   that caught a frame half written is made again.
-6. Every byte of each copied or linked log is verified, and of a store its index and every blob's
-   state against its records. A topic or store that is damaged, whose files are missing or cannot
-   be read, or which was deleted meanwhile, is left out, and out of the definitions; the report
-   names it. Only the target's own errors end a backup.
+4. Save each log by one generation (`log/readonly.py` pins it). Sealed segments, dead sets and key
+   indexes are hard links, or copies on another file system. The active segment is copied up to its
+   last good frame and checked. A manifest that names exactly these is written.
+5. Save each blob store likewise, but copy its segments: erasing overwrites sealed ones. Frames that
+   `ERASE` names are finished in the copy, then the copy is checked; a copy that caught a
+   half-written frame is repeated.
+6. Verify every byte of each copied or linked log, and of a store its index and every blob's state
+   against its records. A topic or store that is damaged, has missing or unreadable files, or was
+   deleted in the meantime, is omitted from the backup and its definitions; the report names it.
+   Only errors of the target end a backup.
 7. Write the definitions, sync all, write `BACKUP`, remove `UNFINISHED`.
 
-Incremental: a file that the backup `previous` has with the same bytes is a link to that one where
-it would be a copy, and a link to the same file is not read again.
+Incremental: if the backup `previous` has a file with the same bytes, it is linked instead of
+copied, and a link to the same file is not read again.
 
-Before files are linked the log's directory is synced: a power cut that brought an older manifest
-back would make a sealed segment the active one again, which is written to.
+Before files are linked, the log's directory is synced: if a power cut restored an older manifest, a
+sealed segment would become the active one again, which is written to.
 
 A kill at any time leaves `UNFINISHED` and no `BACKUP`. Called by the command `lithify backup`.
 """
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 __all__ = ["BackupReport", "run_backup"]
 
 TRIES = 20
-"""For a log that is deleted and made again, or written over, while it is copied."""
+"""For a log that is deleted and recreated, or overwritten, while it is copied."""
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 _UNREADABLE = (Corrupt, InvalidInput, ReadFailed, OSError)
@@ -102,7 +102,7 @@ _NO_RESOURCES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What a backup has."""
+    """The result of a backup."""
 
     directory: str
     topics: int
@@ -110,13 +110,13 @@ class BackupReport:
     files: int
     bytes: int
     copied_bytes: int
-    """Written; the rest are links."""
+    """Bytes that were copied; the rest are links."""
     left_out: tuple[str, ...]
-    """Topics and stores that were deleted meanwhile."""
+    """Topics and stores that were deleted during the backup."""
     unclaimed: tuple[str, ...]
-    """Topics and stores that have directories and no definition: not in the backup."""
+    """Topics and stores with directories but no definition: not in the backup."""
     damaged: tuple[str, ...] = ()
-    """Topics and stores that cannot be read whole, each with the reason: not in the backup."""
+    """Topics and stores that cannot be read completely, with the reason: not in the backup."""
 
 
 def run_backup(
@@ -128,7 +128,7 @@ def run_backup(
     previous: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> BackupReport:
-    """Make a backup; `progress` is called with bytes as they are read."""
+    """Create a backup; `progress` is called with the number of bytes read."""
     check_no_backup(fs, data)
     if not is_data_directory(fs, data):
         raise InvalidInput(f"{data} is not a data directory")
@@ -160,13 +160,15 @@ def run_backup(
 def _check_target(fs: FileSystem, target: str) -> None:
     names = fs.list(target)
     if BACKUP in names:
-        raise BackupExists(f"{target} is a backup already: each needs a directory of its own")
+        raise BackupExists(f"{target} is already a backup: each backup needs its own directory")
     if names and UNFINISHED not in names:
-        raise BackupExists(f"{target} is not empty, and no unfinished backup: it has {names[0]}")
+        raise BackupExists(
+            f"{target} is not empty, and not an unfinished backup: it contains {names[0]}"
+        )
 
 
 def _clear(fs: FileSystem, target: str) -> None:
-    """Remove what an unfinished backup left, which is known by its mark."""
+    """Remove the files of an unfinished backup, which its mark identifies."""
     for name in fs.list(target):
         if name == UNFINISHED:
             continue
@@ -177,11 +179,11 @@ def _clear(fs: FileSystem, target: str) -> None:
 
 
 class _Changed(LithifyError):
-    """What is copied was replaced meanwhile."""
+    """The source was replaced during the copy."""
 
 
 _PERHAPS_REPLACED = (_Changed, FileNotFoundError, NotADirectoryError, InvalidInput, MissingFile)
-"""Errors that another attempt may not have."""
+"""Errors that a retry may not have."""
 
 
 @dataclass(slots=True)
@@ -217,7 +219,7 @@ class _Backup:
             path = f"blobs/{store}"
             if not self._save(store, partial(self._log, path, links=False), [path]):
                 definitions = definitions.without_store(store)
-        # As it is in the backup: one without a log has no directory of topics.
+        # As in the backup: without a log, there is no directory of topics.
         has_logs = self.fs.exists(f"{self.target}/topics")
         definitions = replace(definitions, logs=definitions.logs and has_logs)
         self._write("definitions", encode_line(definitions.to_json()))
@@ -243,21 +245,21 @@ class _Backup:
         return (*found, *(name for name in stores if name not in definitions.stores))
 
     def _save(self, name: str, work: Callable[[], None], paths: list[str]) -> bool:
-        """Save a topic or store; False if it was deleted meanwhile or is damaged."""
+        """Save a topic or store; False if it was deleted in the meantime or is damaged."""
         try:
-            if self._again(work, paths):
+            if self._retry(work, paths):
                 return True
             self.left_out.append(name)
         except _UNREADABLE as error:
             if isinstance(error, OSError) and not self._is_of_source(error):
                 raise
-            # The copy is gone: the file to look at is the one that was copied.
+            # The copy is deleted: name the source file in the error.
             reason = str(error).replace(f"{self.target}/", f"{self.data}/")
             self.damaged.append(f"{name}: {reason}")
         return False
 
-    def _again(self, work: Callable[[], None], paths: list[str]) -> bool:
-        """Do it until nothing was replaced meanwhile; False if what is copied was deleted."""
+    def _retry(self, work: Callable[[], None], paths: list[str]) -> bool:
+        """Repeat until nothing was replaced during the copy; False if the source was deleted."""
         problem: Exception
         for _ in range(TRIES):
             ids = [self._log_id(path) for path in paths]
@@ -265,11 +267,11 @@ class _Backup:
                 work()
                 if ids == [self._log_id(path) for path in paths]:
                     return True
-                problem = _Changed(f"{self.data}/{paths[0]} changes all the time")
+                problem = _Changed(f"{self.data}/{paths[0]} is replaced repeatedly")
             except _UNREADABLE as error:
                 problem = error
             for path in paths:
-                # What was copied is of no use, whatever comes next.
+                # The copy is useless in any case.
                 self._discard(path)
             if not self._is_defined(paths[0]):
                 return False
@@ -279,7 +281,7 @@ class _Backup:
         raise problem
 
     def _log_id(self, path: str) -> str:
-        """Of the log in a topic's or store's directory; empty if there is none."""
+        """The id of the log in a topic's or store's directory; empty if there is none."""
         for place in (f"{self.data}/{path}/log", f"{self.data}/{path}"):
             if self.fs.exists(f"{place}/{MANIFEST}"):
                 try:
@@ -289,13 +291,13 @@ class _Backup:
         return ""
 
     def _is_of_source(self, error: OSError) -> bool:
-        """Is an error about what is saved? Otherwise no backup can be made."""
+        """Whether an error is about the source. Otherwise no backup can be made."""
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return True
         if error.errno in _NO_RESOURCES:
             return False
-        # Of an open file there is no name. Whatever is written has an error type of its own, or
-        # is followed by other writes to the target.
+        # The error of an open file has no name. Errors of writes have their own type, or are
+        # followed by other writes to the target.
         path = error.filename
         return error.errno == errno.EIO if path is None else str(path).startswith(f"{self.data}/")
 
@@ -315,7 +317,7 @@ class _Backup:
 
     def _topic(self, name: TopicName, topic: TopicDefinition) -> None:
         paths = _paths(name, topic)
-        # A log in the directory of a partitioned topic itself is not of this topic.
+        # A log in the directory of the partitioned topic itself does not belong to it.
         for path in paths[1:] if topic.partitions else paths:
             log = f"{self.data}/{path}/log"
             if self.fs.exists(f"{log}/{MANIFEST}"):
@@ -334,7 +336,7 @@ class _Backup:
 
     def _check_not_missing(self, name: TopicName, log: str) -> None:
         """Raise `MissingLog` if a topic without a log had one."""
-        # The list is read again, because it may have been deleted meanwhile.
+        # The list is read again, because the topic may have been deleted in the meantime.
         if str(name) not in self.listed or str(name) not in self._listed():
             return
         if not self.fs.exists(f"{log}/{MANIFEST}"):
@@ -346,14 +348,15 @@ class _Backup:
     # --- logs -------------------------------------------------------------------------------
 
     def _log(self, path: str, *, links: bool = True) -> None:
-        """Step 4, and 5 for a log whose segments are written over."""
+        """Step 4, and step 5 for a log whose segments are overwritten."""
         source = f"{self.data}/{path}"
         owner, token = f"lithify backup, pid {os.getpid()}", secrets.token_hex(8)
         pinned = pinned_manifest(self.fs, source, owner=owner, clock=self.clock, token=token)
         with pinned as manifest:
             self.fs.sync_dir(source)
             self.fs.mkdir(f"{self.target}/{path}")
-            # Before the log's end is read: it must not claim records that the copy does not have.
+            # Before the log's end is read: these files must not refer to records that the copy
+            # lacks.
             for name in (HISTORY, REPLICATION):
                 self._small(f"{path}/{name}")
             for name in sorted(manifest.sizes()):
@@ -376,7 +379,7 @@ class _Backup:
             self.fs.sync_dir(f"{self.target}/{path}")
 
     def _active(self, path: str, manifest: Manifest) -> int:
-        """Copy the active segment up to its last good frame; where that ends."""
+        """Copy the active segment up to its last good frame; returns where that ends."""
         name = f"{path}/{manifest.active.name}"
         for _ in range(TRIES):
             with self.fs.open_read(f"{self.data}/{name}") as file:
@@ -390,18 +393,18 @@ class _Backup:
             if copied is not None and copied.writer.end == end:
                 self._reuse(name)
                 return end
-            # A write that failed was taken back and another one put in its place.
+            # A failed write was undone and another one has replaced it.
             self.fs.remove(f"{self.target}/{name}")
-        raise _Changed(f"{self.data}/{name} changes all the time")
+        raise _Changed(f"{self.data}/{name} is replaced repeatedly")
 
     def _key_index(self, path: str, name: str) -> None:
-        """A side file, and missing if nobody has needed it yet."""
+        """A side file; it is missing if it was never needed."""
         keys = f"{path}/{key_index_name(name)}"
         if name.endswith(".seg") and self.fs.exists(f"{self.data}/{keys}"):
             self._immutable(keys)
 
     def _finish_erase(self, path: str, manifest: Manifest) -> None:
-        """Step 5: no frame of the copy is half written over."""
+        """Step 5: no frame of the copy is half-written."""
         source, directory = f"{self.data}/{path}", f"{self.target}/{path}"
         sealed = manifest.sizes().keys() - {manifest.active.name}
         for left in reversed(range(TRIES)):
@@ -452,7 +455,7 @@ class _Backup:
         self.copied_bytes += length
 
     def _small(self, path: str) -> None:
-        """Copy a file that is replaced or appended to as a whole, if there is one."""
+        """Copy a file that is replaced or appended to as a whole, if it exists."""
         if self.fs.exists(f"{self.data}/{path}"):
             self.fs.mkdir(f"{self.target}/{path.rpartition('/')[0]}")
             self._copy(path)
@@ -465,7 +468,7 @@ class _Backup:
         return checksum_file(self.fs, f"{self.target}/{path}", self.progress)
 
     def _reuse(self, path: str) -> None:
-        """Put a link to the file of the previous backup in the place of a copy that equals it."""
+        """Replace a copy by a link to an equal file of the previous backup."""
         old, new = f"{self.previous}/{path}", f"{self.target}/{path}"
         if self.files[path] != self.known.files.get(path) or not self.fs.exists(old):
             return

@@ -1,15 +1,16 @@
-"""The files of a backup: its list, and copies whose CRC is known.
+"""The files of a backup: its list, and copies with checksums.
 
-    DIR/BACKUP          the list of all files, written last: a directory without it is no backup
-    DIR/UNFINISHED      held locked while a backup is being made; removed when it is done
+    DIR/BACKUP          the list of all files, written last: without it a directory is no backup
+    DIR/UNFINISHED      locked while the backup is in progress; removed when it is complete
     DIR/definitions, DIR/topics/…, DIR/blobs/…      as in a data directory
 
-`BACKUP` is a file of checked lines (`compaction/lines.py`), the first about all, then one a file:
+`BACKUP` is a file of checked lines (`compaction/lines.py`): the first is the header, then one per
+file:
 
     {"version":1,"began_ms":…,"ended_ms":…,"source":"/var/lib/lithify","files":17,"bytes":…}
     {"path":"topics/public/default/orders/log/MANIFEST","bytes":612,"crc":"0a1b2c3d"}
 
-`crc` is the CRC-32C of the whole file. Files of a finished backup never change.
+`crc` is the CRC-32C of the whole file. Files of a complete backup never change.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ _PIECE_BYTES = 2**20
 
 
 class NotABackup(InvalidInput):
-    """A directory holds no finished backup."""
+    """The directory holds no complete backup."""
 
     exit_code = NOT_FOUND
 
 
 class BackupExists(InvalidInput):
-    """A directory that is to become a backup holds something else."""
+    """The target of a backup holds something else."""
 
     exit_code = CONFLICT
 
@@ -82,7 +83,7 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class BackupList:
-    """What `BACKUP` says."""
+    """The contents of `BACKUP`."""
 
     began_ms: int
     ended_ms: int
@@ -91,7 +92,7 @@ class BackupList:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return sum(file.bytes for file in self.files.values())
 
     @cached_property
@@ -106,7 +107,7 @@ class BackupList:
 
 
 def write_list(fs: FileSystem, directory: str, files: BackupList) -> None:
-    """Finish a backup; everything in the list is durable already."""
+    """Complete a backup; everything in the list is already durable."""
     head = {
         "version": _VERSION,
         "began_ms": files.began_ms,
@@ -124,7 +125,7 @@ def write_list(fs: FileSystem, directory: str, files: BackupList) -> None:
 
 
 def read_list(fs: FileSystem, directory: str) -> BackupList:
-    """The list of a finished backup; raises `NotABackup` and `DamagedFile`."""
+    """The list of a complete backup; raises `NotABackup` and `DamagedFile`."""
     path = f"{directory}/{BACKUP}"
     if not fs.exists(path):
         unfinished = fs.exists(f"{directory}/{UNFINISHED}")
@@ -151,7 +152,7 @@ def copy_file(
     length: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> CopiedFile:
-    """Copy a file, or its first `length` bytes, to a new one; durable but for its name.
+    """Copy a file, or its first `length` bytes, to a new one; durable except for its name.
 
     `ReadFailed` is about the source, `WriteFailed` about the target.
     """
@@ -182,18 +183,20 @@ def checksum_file(
 
 
 def check_file(found: CopiedFile, expected: CopiedFile, path: str) -> None:
-    """Raise `DamagedFile` if a file of a backup is not what its list says."""
+    """Raise `DamagedFile` if a file of a backup differs from its list."""
     if found.bytes != expected.bytes:
-        raise DamagedFile(path, 0, f"has {found.bytes} bytes, the backup has {expected.bytes}")
+        raise DamagedFile(
+            path, 0, f"has {found.bytes} bytes, the list of the backup says {expected.bytes}"
+        )
     if found.crc != expected.crc:
-        what = f"CRC-32C is {found.crc:08x}, the backup says {expected.crc:08x}"
+        what = f"CRC-32C is {found.crc:08x}, the list of the backup says {expected.crc:08x}"
         raise DamagedFile(path, 0, what)
 
 
 def check_store(
     fs: FileSystem, directory: str, clock: Clock, progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Raise `DamagedFile` unless a blob store is whole; its index and its state are checked too."""
+    """Raise `DamagedFile` unless a blob store is intact, including its index and state."""
     report = verify_store(fs, directory, clock, progress=progress)
     if not report.ok:
         problem = report.problems[0]
@@ -201,7 +204,7 @@ def check_store(
 
 
 def _pieces(fs: FileSystem, path: str, length: int | None) -> Iterator[bytes]:
-    """The bytes of a file; what comes between two of them is not in its error handling."""
+    """The bytes of a file; errors of the consumer are not caught here."""
     at = 0
     try:
         file = fs.open_read(path)

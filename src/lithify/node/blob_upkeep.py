@@ -1,13 +1,13 @@
-"""The upkeep of blob stores in a node that serves.
+"""Maintenance of blob stores in a node that serves.
 
-1. Stores that nobody uses yet are opened, one after the other: triggers and erasing are for them
-   too. One that cannot be opened is reported; who uses it gets the error.
-2. From then on, round by round: late fsyncs and files that readers have let go of
-   (`BlobStore.maintain`), and a bounded step of erasing (`blobs/erase.py`).
-3. A round that has erased something is followed by the next one after as long as it took, so that
-   erasing has at most half of a disk's time; others wait for `ROUND_S`.
+1. Open stores that are not in use, one at a time: triggers and erasing apply to them too. A store
+   that cannot be opened is reported; its clients get the error.
+2. Then, in rounds: late fsyncs and files that readers have released (`BlobStore.maintain`), and a
+   bounded step of erasing (`blobs/erase.py`).
+3. A round that has erased something is followed by a pause of the same duration, so that erasing
+   uses at most half of a disk's time; otherwise the pause is `ROUND_S`.
 
-All of it in a thread, a store at a time. Called by `serving.py`, while the node serves.
+Runs in a thread, one store at a time. Called by `serving.py`, while the node serves.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["keep_up"]
 
 ROUND_S = 1.0
 STEP_BYTES = 16 * 2**20
-"""Of erasing, in one store, before the next one has its turn."""
+"""Maximum erasing in one store, before the next store."""
 
 log = get_logger("lithify.node")
 
 
 async def keep_up(stores: BlobStores, ended: asyncio.Event) -> None:
-    """Look after the stores until `ended` is set."""
+    """Maintain the stores until `ended` is set."""
     for name in stores.names():
         if ended.is_set():
             return
@@ -40,11 +40,11 @@ async def keep_up(stores: BlobStores, ended: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     failures: dict[str, str] = {}
     while not ended.is_set():
-        began_s, rests = loop.time(), True
+        began_s, is_idle = loop.time(), True
         for name, store in stores.opened().items():
-            rests = await asyncio.to_thread(_look_after, name, store, failures) and rests
+            is_idle = await asyncio.to_thread(_maintain, name, store, failures) and is_idle
         try:
-            await asyncio.wait_for(ended.wait(), ROUND_S if rests else loop.time() - began_s)
+            await asyncio.wait_for(ended.wait(), ROUND_S if is_idle else loop.time() - began_s)
         except TimeoutError:
             continue
 
@@ -58,10 +58,10 @@ def _open(stores: BlobStores, name: str) -> None:
         log.exception("a blob store cannot be opened", store=name)
 
 
-def _look_after(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
-    """One round of a store; whether it has nothing to do at once.
+def _maintain(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
+    """One round of a store; returns whether there is no more work now.
 
-    Why it fails is logged once, until it works again or fails by something else.
+    An error is logged once, until the store works again or fails for another reason.
     """
     try:
         store.maintain()
@@ -69,12 +69,12 @@ def _look_after(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
         failures.pop(name, None)
         return idle
     except LogClosed:
-        # It was deleted meanwhile.
+        # It was deleted in the meantime.
         return True
     except (LithifyError, OSError) as error:
         if failures.get(name) != str(error):
-            log.warning("upkeep failed", store=name, reason=str(error))
+            log.warning("maintenance failed", store=name, reason=str(error))
         failures[name] = str(error)
     except Exception:
-        log.exception("upkeep failed", store=name)
+        log.exception("maintenance failed", store=name)
     return True

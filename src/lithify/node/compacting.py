@@ -1,10 +1,10 @@
-"""Compaction in a node that serves: who does the work, and what starts it.
+"""Compaction in a node that serves: the worker process, and the loop that starts runs.
 
-1. Runs are done by one worker process with a Spark session for all topics and blob stores. It is
-   started by the first run and let go when it was idle for long (`pipeline/worker.py`).
-2. Once in a while both are looked at for what is due (`topics/compactions.py`,
+1. One worker process with a Spark session does the runs of all topics and blob stores. The first
+   run starts it; it stops after an idle time (`pipeline/worker.py`).
+2. A loop checks topics and stores periodically for runs that are due (`topics/compactions.py`,
    `blobs/compactions.py`), in a thread.
-3. When the node stops, the runs that are going on are cancelled, and the worker ended.
+3. When the node stops, runs in progress are cancelled, and the worker is stopped.
 
 Called by `serving.py`.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["compacting"]
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 
 log = get_logger("lithify.node")
 
 
 @asynccontextmanager
 async def compacting(node: Node) -> AsyncIterator[None]:
-    """Compact what is due or asked for while the block runs."""
+    """Run compactions that are due or requested, while the block runs."""
     settings, both = node.settings, (node.topics.compactions, node.blobs.compactions)
     worker = WorkerJobs(
         node.clock,
@@ -45,7 +45,7 @@ async def compacting(node: Node) -> AsyncIterator[None]:
     for compactions in both:
         compactions.jobs = worker
     ended = asyncio.Event()
-    task = asyncio.create_task(_look(node, worker, ended))
+    task = asyncio.create_task(_check_due(node, worker, ended))
     try:
         yield
     finally:
@@ -56,15 +56,15 @@ async def compacting(node: Node) -> AsyncIterator[None]:
         await asyncio.to_thread(worker.close)
 
 
-async def _look(node: Node, worker: WorkerJobs, ended: asyncio.Event) -> None:
+async def _check_due(node: Node, worker: WorkerJobs, ended: asyncio.Event) -> None:
     while not ended.is_set():
         try:
             await asyncio.to_thread(node.topics.compactions.look)
             await asyncio.to_thread(node.blobs.compactions.look)
             await asyncio.to_thread(worker.maintain)
         except Exception:
-            log.exception("looking for what is to be compacted failed")
+            log.exception("checking for compactions that are due failed")
         try:
-            await asyncio.wait_for(ended.wait(), LOOK_S)
+            await asyncio.wait_for(ended.wait(), CHECK_S)
         except TimeoutError:
             continue

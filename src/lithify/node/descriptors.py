@@ -1,4 +1,4 @@
-"""How many files the process may have open, and what of that topics may use."""
+"""The limit of open files of the process, and the share of topics."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 __all__ = ["AcceptErrors", "files_max", "open_topics_max"]
 
 ACCEPT_QUIET_S = 60.0
-"""That no connection can be accepted is logged so often at most."""
+"""Minimum time between two log lines about connections that cannot be accepted."""
 
 log = get_logger("lithify.node")
 
 
 def files_max() -> int:
-    """How many files the process may have open; `lithify serve` has raised it as far as it can."""
+    """The limit of open files; `lithify serve` has raised it to the maximum."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_topics_max(descriptors: int) -> int:
-    """How many topics may be open: the other half is for connections, and for what is read."""
+    """How many topics may be open: the other half is for connections, and for files being read."""
     return max(1, descriptors // 2 // DESCRIPTORS_PER_TOPIC)
 
 
 class AcceptErrors:
-    """The exception handler of an event loop: one line if no descriptor is left to accept with.
+    """The exception handler of an event loop: logs one line if no descriptor is left for accept.
 
-    asyncio itself waits a second before it accepts again. Other errors are logged as always.
+    asyncio itself waits a second before it accepts again. Other errors are logged as usual.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -40,7 +40,7 @@ class AcceptErrors:
         self._logged_s: float | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle what the loop reports."""
+        """Handle an error of the loop."""
         if not str(context.get("message", "")).startswith("socket.accept()"):
             loop.default_exception_handler(context)
             return

@@ -1,19 +1,18 @@
-"""The HTTP port: uvicorn's connections, with limits on what a peer that sends nothing useful holds.
+"""The HTTP port: uvicorn's connections, with limits on the resources of slow or idle peers.
 
-uvicorn waits for ever for the headers of a request, and for the rest of a body. Here
+uvicorn waits without a limit for the headers of a request, and for the rest of a body. Here
 
 1. a port has at most `connections_max` connections, `connections_per_address_max` of one address;
-2. the headers of a request are complete after `connect_timeout_ms` (from the connection on, or
-   from their first byte on), and have at most `HEADER_BYTES_MAX` in at most `HEADERS_MAX` lines;
-3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each
-   `frame_timeout_ms`;
-4. a connection that was closed is gone `frame_timeout_ms` later, also if the peer does not take
-   what it was sent;
-5. a body in thousands of tiny chunks is parsed in turns of `TURN_S`, and others in between.
+2. the headers of a request are complete within `connect_timeout_ms` (after the connection, or after
+   their first byte), and have at most `HEADER_BYTES_MAX` in at most `HEADERS_MAX` lines;
+3. of a body that the application reads at least `BODY_BYTES_MIN` arrive in each `frame_timeout_ms`;
+4. a connection that was closed is aborted `frame_timeout_ms` later, even if the peer does not
+   receive what it was sent;
+5. a body in thousands of tiny chunks is parsed in steps of `TURN_S`, with other tasks in between.
 
-A connection that breaks a limit is closed. Between two requests uvicorn's own limit holds, 5 s.
+A connection that breaks a limit is closed. Between two requests uvicorn's own limit applies, 5 s.
 
-For `serving.py`.
+Called by `serving.py`.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ __all__ = ["http_server"]
 
 HEADER_BYTES_MAX = 32 * 2**10
 HEADERS_MAX = 200
-"""Parsing one costs about 3 µs, and every connection may send as many."""
+"""Parsing one takes about 3 µs, and every connection may send this many."""
 BODY_BYTES_MIN = 1024
 TURN_S = 0.002
 SLICE_BYTES = 4096
-LOOKS_A_TIMEOUT = 4
+CHECKS_PER_TIMEOUT = 4
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
@@ -62,18 +61,18 @@ class HttpConnection(H11Protocol):
         self._address: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
-        """When what the peer is sending must have come."""
+        """The deadline for what the peer is sending."""
         self._body_bytes = 0
-        """Of the body, since `_due_s` was set."""
+        """Bytes of the body since `_due_s` was set."""
         self._rest = b""
-        """What is to be parsed in the next turn."""
+        """Bytes to parse in the next step."""
         self._is_new = True
-        """Has no request come yet?"""
+        """Whether no request has arrived."""
         self._closing = False
-        """Was it seen to be closing already?"""
+        """Whether the last check found the connection closing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there."""
+        """A client has connected."""
         super().connection_made(transport)
         address = self.client[0] if self.client else "?"
         reason = self.peers.add(address)
@@ -83,10 +82,10 @@ class HttpConnection(H11Protocol):
             return
         self._address = address
         self._due_s = self.loop.time() + self._header_s
-        self._look_again()
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """The connection is closed."""
         super().connection_lost(exc)
         if self._address is not None:
             self.peers.remove(self._address)
@@ -105,24 +104,24 @@ class HttpConnection(H11Protocol):
     # --- receiving --------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
         if self._rest:
-            # Reading is paused, but TLS may still hand over what it has.
+            # Reading is paused, but TLS may still deliver buffered data.
             self._rest += data
             return
         was_idle = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
         if was_idle:
             self._due_s = self.loop.time() + self._header_s
-        self._take(data)
+        self._parse(data)
 
-    def _take(self, data: bytes) -> None:
-        """Parse for one turn; what is left is parsed in the next one."""
+    def _parse(self, data: bytes) -> None:
+        """Parse for one step; the rest is parsed in the next one."""
         begun_s, at = self.loop.time(), 0
         while at < len(data) and not self.transport.is_closing():
             was_body = self.conn.their_state is h11.SEND_BODY
             some = data[at : at + SLICE_BYTES]
             if not was_body and _header_lines(self.conn.trailing_data[0] + some) > HEADERS_MAX:
-                self._give_up(f"a request with more than {HEADERS_MAX} headers")
+                self._abort(f"a request with more than {HEADERS_MAX} headers")
                 return
             super().data_received(some)
             at += len(some)
@@ -134,16 +133,16 @@ class HttpConnection(H11Protocol):
             if at < len(data) and self.loop.time() - begun_s > TURN_S:
                 self._rest = data[at:]
                 self.transport.pause_reading()
-                self.loop.call_soon(self._go_on)
+                self.loop.call_soon(self._resume)
                 return
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         data, self._rest = self._rest, b""
         if self.transport.is_closing():
             return
         if not self.flow.read_paused:
             self.transport.resume_reading()
-        self._take(data)
+        self._parse(data)
 
     def _expect_body(self) -> None:
         self._due_s = self.loop.time() + self._body_s
@@ -151,41 +150,41 @@ class HttpConnection(H11Protocol):
 
     # --- limits -----------------------------------------------------------------------------
 
-    def _look_again(self) -> None:
-        seconds = min(self._header_s, self._body_s) / LOOKS_A_TIMEOUT
-        self._timer = self.loop.call_later(seconds, self._look)
+    def _schedule_check(self) -> None:
+        seconds = min(self._header_s, self._body_s) / CHECKS_PER_TIMEOUT
+        self._timer = self.loop.call_later(seconds, self._check)
 
-    def _look(self) -> None:
-        """Close the connection if what the peer is sending is late."""
+    def _check(self) -> None:
+        """Close the connection if the peer has missed the deadline."""
         if self.transport.is_closing():
-            # What is left to send is sent first, but not for ever.
+            # Send the remaining data first, but only for a limited time.
             if self._closing:
                 self.transport.abort()
             else:
                 self._closing = True
-                self._timer = self.loop.call_later(self._body_s, self._look)
+                self._timer = self.loop.call_later(self._body_s, self._check)
             return
         state = self.conn.their_state
         waits = state is h11.SEND_BODY and self.transport.is_reading() and not self._rest
         if self.loop.time() >= self._due_s:
             if state is h11.IDLE and (self._is_new or self.conn.trailing_data[0]):
                 limit = self.peers.limits.connect_timeout_ms
-                self._give_up(f"no request within {limit} ms (connect_timeout_ms)")
+                self._abort(f"no request within {limit} ms (connect_timeout_ms)")
                 return
             if waits and self._body_bytes < BODY_BYTES_MIN:
                 limit = self.peers.limits.frame_timeout_ms
-                self._give_up(f"no more of a body within {limit} ms (frame_timeout_ms)")
+                self._abort(f"no more of a body within {limit} ms (frame_timeout_ms)")
                 return
             self._expect_body()
-        self._look_again()
+        self._schedule_check()
 
-    def _give_up(self, reason: str) -> None:
+    def _abort(self, reason: str) -> None:
         log.info("connection closed", peer=self.client and self.client[0], reason=reason)
         self.transport.abort()
 
 
 def _header_lines(data: bytes) -> int:
-    """Lines of a request before its body, as far as they have come."""
+    """Lines of a request before its body, as far as they have arrived."""
     return _HEAD_END.split(data, maxsplit=1)[0].count(b"\n")
 
 
@@ -202,7 +201,7 @@ def http_server(
     tls: ssl.SSLContext | None,
     goodbye_s: float,
 ) -> uvicorn.Server:
-    """A server of the application that is not started yet."""
+    """A server of the application, not started."""
 
     class Bounded(HttpConnection):
         peers = Peers(limits)
@@ -211,7 +210,7 @@ def http_server(
         try:
             await app(scope, receive, send)
         except (ClientDisconnect, h11.LocalProtocolError):
-            # The client left, or sent what is no HTTP: there is nobody to answer.
+            # The client disconnected, or sent invalid HTTP: no client waits for an answer.
             return
 
     config = uvicorn.Config(

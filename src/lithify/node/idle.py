@@ -1,14 +1,15 @@
-"""Closing topics that nobody uses, so that their files are released; use opens them again.
+"""Closes idle topics, so that their files are released; the next use opens them again.
 
-1. A topic is in use while it has a producer, a consumer, a follower over HTTP or a run. One that is
-   not in use for `topic_idle_ms` is closed, unless a durable subscription of it has a backlog: that
-   is what metrics are watched for, and they list open topics. If as many topics are open as may be,
-   the broker closes those that were unused for longest, in any case (`Broker.make_room`).
-2. Policies hold for closed topics too: once in `topic_idle_ms`, or a minute if that is more, each
-   is opened for `VISIT_S`, a few at a time. Retention, time to live and triggers of compaction are
-   looked at meanwhile, as for every open topic.
+1. A topic is in use while it has a producer, a consumer, a follower over HTTP or a run. A topic
+   that has not been in use for `topic_idle_ms` is closed, unless a durable subscription of it has a
+   backlog: monitoring depends on backlog metrics, which list open topics. At the limit of open
+   topics, the broker closes those that have been unused the longest, in any case
+   (`Broker.make_room`).
+2. Policies apply to closed topics too: once per `topic_idle_ms`, or per minute if that is longer,
+   each is opened for `VISIT_S`, a few at a time. During that time retention, time to live and
+   triggers of compaction are checked, as for every open topic.
 
-In the event loop; what waits for the disk is done in a thread. Called by `serving.py`.
+Runs in the event loop; disk access runs in a thread. Called by `serving.py`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["release_idle"]
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 CLOSED_MAX = 100
 VISITED_MAX = 20
-"""Topics that are closed, and opened for a visit, in one look."""
+"""Topics to close, and to open for a visit, per check."""
 ROUND_S_MIN = 60.0
-"""Each closed topic is visited so often at most."""
+"""Minimum time between two visits of a closed topic."""
 VISIT_S = 5.0
-"""Several rounds of upkeep, and of looking for what is to be compacted."""
+"""Several rounds of maintenance, and of the check for compactions."""
 
 log = get_logger("lithify.node")
 
@@ -56,9 +57,9 @@ async def release_idle(broker: Broker, ended: asyncio.Event, idle_s: float) -> N
                 await asyncio.to_thread(open_some, broker.topics, names)
                 broker.topics.visited(names, max(0.0, idle_s - VISIT_S))
         except Exception:
-            log.exception("looking for idle topics failed")
+            log.exception("checking for idle topics failed")
         try:
-            await asyncio.wait_for(ended.wait(), LOOK_S)
+            await asyncio.wait_for(ended.wait(), CHECK_S)
         except TimeoutError:
             continue
 
@@ -67,5 +68,5 @@ def _close(close: Callable[[], None]) -> None:
     try:
         close()
     except LithifyError as error:
-        # What was acknowledged is durable; the rest is cut or kept by the next open.
-        log.warning("an idle topic was not closed in order", reason=str(error))
+        # What was acknowledged is durable; the next open cuts or keeps the rest.
+        log.warning("closing an idle topic failed", reason=str(error))

@@ -1,20 +1,20 @@
-r"""A stream of lines whose `write` never waits for whoever reads them.
+r"""A stream of lines whose `write` never blocks.
 
     lines = LineQueue(sys.stderr.buffer.raw.write, lambda count: f"{count} lines are missing\n")
     lines.write("something happened\n")
-    lines.drain(EXIT_S)                     # before the process ends
+    lines.drain(EXIT_S)                     # before the process exits
 
-A pipe that nobody reads is full after 64 KiB, and whoever writes to it then waits for ever, be it
-the thread that serves every client. So lines go through a queue:
+A pipe without an active reader is full after 64 KiB, and then blocks its writer, which may be the
+thread that serves every client. So lines go through a queue:
 
-1. `write` puts a line into the queue, in memory, and returns.
-2. A thread takes lines out and writes them, as they were put. It alone waits.
-3. A line for which the queue has no room is dropped, and so are all behind it until everything that
-   waits is written: lines are missing at one place then, not at many. There the thread writes how
-   many they are. Lines that could not be written, because a disk is full or a pipe broken, are
-   counted in the same way, and that is tried again every second.
+1. `write` adds a line to the queue, in memory, and returns.
+2. A thread takes lines from the queue and writes them in order. Only this thread blocks.
+3. A line for which the queue has no room is dropped, and so are all later ones until the queue is
+   empty: lines are then missing in one place, not in many. There the thread writes how many are
+   missing. Lines that could not be written, because a disk is full or a pipe is broken, are counted
+   in the same way, and the write is retried every second.
 
-Any thread may call. A process that is killed loses what is in the queue, which is nothing unless
+Any thread may call. A process that is killed loses the lines in the queue; there are none unless
 the reader is slow.
 """
 
@@ -35,14 +35,14 @@ QUEUE_BYTES_MAX = 8 * 2**20
 """About 50,000 lines."""
 
 EXIT_S = 2.0
-"""How long a process that ends waits for a reader; a stuck one must not keep it."""
+"""How long an exiting process waits for the reader; a stuck reader must not block the exit."""
 
-AGAIN_S = 1.0
-FULL_S = 0.05
+RETRY_S = 1.0
+PIPE_FULL_S = 0.05
 
 
 class LineQueue:
-    """See the module. What structlog needs of a text file."""
+    """See the module. The interface of a text file that structlog needs."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LineQueue:
         *,
         bytes_max: int = QUEUE_BYTES_MAX,
     ) -> None:
-        """`write` is that of a raw stream; `missing` makes the line that says how many are."""
+        """`write` is that of a raw stream; `missing` formats the line about missing lines."""
         self._write = write
         self._missing = missing
         self._bytes_max = bytes_max
@@ -63,7 +63,7 @@ class LineQueue:
         threading.Thread(target=self._work, name="lithify-log-lines", daemon=True).start()
 
     def write(self, line: str) -> None:
-        """Have a line written, its end included, or counted as missing."""
+        """Queue a line, including its end, or count it as missing."""
         data = line.encode("utf-8", "backslashreplace")
         with self._changed:
             if self._dropped or self._bytes + len(data) > self._bytes_max:
@@ -74,10 +74,10 @@ class LineQueue:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Nothing to do: a line is under way as soon as it is in the queue."""
+        """Does nothing: a queued line is written without a flush."""
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False if that has not happened in time."""
+        """Wait until everything is written; False if the timeout expires first."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout_s)
 
@@ -96,15 +96,15 @@ class LineQueue:
                 self._is_writing = True
             try:
                 self._write_all(data)
-            except (OSError, ValueError):  # The latter: somebody closed the stream.
+            except (OSError, ValueError):  # The latter: the stream was closed.
                 with self._changed:
                     self._dropped += lines
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
 
     def _take(self) -> tuple[bytes, int]:
-        """Some lines and how many they stand for.
+        """Take some lines; returns their bytes and their number.
 
-        No more than a pipe takes in one piece: another process may write to it as well.
+        At most as much as a pipe writes atomically: another process may write to it as well.
         """
         if not self._lines:
             lines, self._dropped = self._dropped, 0
@@ -122,6 +122,6 @@ class LineQueue:
         while left:
             written = self._write(left)
             if written is None:
-                time.sleep(FULL_S)  # Whoever opened the pipe made it one that does not wait.
+                time.sleep(PIPE_FULL_S)  # The pipe was opened in non-blocking mode.
             else:
                 left = left[written:]

@@ -1,11 +1,11 @@
-"""What a node writes to stderr: one line a record, made of `name=value` pairs.
+"""The log of a node on stderr: one line per record, made of `name=value` pairs.
 
     timestamp=2026-01-31T12:00:00.123456Z level=info event="connection lost" peer=127.0.0.1:50321
 
-Everything goes the same way: structlog's loggers, the standard library's (uvicorn, asyncio), and
-the events of the stores, which say what happened in their own words. A traceback is one value,
-its line ends escaped. Nobody waits for the reader of stderr (`line_queue.py`): a process goes on
-also if it is a pipe that nobody reads.
+All records use it: structlog's loggers, the standard library's (uvicorn, asyncio), and the events
+of the stores, with their own text. A traceback is one value with escaped line ends. Logging never
+waits for the reader of stderr (`line_queue.py`): the node keeps serving even if stderr is a pipe
+without an active reader.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def configure_log_lines(level: str, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [_Forward()]
     root.setLevel(number)
-    # uvicorn tells about each start and stop; its addresses are printed already.
+    # uvicorn logs each start and stop; its addresses are already printed.
     logging.getLogger("uvicorn").setLevel(max(number, logging.WARNING))
 
 
 def _stderr() -> TextIO:
-    write: Callable[[memoryview], int | None] = len  # If it was closed before the process began.
+    write: Callable[[memoryview], int | None] = len  # It was closed before the process started.
     if sys.stderr is not None:
-        # Below the buffer of Python, if it has one: a thread that is stuck would keep its lock.
+        # Below Python's buffer, if there is one: a blocked thread would keep its lock.
         write = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer).write
     lines = LineQueue(write, _missing)
     atexit.register(lines.drain, EXIT_S)
@@ -66,16 +66,16 @@ def _stderr() -> TextIO:
 
 
 def _missing(lines: int) -> str:
-    event = "log lines are missing here, nobody took them"
+    event = "log lines are missing here: the reader of stderr was too slow"
     pairs = _timestamp(None, "", {"level": "warning", "event": event, "lines": lines})
     return f"{_render(None, '', pairs)}\n"
 
 
 class _Forward(logging.Handler):
-    """Takes the records of the standard library's loggers."""
+    """Forwards the records of the standard library's loggers."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One record."""
+        """Forward one record."""
         extra: MutableMapping[str, Any] = {"logger": record.name}
         if record.exc_info:
             extra["exc_info"] = record.exc_info
@@ -83,7 +83,7 @@ class _Forward(logging.Handler):
 
 
 def log_event(event: Event) -> None:
-    """The `EventSink` of a node; may be called from any thread."""
+    """The `EventSink` of a node; any thread may call it."""
     if isinstance(event, WriteRefused):
         _log.error(str(event))
     elif isinstance(event, SetAside):

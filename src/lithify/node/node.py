@@ -8,16 +8,16 @@
         for message in topic.read():
             ...
 
-    DIRECTORY/LOCK          who has it open; a second process is refused
+    DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/definitions   tenants, namespaces, topics, blob stores
-    DIRECTORY/RESERVE       space kept back for a full disk, see `compaction/reserve.py`
+    DIRECTORY/RESERVE       space reserved for a full disk, see `compaction/reserve.py`
     DIRECTORY/topics/       see `topics/store.py`
-    DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` makes a store
-    DIRECTORY/kernels/      compiled code where the user has no home, see `compiled.py`
+    DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
+    DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
-As a library a node has no thread, no socket and no task: what is asked of it happens before the
-call returns, on the caller's thread. `serve` puts a broker in front of the same topics and runs in
-an event loop until it is told to stop.
+As a library a node has no thread, no socket and no task: each call does its work before it returns,
+on the caller's thread. `serve` adds a broker for the same topics and runs in an event loop until it
+is told to stop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["Node"]
 
 
 class Node:
-    """A data directory and what is in it; one thread at a time."""
+    """A data directory and its contents; one thread at a time."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class Node:
         events: EventSink = ignore_events,
         what: str = "library",
     ) -> None:
-        """Open the data directory; `LogLocked` names the process that has it already.
+        """Open the data directory; `LogLocked` names the process that has it open.
 
-        `what` tells others, beside the process id, who holds it.
+        `what` describes the owner to other processes, beside the process id.
         """
         self.settings = settings
         self.fs = fs or LocalFileSystem()
         self.clock = clock or SystemClock()
-        # Absolute, because tasks on other machines get paths below it.
+        # Absolute, because tasks on other machines receive paths below it.
         directory = os.path.abspath(settings.data)
         check_no_backup(self.fs, directory)
         if isinstance(self.fs, LocalFileSystem):
             self.fs.mkdir(directory)
             offer_cache(f"{directory}/kernels")
-        # First the topics: they lock the directory and read the definitions of all.
+        # First the topics: they lock the directory and read all definitions.
         self.topics = Topics(
             self.fs,
             directory,
@@ -109,13 +109,13 @@ class Node:
         make_app: MakeApp | None = None,
     ) -> None:
         """Serve clients until `stop` is set; see `serving.py`. The node stays open."""
-        # Whoever uses the library needs no sockets.
+        # A library user needs no sockets.
         from lithify.node.serving import serve  # noqa: PLC0415
 
         await serve(self, stop=stop, ready=ready, make_app=make_app)
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and release the directory. Idempotent."""
         if not self._closed:
             self._closed = True
             with self._reserve.if_full():

@@ -1,16 +1,16 @@
-"""Opening, behind the back of the clients, the topics that nobody has used since the start.
+"""Opens, in the background, the topics that have not been used since the start.
 
-A node serves as soon as its definitions are read, and opens a topic when it is first used. The
-policies of the others must hold too, and statistics must list them, so they are opened as well:
+A node serves as soon as its definitions are read, and opens a topic on its first use. The policies
+of the other topics must apply too, and statistics must list them, so they are opened as well:
 
-1. A thread lists the topics that have files. One that was defined and never used has none: there
-   is nothing to look after.
-2. A few of them are opened in a thread, then as long as that took nothing is done: whoever serves
-   clients has at least half of the time. A client that needs one of the rest does not wait for its
-   turn, see `Topics.get`.
-3. One that cannot be opened is reported and passed over. Who uses it gets the error.
-4. An open topic keeps `DESCRIPTORS_PER_TOPIC` files open. When as many are open as may be, the rest
-   is left to those who use it, and visited later (`idle.py`).
+1. A thread lists the topics that have files. A topic that was defined and never used has none: it
+   needs no maintenance.
+2. A few topics are opened in a thread, followed by a pause of the same duration: clients get at
+   least half of the time. A client that needs one of the rest does not wait for its turn, see
+   `Topics.get`.
+3. A topic that cannot be opened is reported and skipped. Its clients get the error.
+4. An open topic keeps `DESCRIPTORS_PER_TOPIC` files open. When the limit of open topics is reached,
+   the rest are opened on first use, and visited later (`idle.py`).
 
 Called by `serving.py`, while the node serves.
 """
@@ -35,19 +35,21 @@ DESCRIPTORS_PER_TOPIC = 5
 """Two logs with a lock and an active segment each, and the reader of the cursors."""
 
 STEP_TOPICS = 10
-"""About 4 ms, less than the interpreter lets a thread run before it turns to another one."""
+"""About 4 ms, less than the interpreter's switch interval."""
 
 log = get_logger("lithify.node")
 
 
 async def open_rest(topics: Topics, ended: asyncio.Event, topics_max: int) -> None:
-    """Open what is not open, until `topics_max` topics are, or until `ended` is set."""
+    """Open topics until `topics_max` are open, or until `ended` is set."""
     names = await asyncio.to_thread(topics.unopened)
     loop = asyncio.get_running_loop()
     for start in range(0, len(names), STEP_TOPICS):
         if len(topics.opened()) >= topics_max:
             left = len(names) - start
-            log.info("topics are left until they are used", topics=left, open_max=topics_max)
+            log.info(
+                "the remaining topics are opened on first use", topics=left, open_max=topics_max
+            )
             return
         began_s = loop.time()
         await asyncio.to_thread(open_some, topics, names[start : start + STEP_TOPICS])
@@ -59,7 +61,7 @@ async def open_rest(topics: Topics, ended: asyncio.Event, topics_max: int) -> No
 
 
 def open_some(topics: Topics, names: Iterable[TopicName]) -> None:
-    """Open topics that still exist; what fails is reported."""
+    """Open topics that still exist; failures are logged."""
     for name in names:
         try:
             if topics.exists(name):

@@ -1,11 +1,11 @@
-"""Replication of blob stores in a node that serves: a task a store that has replicas.
+"""Replication of blob stores in a node that serves: one task per store with replicas.
 
-1. Every `LOOK_S` stores that have got replicas are given a task; one whose store was closed or has
-   no replicas any more ends.
-2. A task lets the replicator make a step, in a thread, and waits for as long as that says.
+1. Every `CHECK_S` a task is created for each store that has new replicas; a task ends when its
+   store was closed or has no more replicas.
+2. A task calls the replicator's step, in a thread, and waits as long as that returns.
 
-Threads are its own: a replica that does not answer holds up no other part of the node, and at most
-`THREADS_MAX` stores. When the node stops, the steps that are being made are waited for.
+The threads are separate: a replica that does not answer blocks no other part of the node, and at
+most `THREADS_MAX` stores. When the node stops, it waits for steps in progress.
 
 Called by `serving.py`, while the node serves.
 """
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 __all__ = ["replicate"]
 
-LOOK_S = 0.5
-AFTER_A_DEFECT_S = 10.0
+CHECK_S = 0.5
+RETRY_S = 10.0
 THREADS_MAX = 8
 
 log = get_logger("lithify.node")
 
 
 async def replicate(stores: BlobStores, ended: asyncio.Event) -> None:
-    """Keep stores in step with their replicas until `ended` is set."""
+    """Replicate the stores until `ended` is set."""
     tasks: dict[str, asyncio.Task[None]] = {}
     with ThreadPoolExecutor(THREADS_MAX, "lithify-replication") as threads:
         while not ended.is_set():
             for name, store in stores.opened().items():
                 if store.replication.peers and (name not in tasks or tasks[name].done()):
-                    work = _keep_in_step(stores, name, store, ended, threads)
+                    work = _replicate_store(stores, name, store, ended, threads)
                     tasks[name] = asyncio.create_task(work)
-            await _wait(ended, LOOK_S)
+            await _wait(ended, CHECK_S)
         await asyncio.gather(*tasks.values())
 
 
-async def _keep_in_step(
+async def _replicate_store(
     stores: BlobStores,
     name: str,
     store: BlobStore,
@@ -66,7 +66,7 @@ async def _keep_in_step(
             wait_s = await loop.run_in_executor(threads, replicator.step)
         except Exception:
             log.exception("replication failed", store=name)
-            wait_s = AFTER_A_DEFECT_S
+            wait_s = RETRY_S
         await _wait(ended, wait_s)
 
 

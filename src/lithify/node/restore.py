@@ -1,22 +1,22 @@
-"""What is in a backup, put back into a data directory that no node serves.
+"""Restores a backup into a data directory that no node serves.
 
     run_restore(fs, "/backup/monday", "/var/lib/lithify", clock=clock)
     run_restore(fs, "/backup/monday", "/var/lib/lithify", clock=clock, topic="orders")
 
 1. Read the list `BACKUP` and the definitions in the backup.
-2. Lock the data directory. Nothing that is to be restored may be there, defined or not: a restore
-   never replaces data. Of a topic or store that is defined, what is missing
-   (`topics/inventory.py`) is restored, and its definition stays.
-3. Make each directory with the mark `CREATING` (`compaction/marks.py`), copy its files into it and
-   check the size and CRC of each against the list. All are copies: the backup never changes.
-4. Verify every byte of each log and store as it now stands in the data directory.
-5. Write the definitions: those of what was restored, and of its tenants and namespaces where they
-   are missing. From here on it exists.
+2. Lock the data directory. The topics and stores to restore must not exist there, defined or not: a
+   restore never replaces data. Of a topic or store that is defined, the missing parts
+   (`topics/inventory.py`) are restored, and its definition stays.
+3. Create each directory with the mark `CREATING` (`compaction/marks.py`), copy its files into it
+   and check the size and CRC of each against the list. All are copies: the backup never changes.
+4. Verify every byte of each log and store as it is now in the data directory.
+5. Write the definitions: those of what was restored, and of its tenants and namespaces if they are
+   missing. From here on it exists.
 6. Remove the marks.
 
 A kill before step 5 leaves directories that are marked and not defined: the next open, or the next
-restore, removes them. One after it leaves marks, which the next open removes. A directory that was
-defined before has a mark that says so: it is removed as long as it has the mark.
+restore, removes them. A kill after it leaves marks, which the next open removes. A directory that
+was defined before has a mark that says so: it is removed as long as it has the mark.
 
 Called by the command `lithify restore`.
 """
@@ -70,20 +70,20 @@ _SHAPE = ("capacity", "segment")
 
 
 class NotInBackup(InvalidInput):
-    """A backup does not have what was asked for."""
+    """The backup does not contain what was requested."""
 
     exit_code = NOT_FOUND
 
 
 class AlreadyThere(InvalidInput):
-    """A topic or store that is to be restored exists."""
+    """A topic or store to restore already exists."""
 
     exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was checked, or put back and verified."""
+    """What was checked, or restored and verified."""
 
     backup: str
     topics: int
@@ -101,7 +101,7 @@ def check_backup(
 ) -> RestoreReport:
     """Check every byte of a backup against its list, and every log and store by itself.
 
-    Raises what names the file.
+    Raises an error that names the file.
     """
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
@@ -153,7 +153,7 @@ def _definitions_in(fs: FileSystem, backup: str, files: BackupList) -> Definitio
 
 
 def _wanted(found: Definitions, backup: str, topic: str | None, store: str | None) -> Definitions:
-    """The part of a backup's definitions that is to be restored."""
+    """The part of a backup's definitions to restore."""
     if topic is None and store is None:
         return found
     topics, stores = {}, {}
@@ -205,7 +205,7 @@ class _Restore:
         return RestoreReport(self.backup, topics, stores, self.count, self.bytes)
 
     def _check_free(self, definitions: DefinitionsFile) -> list[str]:
-        """Step 2; the directories that are to be made."""
+        """Step 2; returns the directories to create."""
         inventory = Inventory(self.fs, f"{self.data}/{INVENTORY}", ignore_events)
         topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions, inventory)
         stores = StoreDirectories(self.fs, f"{self.data}/blobs", definitions)
@@ -224,14 +224,16 @@ class _Restore:
             if known is not None:
                 shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
                 if shapes[0] != shapes[1] or not self._is_absent(f"blobs/{store}"):
-                    raise AlreadyThere(f"blob store {store} exists in {self.data}: delete it first")
+                    raise AlreadyThere(
+                        f"blob store {store} already exists in {self.data}: delete it first"
+                    )
                 self.defined.add(f"blobs/{store}")
             stores.check_free(store)
             paths.append(f"blobs/{store}")
         return [path for path in paths if path in self.files.by_directory]
 
     def _is_absent(self, path: str) -> bool:
-        """Is there no directory, or one without data, as a kill in step 3 leaves it?"""
+        """Whether the directory is missing or has no data, as after a kill in step 3."""
         directory = f"{self.data}/{path}"
         return not self.fs.exists(directory) or is_empty(self.fs, directory)
 
@@ -242,12 +244,12 @@ class _Restore:
         definitions: Definitions,
         missing: set[TopicName],
     ) -> list[TopicName]:
-        """The parts of a topic that is defined whose directories are gone."""
+        """The parts of a topic that is defined whose directories are missing."""
         known, wanted = definitions.topics.get(str(name)), self.wanted.topics[str(name)]
         absent = [part for part in parts if self._is_absent(f"topics/{part.path}")]
         is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
         if not is_same or missing.isdisjoint(absent):
-            raise AlreadyThere(f"topic {name} exists in {self.data}: delete it first")
+            raise AlreadyThere(f"topic {name} already exists in {self.data}: delete it first")
         # The schemas of a partitioned topic are in a directory without a log.
         found = [part for part in absent if part in missing or part == name]
         self.defined.update(f"topics/{part.path}" for part in found)
@@ -285,7 +287,7 @@ class _Restore:
                         raise damage
 
     def _merged(self, known: Definitions | None, *, whole: bool) -> Definitions:
-        """Step 5; a data directory without definitions takes all namespaces of the backup."""
+        """Step 5; a data directory without definitions gets all namespaces of the backup."""
         wanted = self.wanted
         known = known or Definitions(wanted.tenants, wanted.namespaces)
         spaces = list(wanted.namespaces) if whole else []

@@ -1,14 +1,14 @@
-"""The security of a node: from settings to what its ports use.
+"""The security of a node: converts settings to access control and TLS.
 
-Off by default. A node without it lets everybody do everything, so it may be reached from its own
-machine only, unless the settings say that this is meant (`allow_open`).
+Off by default. A node without it permits everything to every client, so it must be reachable from
+its own machine only, unless the setting `allow_open` permits more.
 
 - Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/access.py`.
-- Peers: the other nodes that blob stores may replicate with, and the token that each is shown.
-- TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate and those above it,
-  and one with its private key.
+- Peers: the other nodes that blob stores may replicate with, and the token for each.
+- TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate chain, and one with
+  its private key.
 
-Reads the files it is told; the certificate's are read by the TLS library itself.
+Reads the files that the settings name; the TLS library reads those of the certificate.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = ["SecuritySettings", "check_host", "is_loopback", "make_access", "make
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """Who may come in, and how."""
+    """The settings of tokens and TLS."""
 
     token_secret_file: str = ""
-    """The bytes of the file are the secret; if they are text, the line's end does not count."""
+    """The bytes of the file are the secret; if they are text, the line end is ignored."""
     token_public_key_file: str = ""
     superusers: tuple[str, ...] = ()
     tls_certificate_file: str = ""
     tls_key_file: str = ""
     allow_open: bool = False
-    """May a node that asks for no token be reached from other machines?"""
+    """Whether a node without tokens may be reachable from other machines."""
 
     def __post_init__(self) -> None:
         if self.token_secret_file and self.token_public_key_file:
             limit = "not given together with token_secret_file"
             raise InvalidSetting("token_public_key_file", self.token_public_key_file, limit)
         if self.superusers and not self.asks_for_token:
-            limit = "empty, because no token is asked for"
+            limit = "empty, because no token is required"
             raise InvalidSetting("superusers", ", ".join(self.superusers), limit)
         if "" in self.superusers:
             raise InvalidSetting("superusers", self.superusers, "names")
@@ -63,20 +63,20 @@ class SecuritySettings:
 
     @property
     def asks_for_token(self) -> bool:
-        """Must clients say who they are?"""
+        """Whether clients need a token."""
         return bool(self.token_secret_file or self.token_public_key_file)
 
 
 def check_host(setting: str, host: str, security: SecuritySettings) -> None:
-    """Refuse an address that other machines reach, if everybody there could do everything."""
+    """Refuse an address that other machines can reach, if clients need no token."""
     if not (security.asks_for_token or security.allow_open or is_loopback(host)):
-        limit = "an address of this machine alone, unless tokens are asked for or allow_open is set"
+        limit = "an address of this machine only, unless tokens are required or allow_open is set"
         raise InvalidSetting(setting, host, limit)
 
 
 def is_loopback(host: str) -> bool:
-    """Is it an address that only this machine reaches?"""
-    # A name may mean anything, on the next day something else: only the one that is defined counts.
+    """Whether only this machine can reach the address."""
+    # A name may resolve to any address, and change: only localhost is defined.
     if host == "localhost":
         return True
     try:
@@ -92,7 +92,7 @@ def make_access(
     definitions: Callable[[], Definitions],
     clock: Clock,
 ) -> Access | None:
-    """The one who decides who may do what; None if everybody may do everything."""
+    """The access control; None if everything is permitted to every client."""
     if security.token_secret_file:
         key = TokenKey.secret(_secret(_read(fs, "token_secret_file", security.token_secret_file)))
     elif security.token_public_key_file:
@@ -104,7 +104,7 @@ def make_access(
 
 
 def make_peers(settings: NodeSettings, fs: FileSystem) -> BlobPeers:
-    """The nodes that blob stores may replicate with, each with the token that it is shown."""
+    """The nodes that blob stores may replicate with, each with its token."""
     urls = _named("blob_peers", settings.blob_peers)
     files = _named("blob_peer_token_files", settings.blob_peer_token_files)
     for name in files.keys() - urls.keys():
@@ -131,7 +131,7 @@ def _named(setting: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def _read_token(fs: FileSystem, setting: str, path: str) -> str:
-    """The token in a file; empty if none is named."""
+    """The token in a file; empty if no file is named."""
     if not path:
         return ""
     token = _read(fs, setting, path).strip()
@@ -141,7 +141,8 @@ def _read_token(fs: FileSystem, setting: str, path: str) -> str:
 
 
 def _secret(data: bytes) -> bytes:
-    # An editor ends a text with a newline that nobody means; in random bytes it is one of them.
+    # An editor ends a text with a newline that is not part of the secret; in random bytes it may
+    # be.
     text = data.rstrip(b"\r\n")
     return text if text.isascii() and text.decode().isprintable() else data
 
@@ -154,16 +155,16 @@ def _read(fs: FileSystem, setting: str, path: str) -> bytes:
 
 
 def make_tls(security: SecuritySettings) -> ssl.SSLContext | None:
-    """What all ports speak; None if they speak in the clear."""
+    """The TLS context of all ports; None if they do not use TLS."""
     if not security.tls_certificate_file:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A key that is locked with a password must not stop the start to ask for it.
+        # A key that is locked with a password must not make the start prompt for it.
         context.load_cert_chain(security.tls_certificate_file, security.tls_key_file, password="")
     except (OSError, ValueError) as error:
-        # What is no certificate is an OSError, too.
+        # An invalid certificate is an OSError, too.
         why = f"a certificate and its key, PEM: {error}"
         raise InvalidSetting("tls_certificate_file", security.tls_certificate_file, why) from error
     return context

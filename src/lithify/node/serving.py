@@ -1,17 +1,16 @@
-"""A node that serves: the broker, HTTP and the upkeep of the topics, in one event loop.
+"""A node that serves: the broker, HTTP and the maintenance of topics, in one event loop.
 
-1. Make the compiled kernels ready, so that no client has to wait for that (`warming.py`).
-2. Listen for Pulsar clients, then for HTTP. A port that is taken ends it here.
-3. Tell the caller the addresses.
-4. Open the topics that nobody uses yet, in the background (`opening.py`), and close those that
-   nobody uses any more (`idle.py`).
-5. Compact topics and blob stores on request, and by themselves where that is wanted
-   (`compacting.py`); open the stores and look after them (`blob_upkeep.py`), and keep those in step
-   that have replicas (`replicating.py`).
-6. Until told to stop: serve, and once an interval let the topics do what only time brings about.
-   What of it waits for the disk is done in a thread, one round at a time.
-7. Stop listening; let each connection send what was answered and close it, and those hard that
-   do not take it in time. What was not answered was not acknowledged: clients send it again.
+1. Load the compiled kernels, so that no client has to wait for that (`warming.py`).
+2. Listen for Pulsar clients, then for HTTP. If a port is in use, the start fails here.
+3. Pass the addresses to the caller.
+4. Open the topics that are not in use, in the background (`opening.py`), and close idle ones
+   (`idle.py`).
+5. Compact topics and blob stores, on request and by triggers (`compacting.py`); open the stores and
+   maintain them (`blob_upkeep.py`), and replicate those with replicas (`replicating.py`).
+6. Serve until told to stop, and maintain the topics once per interval. Disk access of the
+   maintenance runs in a thread, one round at a time.
+7. Stop listening; let each connection send its pending answers and close it, and abort those that
+   do not receive them in time. What was not answered was not acknowledged: clients send it again.
 8. Wait for what threads still do for clients: they use files that the caller is about to close.
 
 The caller closes the node afterwards, which makes the rest durable.
@@ -53,24 +52,24 @@ if TYPE_CHECKING:
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[[Broker, BlobStores], Any]
-    """Makes the ASGI application that answers over HTTP."""
+    """Creates the ASGI application for HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
 
 GOODBYE_S = 2.0
-"""How long a connection may take to send what is left when the node stops."""
+"""How long a connection may take to send pending data when the node stops."""
 
 WARM_S = 5.0
 """Kernels that are not loaded by then are being compiled."""
 
 ROUND_TOPICS = 50
-"""Topics that are looked after before clients have their turn again; about 1 ms."""
+"""Topics that are maintained before other tasks run again; about 1 ms."""
 
 log = get_logger("lithify.node")
 
 
 class CannotListen(LithifyError):
-    """The operating system refuses an address."""
+    """The operating system refused an address."""
 
     def __init__(self, setting: str, host: str, port: int, why: str) -> None:
         self.setting = setting
@@ -81,7 +80,7 @@ class CannotListen(LithifyError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a node can be reached; `http` is None if it answers no HTTP."""
+    """The addresses of a node; `http` is None without HTTP."""
 
     pulsar: str
     http: str | None
@@ -110,8 +109,8 @@ async def serve(
     )
     tls = make_tls(security)
     node.blobs.peers = make_peers(settings, node.fs)
-    # Producers that come back bring the name that a broker gave them before a restart: so that
-    # no other one gets it, each start has names of its own.
+    # Producers that reconnect send the name that a broker gave them before a restart. Each start
+    # has its own names, so that no other producer gets it.
     broker = Broker(
         node.topics,
         name=f"lithify-{secrets.token_hex(4)}",
@@ -124,7 +123,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
-        # First in, last out: no connection is left then that could ask for more.
+        # First in, last out: then no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
             _pulsar(broker, settings.pulsar_host, settings.pulsar_port, tls)
@@ -140,22 +139,24 @@ async def serve(
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(_meanwhile(lambda ended: _upkeep(node, broker, ended)))
+        await stack.enter_async_context(
+            _in_background(lambda ended: _maintain_topics(node, broker, ended))
+        )
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
-        # Beyond three quarters only those that somebody uses.
+        # Above three quarters only topics that are used.
         await stack.enter_async_context(
-            _meanwhile(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+            _in_background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
         )
         idle_s = settings.topic_idle_ms / 1000
         await stack.enter_async_context(
-            _meanwhile(lambda ended: release_idle(broker, ended, idle_s))
+            _in_background(lambda ended: release_idle(broker, ended, idle_s))
         )
-        await stack.enter_async_context(_meanwhile(lambda ended: keep_up(node.blobs, ended)))
-        await stack.enter_async_context(_meanwhile(lambda ended: replicate(node.blobs, ended)))
+        await stack.enter_async_context(_in_background(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_in_background(lambda ended: replicate(node.blobs, ended)))
         await stack.enter_async_context(compacting(node))
-        # What is there by now stays for good: without it a full collection, which stops the loop,
-        # takes a few milliseconds instead of a hundred.
+        # All objects so far are permanent: without this, a full collection, which stops the loop,
+        # takes a hundred milliseconds instead of a few.
         gc.collect()
         gc.freeze()
         ready(Addresses(url, http))
@@ -167,7 +168,7 @@ async def _warm_up() -> None:
     task = asyncio.ensure_future(asyncio.to_thread(warm_up))
     done, _ = await asyncio.wait({task}, timeout=WARM_S)
     if not done:
-        log.info("compiling, which the first start after an installation does once")
+        log.info("compiling kernels: the first start after an installation does this once")
     await task
 
 
@@ -175,7 +176,7 @@ async def _warm_up() -> None:
 async def _pulsar(
     broker: Broker, host: str, port: int, tls: ssl.SSLContext | None
 ) -> AsyncIterator[int]:
-    """Listen for clients; the port."""
+    """Listen for clients; yields the port."""
     connections: set[Connection] = set()
     with _refusals("pulsar_port", host, port):
         server = await listen(broker, host, port, connections, tls)
@@ -197,15 +198,15 @@ async def _pulsar(
 async def _http(
     app: Any, settings: NodeSettings, tls: ssl.SSLContext | None, stop: asyncio.Event
 ) -> AsyncIterator[int]:
-    """Answer HTTP; the port. If that ends by itself, the node stops with it."""
-    # Only a node that answers HTTP needs it.
+    """Serve HTTP; yields the port. If the server ends by itself, the node stops with it."""
+    # Only a node with HTTP needs it.
     from lithify.node.http_port import http_server  # noqa: PLC0415
 
     host, port = settings.http_host, settings.http_port
     with _refusals("http_port", host, port):
         listening = listen_for_http(host, port)
     server = http_server(app, settings.limits, tls, GOODBYE_S)
-    # Signals are the business of the process, not of one of its parts: so not `server.serve`.
+    # The process handles signals, not one of its parts: so this does not call `server.serve`.
     task = asyncio.create_task(server._serve([listening]))  # noqa: SLF001
     task.add_done_callback(lambda _: stop.set())
     try:
@@ -217,10 +218,10 @@ async def _http(
 
 
 def listen_for_http(host: str, port: int) -> socket.socket:
-    """Of its connections none lets a body wait until the client has acknowledged the headers."""
+    """Listen with TCP_NODELAY: a body does not wait until the client acknowledges the headers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    # They inherit it; asyncio would set it only where the listening socket names its protocol.
+    # Connections inherit it; asyncio sets it only if the listening socket names its protocol.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
@@ -230,41 +231,40 @@ def _refusals(setting: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Python puts sentences of its own around the system's; a name that is not found has a
-        # negative number.
+        # Python adds its own text to the system's; a name that is not found has a negative number.
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise CannotListen(setting, host, port, why) from error
 
 
 @asynccontextmanager
-async def _meanwhile(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
-    """Have something done while the block runs; it is told when to end by the event it gets."""
+async def _in_background(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `work` while the block runs; its event tells it when to end."""
     ended = asyncio.Event()
     task = asyncio.ensure_future(work(ended))
     try:
         yield
     finally:
-        # Not cancelled: its thread would go on while the topics are closed.
+        # Not cancelled: its thread would continue while the topics are closed.
         ended.set()
         await task
 
 
-async def _upkeep(node: Node, broker: Broker, ended: asyncio.Event) -> None:
-    """Look after the open topics."""
+async def _maintain_topics(node: Node, broker: Broker, ended: asyncio.Event) -> None:
+    """Maintain the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
     while not ended.is_set():
         try:
             await asyncio.to_thread(maintain_files, node.topics.opened().values())
             for number, topic in enumerate(node.topics.opened().values()):
-                # It may be closed while it is looked after.
+                # It may be closed in the meantime.
                 with suppress(LogClosed):
                     if not topic.log.closed:
                         await broker.run(topic.maintaining())
                 if number % ROUND_TOPICS == ROUND_TOPICS - 1:
                     await asyncio.sleep(0)
         except Exception:
-            log.exception("upkeep failed")
+            log.exception("maintenance failed")
         try:
             await asyncio.wait_for(ended.wait(), interval_s)
         except TimeoutError:
@@ -272,19 +272,19 @@ async def _upkeep(node: Node, broker: Broker, ended: asyncio.Event) -> None:
 
 
 def maintain_files(topics: Iterable[Topic]) -> None:
-    """Do what waits for the disk; the logs may be used by other threads meanwhile.
+    """Run the maintenance that accesses the disk; other threads may use the logs meanwhile.
 
-    Why it fails is logged once, until it works again or fails by something else.
+    An error is logged once, until the topic works again or fails for another reason.
     """
     for topic in topics:
         reason = ""
         try:
             topic.maintain_files()
         except LogClosed:
-            # It was deleted meanwhile.
+            # It was deleted in the meantime.
             continue
         except (LithifyError, OSError) as error:
             reason = str(error)
             if reason != topic.upkeep_failure:
-                log.warning("upkeep failed", topic=str(topic.name), reason=reason)
+                log.warning("maintenance failed", topic=str(topic.name), reason=reason)
         topic.upkeep_failure = reason

@@ -1,17 +1,18 @@
-"""The settings of a node, and where each of them comes from.
+"""The settings of a node, and the sources of their values.
 
 A setting has one name everywhere: `pulsar_port` is a field of `NodeSettings`, a key of the TOML
-file, `LITHIFY_PULSAR_PORT` in the environment and the flag `--pulsar-port`. From weak to strong:
+file, `LITHIFY_PULSAR_PORT` in the environment and the flag `--pulsar-port`. In ascending
+precedence:
 
 1. the default
-2. the TOML file, if one is named; its keys stand at the top level
+2. the TOML file, if one is given; its keys are at the top level
 3. the environment; an empty variable counts as not set
 4. the flags of the command
 
-A name that is none, in the file or after `LITHIFY_`, is an error that suggests the nearest one. An
-optional number is switched off by the word "off"; a list has commas in the environment.
+An unknown name, in the file or after `LITHIFY_`, is an error that suggests the nearest one. The
+word "off" switches an optional number off; lists are separated by commas in the environment.
 
-`read_settings` reads one file and nothing else; everything else here is pure.
+`read_settings` reads one file and nothing else; all other functions are pure.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _PREFIX = "LITHIFY_"
 _OF_CLIENTS = ("LITHIFY_URL", "LITHIFY_TOKEN", "LITHIFY_RAFT_NODES", "LITHIFY_RAFT_TLS")
-"""Read by commands that talk to a node, and no setting of one."""
+"""Used by commands that connect to a node; not settings of a node."""
 _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()
@@ -62,32 +63,31 @@ _POLICIES_MAX = 2**62
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How a node behaves; every value is checked when the object is made."""
+    """The settings of a node; every value is checked when the object is created."""
 
     data: str = "data"
-    """The data directory; a relative one is relative to where the process was started."""
+    """The data directory; a relative path starts at the working directory of the process."""
     pulsar_host: str = "127.0.0.1"
     pulsar_port: int = 6650
-    """0 takes a free port; so it does for HTTP."""
+    """0 selects a free port; likewise for HTTP."""
     http_host: str = "127.0.0.1"
     http_port: int = 8080
     advertised_host: str = ""
-    """What clients are told to connect to; if empty, the host that is listened at."""
+    """The host that clients connect to; if empty, the host that the node listens on."""
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = _LOG.sync_interval_ms
     segment_bytes_max: int = _LOG.segment_bytes_max
     segment_age_ms_max: int | None = None
     message_bytes_max: int = 5 * 2**20
-    """What clients expect of every broker; some of them fail below it."""
+    """The value that clients expect of every broker; some of them fail below it."""
     auto_create: bool = True
-    """Is a topic created by using it?"""
+    """Whether using a topic creates it."""
     deduplication: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
     message_ttl_ms: int | None = None
     backlog_bytes_max: int | None = None
-    """These four hold where neither a topic nor its namespace says otherwise; `Policies` explains
-    them. None is without limit."""
+    """These four are the defaults of topics and namespaces; see `Policies`. None is unlimited."""
     compaction_enabled: bool = _COMPACTION.compaction_enabled
     compaction_threshold_bytes: int = _COMPACTION.compaction_threshold_bytes
     compaction_threshold_messages: int = _COMPACTION.compaction_threshold_messages
@@ -104,20 +104,19 @@ class NodeSettings:
     compaction_write_bytes_per_s: int = _COMPACTION.compaction_write_bytes_per_s
     compaction_memory_bytes: int = _COMPACTION.compaction_memory_bytes
     compaction_scratch_bytes: int = _COMPACTION.compaction_scratch_bytes
-    """Up to here they hold where neither a topic nor its namespace says otherwise;
-    `CompactionSettings` explains them."""
+    """The settings up to here are defaults of topics and namespaces; see `CompactionSettings`."""
     compaction_service: str = ""
-    """Who compacts topics, as "module:factory"; see `compaction_service.py`."""
+    """The service that compacts topics, as "module:factory"; see `compaction_service.py`."""
     compaction_master: str = LOCAL_MASTER
-    """The Spark that runs of a node that serves are done by."""
+    """The Spark master for the runs of a node that serves."""
     compaction_conf: tuple[str, ...] = ()
     """Settings of that Spark, as "KEY=VALUE" each."""
     compaction_archives: str = ""
-    """An environment to ship to its executors; these three are explained by `SparkTarget`."""
+    """An environment to ship to its executors; see `SparkTarget` for these three."""
     compaction_idle_ms: int = 300_000
-    """The process that keeps it warm is let go after so long without a run."""
+    """Idle time after which the Spark worker is stopped."""
     topic_idle_ms: int = 600_000
-    """A topic that nobody has used for so long is closed, and opened again by use."""
+    """Idle time after which a topic is closed; the next use opens it again."""
     open_topics_max: int | None = None
     """Topics that may be open at once; None: a tenth of the files that the process may open."""
     connection_producers_max: int = _LIMITS.connection_producers_max
@@ -128,24 +127,24 @@ class NodeSettings:
     connect_timeout_ms: int = _LIMITS.connect_timeout_ms
     frame_timeout_ms: int = _LIMITS.frame_timeout_ms
     receive_bytes_max: int = _LIMITS.receive_bytes_max
-    """These eight are explained by `ConnectionLimits`."""
+    """See `ConnectionLimits` for these eight."""
     token_secret_file: str = ""
     token_public_key_file: str = ""
     superusers: tuple[str, ...] = ()
     tls_certificate_file: str = ""
     tls_key_file: str = ""
     allow_open: bool = False
-    """These six are explained by `SecuritySettings`."""
+    """See `SecuritySettings` for these six."""
     blob_defaults: tuple[str, ...] = ()
-    """Settings of blob stores that do not have their own, each as NAME=VALUE; `BlobSettings`."""
+    """Defaults of the settings of blob stores, each as NAME=VALUE; see `BlobSettings`."""
     blob_peers: tuple[str, ...] = ()
     """The other nodes that blob stores may replicate with, each as NAME=URL."""
     blob_peer_token_files: tuple[str, ...] = ()
-    """Files with the tokens that are shown to them, each as NAME=PATH."""
+    """Files with the tokens for these nodes, each as NAME=PATH."""
     metrics_open: bool = False
-    """Is /metrics answered without a token, where others are asked for one?"""
+    """Whether /metrics needs no token, if other requests do."""
     replication_token_file: str = ""
-    """A token that is shown to those of the peers that have no file of their own."""
+    """The token for peers without their own file."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -168,13 +167,13 @@ class NodeSettings:
         check_host("pulsar_host", self.pulsar_host, self.security)
         check_host("http_host", self.http_host, self.security)
         if not self.advertised_host and _is_wildcard(self.pulsar_host):
-            limit = f"the node's name or address, because it listens at {self.pulsar_host}"
+            limit = f"the node's name or address, because it listens on {self.pulsar_host}"
             raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics, self.blobs, self.limits, self.spark  # They check their own.
+        _ = self.topics, self.blobs, self.limits, self.spark  # Their constructors check them.
 
     @property
     def topics(self) -> TopicSettings:
-        """Those of the topics."""
+        """The settings of topics."""
         log = LogSettings(
             durability=self.durability,
             sync_interval_ms=self.sync_interval_ms,
@@ -196,7 +195,7 @@ class NodeSettings:
 
     @property
     def blobs(self) -> BlobSettings:
-        """Those of blob stores that do not say otherwise."""
+        """The defaults of blob stores."""
         given = []
         for text in self.blob_defaults:
             name, equals, value = text.partition("=")
@@ -211,14 +210,14 @@ class NodeSettings:
 
     @property
     def limits(self) -> ConnectionLimits:
-        """What one connection may have, and all of them together."""
+        """The limits of one connection, and of all of them together."""
         return ConnectionLimits(
             **{field.name: getattr(self, field.name) for field in fields(ConnectionLimits)}
         )
 
     @property
     def spark(self) -> SparkTarget:
-        """The Spark that does the work of runs."""
+        """The Spark for runs."""
         return SparkTarget(
             self.compaction_master,
             self.compaction_conf,
@@ -228,7 +227,7 @@ class NodeSettings:
 
     @property
     def security(self) -> SecuritySettings:
-        """Who may come in."""
+        """The settings of tokens and TLS."""
         return SecuritySettings(
             token_secret_file=self.token_secret_file,
             token_public_key_file=self.token_public_key_file,
@@ -247,7 +246,7 @@ class SettingsWithOrigins:
     origins: Mapping[str, str]
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """(name, value, origin) of each."""
+        """(name, value, origin) of each setting."""
         for name, origin in self.origins.items():
             yield name, getattr(self.settings, name), origin
 
@@ -262,7 +261,7 @@ def read_settings(
     environ: Mapping[str, str],
     flags: Mapping[str, str | int | None],
 ) -> SettingsWithOrigins:
-    """The settings from all their places; a flag that is None was not given."""
+    """The settings from all sources; a flag that is None was not given."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(_DEFAULTS, _DEFAULT)
     for origin, name, value in (
@@ -287,7 +286,7 @@ def _from_file(fs: FileSystem, path: str | None) -> Iterator[tuple[str, str, Any
     try:
         table = tomllib.loads(read_file(fs, path).decode())
     except ValueError as error:
-        # Both what is no UTF-8 and what is no TOML.
+        # Raised for invalid UTF-8 and for invalid TOML.
         raise InvalidInput(f"{path} is not TOML: {error}") from error
     for name, value in table.items():
         if name not in _DEFAULTS:
@@ -315,7 +314,7 @@ def _unknown(
 
 
 def _parsed(name: str, text: str) -> str | float | bool | list[str]:
-    """What a variable's text stands for; text that stands for nothing better stays as it is."""
+    """Parse the text of a variable; text that cannot be parsed is returned unchanged."""
     default = _DEFAULTS[name]
     if isinstance(default, bool):
         return {"true": True, "false": False}.get(text.lower(), text)
@@ -330,7 +329,7 @@ def _parsed(name: str, text: str) -> str | float | bool | list[str]:
 
 
 def _typed(name: str, value: object, origin: str) -> object:
-    """The value, if it is of the setting's type."""
+    """The value, if it has the setting's type."""
     default = _DEFAULTS[name]
     named = f"{name} ({origin})"
     if default is None and value == _OFF:

@@ -1,16 +1,16 @@
-"""Makes the compiled kernels ready before the first client comes.
+"""Loads the compiled kernels before the first client connects.
 
-Kernels are compiled when they are first called and kept in a cache beside the package. On a fresh
-install that takes half a minute, longer than a client waits for an answer; from the cache they are
-loaded in less than a second, which the first message would have to wait for too.
+Kernels are compiled when they are first called and stored in a cache beside the package. On a new
+installation that takes half a minute, longer than a client waits for an answer; from the cache they
+are loaded in less than a second, which the first message would have to wait for too.
 
-So before a node listens it has a conversation with itself, over a disk in memory: connect, produce
-small, batched and large messages, consume and acknowledge them, and read the topic again. It goes
-the ways of real messages, so every kernel of these ways is called with the types that it will be
-called with. Compaction is not part of it: that runs in a process of its own, and nobody waits for
-its first run.
+So before a node listens, it runs a conversation with itself, over a file system in memory: connect,
+produce small, batched and large messages, consume and acknowledge them, and read the topic again.
+It uses the code paths of real messages, so every kernel on these paths is called with the right
+types. Compaction is not included: it runs in a separate process, and no client waits for its first
+run.
 
-Called by `serving.py`, in a thread: compiling does not let others run.
+Called by `serving.py`, in a thread: compiling blocks its thread.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["warm_up"]
 
 TOPIC = "warm-up"
 SIZES_BYTES = (10, 10, 10, 10, 200_000, 10)
-"""Of the messages: runs of small ones and large ones are written, and sent, in different ways."""
+"""Sizes of the messages: runs of small ones and large ones use different code paths."""
 
 _Type = wire.BaseCommand
 
 
 def warm_up() -> None:
-    """Have the conversation; everything that it leaves is forgotten."""
+    """Run the conversation; its results are discarded."""
     topics = Topics(
         MemoryFileSystem(),
         "/warm-up",
@@ -64,23 +64,23 @@ async def _converse(topics: Topics) -> None:
     received = bytearray()
     session = broker.session(lambda data: received.extend(bytes(data)))
 
-    def tell(*frames: Buffer) -> None:
+    def send_frames(*frames: Buffer) -> None:
         data = np.frombuffer(bytearray().join(frames), dtype=np.uint8)
         session.receive(data, 0, len(data))
 
-    tell(*map(encode_command, (_connect(), _producer(), _subscribe())))
+    send_frames(*map(encode_command, (_connect(), _producer(), _subscribe())))
     for number in range(len(SIZES_BYTES)):
-        tell(*_send(number))
-    tell(*(part for number in range(3) for part in _send(number)))
+        send_frames(*_send(number))
+    send_frames(*(part for number in range(3) for part in _send(number)))
     while session.unanswered:
         await asyncio.sleep(0)
-    tell(encode_command(_flow()))
+    send_frames(encode_command(_flow()))
     topic = topics.get(TOPIC)
     while topic.delivered()[0] < len(SIZES_BYTES):
-        # Once round the loop: what is durable is answered, and then delivered.
+        # One iteration of the loop: what is durable is answered, and then delivered.
         await asyncio.sleep(0)
     for each in list(_acks(bytes(received))):
-        tell(encode_command(each))
+        send_frames(encode_command(each))
     session.close()
     topic.log.roll()
     for _ in topic.read():
