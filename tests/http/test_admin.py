@@ -118,7 +118,11 @@ def test_the_backlog_quota_of_a_namespace(node: HttpNode) -> None:
 @pytest.mark.parametrize(
     ("query", "changed", "reason"),
     [
-        ("", {"policy": "consumer_backlog_eviction"}, "is not supported, must be producer_exception"),
+        (
+            "",
+            {"policy": "consumer_backlog_eviction"},
+            "is not supported, must be producer_exception",
+        ),
         ("", {"limitTime": 60}, "not of time"),
         ("?backlogQuotaType=message_age", {}, "not of time"),
     ],

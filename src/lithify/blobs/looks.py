@@ -141,11 +141,11 @@ class Looks:
     @contextmanager
     def states(self) -> Iterator[Callable[[bytes], Found | None]]:
         """Like `state`, for many blobs: they share one pin and one opened index."""
-        with self._log.pin("blob look-ups"):
+        with self._log.pin("blob lookups"):
             opened = self._index.opened(self._log)
             yield lambda id_hash: self._index.find(opened, id_hash, POSITION_MAX)
 
     def state(self, id_hash: bytes) -> Found | None:
         """A blob's newest records, including those that are not durable yet; for writers."""
-        with self._log.pin("blob look-up"):
+        with self._log.pin("blob lookup"):
             return self._index.find(self._index.opened(self._log), id_hash, POSITION_MAX)

@@ -139,21 +139,19 @@ async def serve(
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(
-            _in_background(lambda ended: _maintain_topics(node, broker, ended))
-        )
+        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
         # Above three quarters only topics that are used.
         await stack.enter_async_context(
-            _in_background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
         )
         idle_s = settings.topic_idle_ms / 1000
         await stack.enter_async_context(
-            _in_background(lambda ended: release_idle(broker, ended, idle_s))
+            _background(lambda ended: release_idle(broker, ended, idle_s))
         )
-        await stack.enter_async_context(_in_background(lambda ended: keep_up(node.blobs, ended)))
-        await stack.enter_async_context(_in_background(lambda ended: replicate(node.blobs, ended)))
+        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
         await stack.enter_async_context(compacting(node))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
         # takes a hundred milliseconds instead of a few.
@@ -238,7 +236,7 @@ def _refusals(setting: str, host: str, port: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _in_background(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
+async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
     """Run `work` while the block runs; its event tells it when to end."""
     ended = asyncio.Event()
     task = asyncio.ensure_future(work(ended))
@@ -250,7 +248,7 @@ async def _in_background(work: Callable[[asyncio.Event], Awaitable[None]]) -> As
         await task
 
 
-async def _maintain_topics(node: Node, broker: Broker, ended: asyncio.Event) -> None:
+async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:
     """Maintain the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
     while not ended.is_set():

@@ -261,7 +261,12 @@ def change_with(blob_id: str, hashed: str, kind: Kind) -> Callable[[bytes], byte
         (put_of(b"", 70_000), flags_of(Kind.PUT), 2, "does not follow them"),
         (put_of(b"abc", 3), flags_of(Kind.PUT), 1, "put says it has 1 parts, its size requires 0"),
         (put_of(b"abc", 4), flags_of(Kind.PUT), 0, "is not a record"),
-        (put_of(b"abc", 3), flags_of(Kind.PUT) | FLAG_ERASED, 0, "put is marked as erased, but is not"),
+        (
+            put_of(b"abc", 3),
+            flags_of(Kind.PUT) | FLAG_ERASED,
+            0,
+            "put is marked as erased, but is not",
+        ),
         (put_of(b"abc", 3), flags_of(Kind.TTL), 0, "is a ttl by its flags and 1 by its body"),
         (change_with("bad", "good", Kind.TTL), flags_of(Kind.TTL), 0, "not that of the id"),
         (lambda _: b"x", flags_of(Kind.DELETE), 0, "is not a record"),
