@@ -303,6 +303,8 @@ def test_schemas_of_a_topic(node: HttpNode) -> None:
     assert "not compatible" in node.refused(409, "POST", f"{at}/schema", text)
     answer = node.ask("POST", f"/admin/v2{at}/compatibility", json=text).json()
     assert answer["compatibility"] is False
-    assert "no schema type" in node.refused(412, "POST", f"{at}/schema", text | {"type": "X"})
+    assert "schema type 'X' is unknown" in node.refused(
+        412, "POST", f"{at}/schema", text | {"type": "X"}
+    )
     assert node.ask("DELETE", f"/admin/v2{at}/schema").json() == {"version": 1}
     assert node.ask("POST", f"/admin/v2{at}/schema", json=text).json() == {"version": 2}

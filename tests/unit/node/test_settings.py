@@ -139,7 +139,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ("", {"LITHIFY_BACKLOG_BYTES_MAX": "-5"}, "(LITHIFY_BACKLOG_BYTES_MAX) is -5"),
         ("deduplication = 1", {}, "must be true or false"),
         ('log_level = "loud"', {}, "must be one of debug, info, warning, error"),
-        ('pulsar_host = "0.0.0.0"', {}, "must be an address of this machine alone"),
+        ('pulsar_host = "0.0.0.0"', {}, "must be an address of this machine only"),
         ('http_host = "10.0.0.1"', {}, "http_host (node.toml) is '10.0.0.1', must be an address"),
         (
             'pulsar_host = "0.0.0.0"\nallow_open = true',
