@@ -11,19 +11,15 @@ from bench import pictures
 
 ROOT = Path(__file__).parent.parent
 
-CLEAN = (
+PAGES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
-    "docs/benchmarks.md",
-    "docs/blob-replication.md",
-    "docs/blobs.md",
-    "docs/glossary.md",
-    "docs/how-it-works.md",
-    "docs/index.md",
-    "docs/spark.md",
-    "docs/topic-compaction.md",
-    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs/adr").glob("*.md"))),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs/pictures").glob("*.svg"))),
 )
-"""Pages that are free of the phrases below; the table in CONTRIBUTING.md says what to write."""
+WORDS = "CONTRIBUTING.md"
+"""The page with the table of phrases, which says what to write instead of them."""
 
 PHRASES = re.compile(
     r"""\b(
@@ -49,9 +45,37 @@ def found_in(page: str) -> list[str]:
     return [text[max(0, m.start() - 30) : m.end() + 20] for m in PHRASES.finditer(text)]
 
 
+def text_of(name: str) -> str:
+    """A page, without the table that quotes the phrases."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE) if name == WORDS else text
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names by which links find the headings of a page."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_pages_use_the_words_of_the_field() -> None:
-    wrong = {name: found_in((ROOT / name).read_text(encoding="utf-8")) for name in CLEAN}
+    wrong = {name: found_in(text_of(name)) for name in PAGES}
     assert {name: phrases for name, phrases in wrong.items() if phrases} == {}
+
+
+def test_links_to_headings_find_them() -> None:
+    missing = []
+    for name in PAGES:
+        page = ROOT / name
+        for path, anchor in re.findall(
+            r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")
+        ):
+            target = page.parent / path if path else page
+            if "://" not in path and anchor not in anchors_of(target):
+                missing.append(f"{name}: {path}#{anchor}")
+    assert missing == []
 
 
 @pytest.mark.parametrize(
