@@ -206,7 +206,7 @@ def draw_threads() -> str:
     picture.arrow((685, 216), (685, 248), both=True)
     picture.box(16, 362, 788, 182, "box", radius=8)
     picture.text(28, 384, "lithify raft serve", bold=True)
-    picture.text(172, 384, "one Python process per member, any number of groups", "soft", size=12)
+    picture.text(172, 384, "one Python process, members of any number of groups", "soft", size=12)
     raft = (
         ("event loop", "consensus core,\npeers, clients,\nstate machines"),
         ("write-ahead log", "one file for all\ngroups; one fsync\nper round"),
@@ -216,7 +216,7 @@ def draw_threads() -> str:
     )
     for number, (name, text) in enumerate(raft):
         picture.named((30 + 153 * number, 398, 143, 100), name, text, "part")
-    picture.text(30, 524, "Spark takes no part in Raft: its runs are done by the worker.", "soft")
+    picture.text(30, 524, "Raft does not use Spark: the worker executes its compaction runs.", "soft")
     return picture.render()
 
 

@@ -9,8 +9,8 @@ needs no free segment: it adds the header and the footer of one more file.
 | ttl, undelete | it fits into the capacity |
 | delete | never refused |
 
-1. A blob takes one delete until it is undeleted. The manifest counts live entries, and there are no
-   more blobs than entries: so a store full of puts has room for a delete of each of them.
+1. A blob takes one delete until it is undeleted. The manifest counts live entries, and a store
+   has at most as many blobs: so a store full of puts has room for a delete of each of them.
 2. `changes_bytes`, a sixteenth of a segment, is the space for ttls and undeletes in a full store. A
    change makes the one before it dead, so that a run frees its space.
 3. Deletes exceed the capacity by at most one delete per blob, and only if their space was used: by

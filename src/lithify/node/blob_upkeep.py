@@ -59,7 +59,7 @@ def _open(stores: BlobStores, name: str) -> None:
 
 
 def _maintain(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
-    """One round of a store; returns whether there is no more work now.
+    """One round of a store; returns whether all work is done.
 
     An error is logged once, until the store works again or fails for another reason.
     """
