@@ -126,7 +126,7 @@ def topic_stats_steps(topic: Topic) -> Steps:
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
     shown = subscriptions.values()
-    messages, size_bytes = topic.messages_in, topic.bytes_in
+    messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
     messages_out, bytes_out = topic.delivered()
     return {
         **dict(zip(_RATES, topic.rates(), strict=True)),
@@ -298,7 +298,7 @@ def internal_stats_steps(topic: Topic) -> Steps:
         compacted = _ledger(number, entries, sum(ref.live_bytes for ref in view))
         cursors[COMPACTION] = _view_cursor(topic, number)
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": topic.writer.entries_in,
         "numberOfEntries": sum(entries for _, _, entries, _ in ledgers),
         "totalSize": sum(size_bytes for _, _, _, size_bytes in ledgers),
         "currentLedgerEntries": active_entries,
@@ -306,7 +306,7 @@ def internal_stats_steps(topic: Topic) -> Steps:
         "waitingCursorsCount": sum(_waits(topic, each) for each in topic.subscriptions.values()),
         "pendingAddEntriesCount": topic.log.next_position - 1 - confirmed,
         "lastConfirmedEntry": _text(confirmed),
-        "state": "Terminated" if topic.terminated else "LedgerOpened",
+        "state": "Terminated" if topic.writer.terminated else "LedgerOpened",
         "ledgers": [_ledger(ref.id, entries, size) for ref, _, entries, size in ledgers],
         "cursors": cursors,
         "properties": {},

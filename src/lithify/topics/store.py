@@ -385,7 +385,7 @@ class Topics:
         topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
-        topic.terminated = is_terminated(self.definitions.current, name)
+        topic.writer.terminated = is_terminated(self.definitions.current, name)
         try:
             self._directories.note_log(name, is_new=is_new)
         except BaseException:

@@ -209,7 +209,9 @@ class Delayed(World):
         metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=now_ms)
         metadata.deliver_at_time = self.start_ms + round(in_s * 1000)
         body = encode_entry(metadata, b"x")
-        self.topic.append_entries([body], times=[now_ms], counts=[1], flags=FLAG_DELAYED).result()
+        self.topic.writer.append_entries(
+            [body], times=[now_ms], counts=[1], flags=FLAG_DELAYED
+        ).result()
         self.loop.run_until_complete(self._in_loop(lambda: self.broker.dispatch(self.topic)))
         self.loop.advance(0)
         # The segment is opened in a thread.

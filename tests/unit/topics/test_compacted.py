@@ -45,7 +45,9 @@ class Compacted(Bench):
     def put_batch(self, *keys: str, **fields: Any) -> None:
         body = segments.batch(*(segments.message(key) for key in keys), **fields)
         flags = FLAG_BATCH
-        self.topic.append_entries([body], times=[1], counts=[len(keys)], flags=flags).result()
+        self.topic.writer.append_entries(
+            [body], times=[1], counts=[len(keys)], flags=flags
+        ).result()
 
     def compact(self) -> None:
         self.topic.service.compact("test")
@@ -254,7 +256,7 @@ def test_seeking_by_time_looks_into_the_view() -> None:
     bench.topic.policies = lambda: Policies(retention_ms=0)
     bench.clock.advance(3600)
     bench.maintain()
-    find = bench.topic.find_time
+    find = bench.topic.reader.find_time
     assert [find(time, compacted=True) for time in times] == [pack(1, n) for n in (1, 1, 3, 3, 4)]
     assert find(times[-1] + 1, compacted=True) == bench.topic.log.next_position
     subscription, _ = bench.read()
@@ -408,7 +410,7 @@ def test_the_last_message_of_what_is_encrypted() -> None:
     bench.compact()
     assert bench.topic.last_message_id(2**62) == MessageId(1, 0, 2)
     body = segments.single("d", bytes(20), encryption_keys=[SECRET])
-    bench.topic.append_entries([body], times=[1], counts=[1]).result()
+    bench.topic.writer.append_entries([body], times=[1], counts=[1]).result()
     bench.compact()
     assert bench.topic.last_message_id(2**62) == MessageId(2, 0)
 
