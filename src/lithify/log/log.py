@@ -211,7 +211,8 @@ class Log:
         failed, these must not be without it: nothing is written, and its error is raised.
         """
         times = self._clock.now_ms() if time_ms is None else time_ms
-        batch = Batch(bodies, times, flags, tags, positions, self.settings.entry_bytes_max)
+        limit = self._writes.settings.entry_bytes_max
+        batch = Batch(bodies, times, flags, tags, positions, limit)
         return self._appender.append_batch(batch, after)
 
     def sync(self) -> None:
