@@ -30,7 +30,6 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.rebatch import shrink
 from lithify.topics.wire_batch import Form, WireBatch, to_wire
 
 POSITION = pack(3, 4)

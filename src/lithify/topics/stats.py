@@ -33,6 +33,7 @@ from lithify.topics.backlog import (
 )
 from lithify.topics.names import COMPACTION
 from lithify.topics.producers import AccessMode
+from lithify.topics.steps import run_here
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Steps",
     "backlog",
-    "internal_stats",
     "internal_stats_steps",
     "storage_bytes",
     "stored_above",
@@ -100,16 +100,7 @@ _SUBSCRIPTION_SUMS = (
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """The statistics of a topic that is not partitioned, or of a partition."""
-    return _at_once(topic_stats_steps(topic))
-
-
-def _at_once(steps: Steps) -> dict[str, Any]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            result: dict[str, Any] = ended.value
-            return result
+    return run_here(topic_stats_steps(topic))
 
 
 def topic_stats_steps(topic: Topic) -> Steps:
@@ -276,13 +267,8 @@ def _zeros() -> dict[str, float]:
 # --- internal stats ---------------------------------------------------------------------------
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
-    """How the log and the cursors of a topic stand."""
-    return _at_once(internal_stats_steps(topic))
-
-
 def internal_stats_steps(topic: Topic) -> Steps:
-    """The same in steps."""
+    """How the log and the cursors of a topic stand, in steps."""
     cursors = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)

@@ -510,12 +510,8 @@ class Topic:
         if self._upkeep.is_due():
             yield from self.enforcing()
 
-    def enforce(self) -> None:
-        """Look at the policies now; what may go after that goes with `maintain_files`."""
-        run_here(self.enforcing())
-
     def enforcing(self) -> Steps[None]:
-        """See `enforce`."""
+        """Look at the policies now; what may go after that goes with `maintain_files`."""
         yield from self._upkeep.enforcing(self.policies())
         self._throughput.note()
 

@@ -16,11 +16,12 @@ from lithify.pulsar import alarms
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.alarms import LOOK_S, STALE_MAX, Alarms
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command, split_frames
+from lithify.pulsar.framing import encode_command
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
 from lithify.topics.store import Topics, TopicSettings
 from lithify.topics.topic import FLAG_DELAYED
+from tests.unit.pulsar.frames import split_frames
 from tests.unit.pulsar.test_broker import ManualLoop
 
 if TYPE_CHECKING:

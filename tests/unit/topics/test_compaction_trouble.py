@@ -211,7 +211,7 @@ def test_retention_waits_for_the_first_run() -> None:
     bench.clock.advance(1.0)
 
     def upkeep() -> None:
-        bench.topic.enforce()
+        run_here(bench.topic.enforcing())
         bench.topic.maintain_files()
 
     bench.run(survivors=upkeep)

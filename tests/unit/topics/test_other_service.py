@@ -12,6 +12,7 @@ from lithify.positions import NO_POSITION, pack
 from lithify.topics.compaction_service import MessagePosition
 from lithify.topics.message import MessageId, decode_entry
 from lithify.topics.policies import Policies
+from lithify.topics.steps import run_here
 from lithify.topics.subscription import Consumer, SubscriptionType
 from tests.http.node import HttpNode
 from tests.http.test_compaction import AT, NAMESPACE, fill
@@ -126,7 +127,7 @@ def test_triggers_and_retention_go_by_what_it_has_judged(node: HttpNode) -> None
             while node.get(f"{AT}/compaction")["status"] == "RUNNING":
                 pass
         node.clock.advance(3600)
-        topic.enforce()
+        run_here(topic.enforcing())
         topic.maintain_files()
         return service.runs
 
