@@ -31,6 +31,7 @@ from lithify.topics.message_pb2 import (
     SingleMessageMetadata,
 )
 from lithify.topics.wire_batch import Form, WireBatch, to_wire
+from tests.unit.topics.segments import shrink
 
 POSITION = pack(3, 4)
 OTHER_BROKER = b"\x0e\x02\0\0\0\x02\x08\x07"
