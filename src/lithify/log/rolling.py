@@ -187,17 +187,7 @@ def _rolled(
     manifest: Manifest, footer: SegmentFooter, flags: int, header: SegmentHeader
 ) -> Manifest:
     """The manifest after the active segment was sealed and `header` begins the next."""
-    sealed = replace(
-        manifest.active,
-        last_position=footer.last_position,
-        entries=footer.entries,
-        frame_bytes=footer.frame_bytes,
-        file_bytes=footer.file_bytes,
-        time_min=footer.time_min,
-        time_max=footer.time_max,
-        sealed=True,
-        flags=flags,
-    )
+    sealed = manifest.active.sealed_by(footer, flags=flags)
     successor = SegmentRef(
         header.segment_id, segment_name(header.segment_id), header.first_position
     )
