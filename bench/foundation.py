@@ -291,7 +291,7 @@ def _with_dead_set(log: Log, segment: SegmentRef) -> SegmentRef:
     """The segment with all but `LIVE_PART` of its entries dead, at random."""
     rng = np.random.default_rng(SEED)
     dead = rng.random(segment.entries) >= LIVE_PART
-    data = LiveSet.from_bitmap(segment.first_position, dead, segment.entries).to_bytes()
+    data = LiveSet.from_array(segment.first_position + np.flatnonzero(dead)).to_bytes()
     name = "bench.dead"
     with open(f"{log.directory}/{name}", "wb") as file:
         file.write(data)

@@ -114,7 +114,7 @@ def _append_last(topic: Topic, messages: int) -> None:
     bodies = [encode_entry(first, b"sediment"), encode_entry(last, payload)]
     flags = [0, FLAG_BATCH if messages > 1 else 0]
     times = [TIME_MS, TIME_MS]
-    topic.append_entries(bodies, times=times, counts=[1, messages], flags=flags).result()
+    topic.writer.append_entries(bodies, times=times, counts=[1, messages], flags=flags).result()
 
 
 def _message_of_batch(number: int) -> bytes:

@@ -141,7 +141,7 @@ def append_that_rolls(fs: FileSystem) -> None:
     """Here the footer comes before the successor; whoever calls `roll` has that made first."""
     log = open_log(fs)
     log.append(body_of(NEW)).result()
-    log.settings = replace(log.settings, segment_bytes_max=1024)
+    log.change_settings(replace(log.settings, segment_bytes_max=1024))
     log.append(bytes(1000))
 
 

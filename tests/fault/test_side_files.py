@@ -168,7 +168,7 @@ def test_a_damaged_side_file_is_written_again(
         # A missing snapshot means that deduplication was switched on just now.
         forgotten = (pattern, damage) == (SIDE_FILES[0], Path.unlink)
         last = -1 if forgotten else 2 * KEYS - 1
-        assert node.topics.get(TOPIC).last_sequence_id("library") == last
+        assert node.topics.get(TOPIC).writer.last_sequence_id("library") == last
         write(node, b"third")
         compact(node)
         check(node, b"third")

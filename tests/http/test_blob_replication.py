@@ -8,11 +8,12 @@ import httpx
 import pytest
 
 from lithify.blobs.peers import BlobPeer, BlobPeers
-from lithify.blobs.replication_stream import Chunks, read_records
+from lithify.blobs.replication_stream import read_records
 from lithify.blobs.replication_values import Changes
 from lithify.blobs.replicator import PeerStatus
 from tests.cli.nodes import served_here
 from tests.http.test_blobs import Photos
+from tests.unit.blobs.replicas import Chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -111,7 +111,7 @@ def test_the_last_messages_of_batches_are_counted_one_by_one(node: HttpNode) -> 
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
         metadata.num_messages_in_batch = 4
         batch = b"".join(head + bytes([value]) for value in values)
-        topic.append_entries([encode_entry(metadata, batch)], times=[1], counts=[4]).result()
+        topic.writer.append_entries([encode_entry(metadata, batch)], times=[1], counts=[4]).result()
     assert [row["value"] for row in rows(node, "last=6")] == list("ghijkl")
     assert rows(node, "last=6")[0]["id"] == "1:1:2"
 
@@ -136,7 +136,7 @@ def test_an_entry_that_cannot_be_opened_does_not_hide_the_rest(node: HttpNode) -
     topic = node.topic(messages=1)
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.compression = ZLIB
-    topic.append_entries([encode_entry(metadata, b"junk")], times=[1], counts=[1]).result()
+    topic.writer.append_entries([encode_entry(metadata, b"junk")], times=[1], counts=[1]).result()
     node.topic(messages=1)
     first, second, third = rows(node)
     assert (first["id"], third["id"]) == ("1:0", "1:2")

@@ -89,10 +89,10 @@ def test_partitions_are_terminated_one_by_one_or_together(node: HttpNode) -> Non
     first, second, third = (node.topic(f"{ORDERS}-partition-{n}", 1) for n in range(3))
     assert "partitioned" in node.refused(405, "POST", f"{AT}/terminate")
     assert node.ask("POST", f"/admin/v2{AT}-partition-1/terminate").json()["partitionIndex"] == 1
-    assert [each.terminated for each in (first, second, third)] == [False, True, False]
+    assert [each.writer.terminated for each in (first, second, third)] == [False, True, False]
     found = node.ask("POST", f"/admin/v2{AT}/terminate/partitions").json()
     assert [row["entryId"] for _, row in sorted(found.items())] == [0, 0, 0]
-    assert [each.terminated for each in (first, second, third)] == [True, True, True]
+    assert [each.writer.terminated for each in (first, second, third)] == [True, True, True]
     node.do("POST", f"{AT}/partitions", 4)
     node.topic(f"{ORDERS}-partition-3", 1)
     node.topic("plain")
@@ -177,12 +177,12 @@ def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
 def test_truncating_forgets_no_producer() -> None:
     with HttpNode(deduplication=True) as node:
         node.topic(messages=5)
-        known = node.topic().deduplication
+        known = node.topic().writer.deduplication
         assert known is not None
         assert known.last_sequence_id("library") == 4
         node.do("DELETE", f"{AT}/truncate")
         node.do("PUT", f"{AT}/unload")
-        again = node.topic().deduplication
+        again = node.topic().writer.deduplication
         assert again is not None
         assert again.last_sequence_id("library") == 4
 

@@ -22,7 +22,7 @@ from lithify.raft.core import Change, ConfChange, CoreSettings, Mode, Op
 from lithify.raft.core.quorum import has_quorum
 from lithify.raft.membership import NEVER_LEFT
 from lithify.raft.recognition import Recognition, Standing
-from tests.property.raft_cluster import NAMES, Member, World
+from tests.property.raft_cluster import NAMES, World
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from lithify.raft.core import Config, Message
     from lithify.raft.group_settings import GroupSettings
+    from tests.property.raft_member import Member
 
 GROUP = "g"
 ELECTION_TICKS = 6

@@ -80,7 +80,9 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(position=POSITION, remaining=INDEXES, masked=INDEXES)
     def ack_cumulative_batch(self, position: int, remaining: set[int], masked: set[int]) -> None:
-        self.cursor.ack_cumulative_batch(position, bits(remaining), SIZE, bits(masked))
+        if position:
+            self.cursor.ack_cumulative(position - 1)
+        self.cursor.ack_batch(position, bits(remaining), SIZE, bits(masked))
         self.cover(set(range(LOW, position)), self.done)
         self.model_batch(position, remaining, masked)
 

@@ -13,7 +13,7 @@ from lithify.errors import ProtocolError
 from lithify.positions import pack
 from lithify.pulsar import hot
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload, next_frame, split_frames
+from lithify.pulsar.framing import encode_command, encode_payload, next_frame
 from lithify.topics.message_pb2 import (
     LZ4,
     SNAPPY,
@@ -24,7 +24,7 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from tests.unit.pulsar.frames import LIMIT_BYTES, array, batch, entry_of, framed
+from tests.unit.pulsar.frames import LIMIT_BYTES, array, batch, entry_of, framed, split_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.errors import InvalidInput
 from lithify.liveset import LiveSet, LiveSetBuilder, liveset
 from lithify.liveset import format as liveset_format
 
@@ -79,15 +78,6 @@ def test_ranges_in_any_order(pairs: list[tuple[int, int]]) -> None:
     check(LiveSet.from_ranges(starts, stops), expected)
 
 
-@given(st.integers(0, MAX - 100), st.lists(st.booleans(), max_size=90), st.data())
-def test_bitmaps(first: int, flags: list[bool], data: st.DataObject) -> None:
-    count = data.draw(st.integers(0, len(flags)))
-    expected = {first + index for index in range(count) if flags[index]}
-    bits = np.array(flags, np.bool_)
-    check(LiveSet.from_bitmap(first, bits, count), expected)
-    check(LiveSet.from_bitmap(first, np.packbits(bits, bitorder="little"), count), expected)
-
-
 @given(SETS, SETS)
 def test_two_sets_together(left: set[int], right: set[int]) -> None:
     check(live(left) | live(right), left | right)
@@ -131,30 +121,3 @@ def test_bytes_come_back(members: set[int]) -> None:
     back = LiveSet.from_bytes(data)
     check(back, members)
     assert back.to_bytes() == data
-
-
-def walk(members: list[int], prefix: list[int]) -> list[int]:
-    """`remove_prefix`, position by position."""
-    at = 0
-    for position in prefix:
-        if at == len(members):
-            break
-        if members[at] < position:
-            raise InvalidInput(f"not a prefix: position {members[at]} ")
-        at += members[at] == position
-    return members[at:]
-
-
-@given(SETS, SETS, st.integers(0, 60))
-def test_remove_prefix_is_the_walk(members: set[int], strangers: set[int], taken: int) -> None:
-    ordered = sorted(members)
-    last = ordered[min(taken, len(ordered) - 1)] if ordered else 0
-    real = set(ordered[: taken + 1]) | {position for position in strangers if position <= last}
-    for prefix in (real, strangers, real | strangers):
-        try:
-            expected = walk(ordered, sorted(prefix))
-        except InvalidInput as error:
-            with pytest.raises(InvalidInput, match=str(error)):
-                live(members).remove_prefix(live(prefix))
-        else:
-            check(live(members).remove_prefix(live(prefix)), set(expected))

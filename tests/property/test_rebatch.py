@@ -30,8 +30,8 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.rebatch import shrink
 from lithify.topics.wire_batch import Form, WireBatch, to_wire
+from tests.unit.topics.segments import shrink
 
 POSITION = pack(3, 4)
 OTHER_BROKER = b"\x0e\x02\0\0\0\x02\x08\x07"

@@ -49,7 +49,9 @@ class Beside:
     def send(self) -> None:
         for body, count in self._entries.some(self._rng.choice((1, 5, 12))):
             now, flags = self._clock.now_ms(), FLAG_BATCH if count else 0
-            sent = self._topic.append_entries([body], times=[now], counts=[count or 1], flags=flags)
+            sent = self._topic.writer.append_entries(
+                [body], times=[now], counts=[count or 1], flags=flags
+            )
             self._oracle.sent(sent.result(), body)
 
     def roll(self) -> None:

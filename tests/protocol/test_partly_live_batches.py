@@ -15,10 +15,10 @@ from lithify.log.frame import Entry
 from lithify.positions import pack
 from lithify.topics.message import FLAG_SHRUNK, encode_entry
 from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.rebatch import shrink
 from lithify.topics.wire_batch import Form, to_wire
 from tests.protocol.partly_live_client import LEDGER, receive, seek
 from tests.protocol.scripted import Scripted
+from tests.unit.topics.segments import shrink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -316,7 +316,7 @@ def test_who_is_refused_from_now_on_writes_nothing_more(
         site.grants("writer", "consume")
         wait_until(lambda: not topic.producers.joined)
         assert writer.does("produce-again", ORDERS) in REFUSED_LATER
-        assert topic.messages_in == 1
+        assert topic.writer.messages_in == 1
 
 
 @pytest.mark.parametrize("tokens", [1, 2])

@@ -72,7 +72,7 @@ def fill(topic: Topic, seed: int, count: int = 60) -> None:
         if number % 10 == 0:
             some = [message(f"key {chance.randrange(20)}", b"batched %d" % n) for n in range(5)]
             body = batch(*some, codec=LZ4, publish_time=CLOCK.now_ms())
-            topic.append_entries([body], times=[CLOCK.now_ms()], counts=[5]).result()
+            topic.writer.append_entries([body], times=[CLOCK.now_ms()], counts=[5]).result()
         CLOCK.advance(1)
 
 
@@ -229,7 +229,7 @@ def test_a_time_finds_messages_whose_clock_was_ahead(topics: Topics, view: str) 
         fill(topic, number)
         if number == 1:
             body = single("ahead", b"of its time", publish_time=ahead_ms)
-            topic.append_entries([body], times=[ahead_ms], counts=[1]).result()
+            topic.writer.append_entries([body], times=[ahead_ms], counts=[1]).result()
         topic.log.roll()
     if view == "compacted":
         topic.compaction.run("test")

@@ -112,12 +112,6 @@ class Bloom:
             | 1 << (low >> e & 63)
         )
 
-    def may_have(self, low: int) -> bool:
-        """False only if the hash is not in the set."""
-        bits = self.bits(low)
-        word: int = self.words[low & self.mask]
-        return word & bits == bits
-
 
 class _Segment(Protocol):
     bloom: Bloom

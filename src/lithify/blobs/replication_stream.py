@@ -27,12 +27,12 @@ from lithify.blobs.replication_values import Change
 from lithify.checksum import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from lithify.blobs.reading import BlobInfo
     from lithify.blobs.spool import Readable
 
-__all__ = ["END", "Chunks", "Part", "Record", "encode_head", "encode_missing", "read_records"]
+__all__ = ["END", "Part", "Record", "encode_head", "encode_missing", "read_records"]
 
 HEAD_BYTES_MAX = 256 * 1024
 """All texts and metadata of a put at their maximum, every character escaped."""
@@ -64,24 +64,6 @@ class Record:
             put.size,
             put.content_crc,
         )
-
-
-class Chunks:
-    """Pieces of bytes as a readable stream."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._held = memoryview(b"")
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
-        while not self._held:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._held = memoryview(piece)
-        data, self._held = bytes(self._held[:size]), self._held[size:]
-        return data
 
 
 class Part:

@@ -155,18 +155,7 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
         room = Room()
         copied = _join([_copy(task, source, writer, allowance, room) for source in task.sources])
         footer = writer.seal()
-    target = SegmentRef(
-        id=first.id,
-        name=name,
-        first_position=first.first_position,
-        last_position=footer.last_position,
-        entries=footer.entries,
-        frame_bytes=footer.frame_bytes,
-        file_bytes=footer.file_bytes,
-        time_min=footer.time_min,
-        time_max=footer.time_max,
-        sealed=True,
-    )
+    target = SegmentRef(first.id, name, first.first_position).sealed_by(footer)
     if task.rewriting is not None:
         task.rewriting.finish(fs, task.directory, task.sources, target, copied, allowance)
     return target

@@ -26,6 +26,7 @@ from fastapi import APIRouter, Body, Query, Response
 from lithify.compaction.queue import new_request_id
 from lithify.compaction.record import report_row
 from lithify.http.errors import Refused
+from lithify.http.number_settings import add_namespace_number, add_topic_number
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.http.settings import (
     change_settings,
@@ -207,50 +208,15 @@ async def remove_namespace_settings(name: NamespacePath, broker: BrokerHere) -> 
 # --- the threshold, as in Pulsar --------------------------------------------------------------
 
 
-@router.get(f"{_TOPIC}/compactionThreshold")
-async def topic_threshold(
-    name: TopicPath, broker: BrokerHere, *, applied: bool = False
-) -> int | None:
-    """Size of new messages that triggers a run; 0: never, null: as the namespace."""
-    settings = _applied(broker, name) if applied else topic_settings_of(broker, name)
-    found: int | None = settings.get(_THRESHOLD)
-    return found
+def _checked_threshold(_: str, size_bytes: int) -> int:
+    """New bytes that start a run; 0 is never."""
+    _checked({_THRESHOLD: size_bytes})
+    return size_bytes
 
 
-@router.post(f"{_TOPIC}/compactionThreshold", status_code=204)
-async def set_topic_threshold(
-    name: TopicPath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
-) -> Response:
-    """Set the threshold of a topic."""
-    await change_topic_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
-    return _done()
-
-
-@router.delete(f"{_TOPIC}/compactionThreshold", status_code=204)
-async def remove_topic_threshold(name: TopicPath, broker: BrokerHere) -> Response:
-    """Revert to the threshold of the namespace."""
-    await change_topic_settings(broker, name, {_THRESHOLD: None})
-    return _done()
-
-
-@router.get(f"{_NAMESPACE}/compactionThreshold")
-async def namespace_threshold(name: NamespacePath, broker: BrokerHere) -> int | None:
-    """The threshold of a namespace; null: as the node."""
-    found: int | None = settings_of(broker, name).get(_THRESHOLD)
-    return found
-
-
-@router.put(f"{_NAMESPACE}/compactionThreshold", status_code=204)
-async def set_namespace_threshold(
-    name: NamespacePath, broker: BrokerHere, size_bytes: Annotated[int, Body()]
-) -> Response:
-    """Set the threshold of a namespace."""
-    await change_settings(broker, name, _checked({_THRESHOLD: size_bytes}))
-    return _done()
-
-
-@router.delete(f"{_NAMESPACE}/compactionThreshold", status_code=204)
-async def remove_namespace_threshold(name: NamespacePath, broker: BrokerHere) -> Response:
-    """Revert to the threshold of the node."""
-    await change_settings(broker, name, {_THRESHOLD: None})
-    return _done()
+add_topic_number(
+    router, "compactionThreshold", _THRESHOLD, applied_of=_applied, check=_checked_threshold
+)
+add_namespace_number(
+    router, "compactionThreshold", _THRESHOLD, check=_checked_threshold, method="PUT"
+)

@@ -44,7 +44,7 @@ class MessageIdBody(BaseModel):
         if self.ledger_id >= LEDGERS_MAX or self.entry_id >= 2**PACKED_ENTRY_BITS:
             raise InvalidInput(f"position {self.ledger_id}:{self.entry_id} is out of range")
         position = pack(self.ledger_id, max(self.entry_id, 0)) + self.is_excluded
-        return topic.following(min(position, topic.log.next_position))
+        return topic.reader.following(min(position, topic.log.next_position))
 
 
 def from_id(message_id: "MessageId") -> dict[str, Any]:

@@ -19,17 +19,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from lithify.http.errors import Refused
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
+from lithify.http.number_settings import add_namespace_number, add_topic_number
+from lithify.http.paths import BrokerHere, TopicPath
 from lithify.http.settings import (
     MESSAGE_TTL_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     Retention,
     applied_to,
-    change_settings,
     change_topic_settings,
     retention_of,
-    settings_of,
     topic_settings_of,
     ttl_seconds_of,
     ttl_settings,
@@ -122,44 +121,10 @@ def _checked(what: str, count: int) -> int:
     return count
 
 
-def _add_topic_routes(what: str, setting: str) -> None:
-    @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
-    async def count(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
-        setting_value: int | None = _settings(broker, name, applied=applied).get(setting)
-        return setting_value
-
-    @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")
-    async def change(
-        name: TopicPath, broker: BrokerHere, wanted: Annotated[int, Body()]
-    ) -> Response:
-        await change_topic_settings(broker, name, {setting: _checked(what, wanted)})
-        return _done()
-
-    @router.delete(f"{_TOPIC}/{what}", status_code=204, summary=f"Remove {what} of a topic")
-    async def remove(name: TopicPath, broker: BrokerHere) -> Response:
-        await change_topic_settings(broker, name, {setting: None})
-        return _done()
-
-
-def _add_namespace_routes(what: str, setting: str) -> None:
-    @router.get(f"{_NAMESPACE}/{what}", summary=f"{what} of a namespace")
-    async def count(name: NamespacePath, broker: BrokerHere) -> int | None:
-        setting_value: int | None = settings_of(broker, name).get(setting)
-        return setting_value
-
-    @router.post(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Set {what} of a namespace")
-    async def change(
-        name: NamespacePath, broker: BrokerHere, wanted: Annotated[int, Body()]
-    ) -> Response:
-        await change_settings(broker, name, {setting: _checked(what, wanted)})
-        return _done()
-
-    @router.delete(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Remove {what}")
-    async def remove(name: NamespacePath, broker: BrokerHere) -> Response:
-        await change_settings(broker, name, {setting: None})
-        return _done()
+def _applied(broker: Broker, name: TopicName) -> dict[str, Any]:
+    return asdict(applied_to(broker, name))
 
 
 for _of_topic, _of_namespace, _setting in _COUNTS:
-    _add_topic_routes(_of_topic, _setting)
-    _add_namespace_routes(_of_namespace, _setting)
+    add_topic_number(router, _of_topic, _setting, applied_of=_applied, check=_checked)
+    add_namespace_number(router, _of_namespace, _setting, check=_checked)

@@ -247,7 +247,7 @@ class Publisher:
                 topic = await asyncio.to_thread(topics.get, part, create=create)
             found.append((topic, rows))
         for topic, _ in found:
-            topic.check_writable()
+            topic.writer.check_writable()
             exclusive = topic.producers.exclusive
             if exclusive is not None:
                 raise ProducerBusy(f"producer {exclusive.name} has exclusive access to the topic")
@@ -271,8 +271,8 @@ class Publisher:
         count = len(bodies)
         try:
             size_bytes = sum(len(body) + HEADER_BYTES for body in bodies)
-            await self._broker.run(topic.preparing(size_bytes))
-            return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
+            await self._broker.run(topic.writer.preparing(size_bytes))
+            return topic.writer.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
         except LithifyError as error:
             return error
 

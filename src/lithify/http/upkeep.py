@@ -64,23 +64,22 @@ async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str,
 
 async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
     for topic in topics:
-        # From here on: a message written before the definitions are durable would follow the last
-        # one.
-        topic.terminated = True
+        # Set first: a message written before the definitions are durable would follow the last one.
+        topic.writer.terminated = True
         clients.put_out_producers(broker, topic)
     try:
         await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
     except BaseException:
         for topic in topics:
-            topic.terminated = False
+            topic.writer.terminated = False
         raise
     found = []
     for topic in topics:
         # A topic that was unloaded in the meantime has been opened with older definitions.
         current = await asyncio.to_thread(broker.topics.get, topic.name)
-        current.terminated = True
+        current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
-        found.append(from_id(await broker.run(current.finding_last_message_id())))
+        found.append(from_id(await broker.run(current.reader.finding_last_message_id())))
     return found
 
 

@@ -35,7 +35,6 @@ from lithify.liveset.ranges import (
     INTERSECTION,
     UNION,
     RangeAssembler,
-    bitmap_ranges,
     merged_ranges,
     run_ranges,
     sweep,
@@ -135,32 +134,6 @@ class LiveSet:
         low, high = low[filled], high[filled] - np.uint64(1)
         assembler = RangeAssembler()
         assembler.add(*merged_ranges(low.view(np.int64), high.view(np.int64)))
-        return cls(*assembler.finish())
-
-    @classmethod
-    def from_bitmap(
-        cls, first_position: int, bits: NDArray[np.bool_] | NDArray[np.uint8], count: int
-    ) -> LiveSet:
-        """Position `first_position + i` for each of the first `count` bits that is set.
-
-        A boolean is one bit, a byte eight: bit i is `bits[i // 8] >> (i % 8) & 1`.
-        """
-        packed = bits.dtype == np.uint8
-        if bits.ndim != 1 or not (packed or bits.dtype == np.bool_):
-            raise InvalidInput(f"bits are {bits.ndim}-dimensional {bits.dtype}, not bool or uint8")
-        room = bits.size * (8 if packed else 1)
-        if not 0 <= count <= room:
-            raise InvalidInput(f"count {count} is not within the {room} bits given")
-        _check_range(first_position, first_position + count)
-        assembler = RangeAssembler()
-        for at in range(0, count, _WINDOW_RANGES):
-            stop = min(at + _WINDOW_RANGES, count)
-            if packed:
-                some = bits[at // 8 : (stop + 7) // 8].view(np.uint8)
-                piece = np.unpackbits(some, count=stop - at, bitorder="little")
-            else:
-                piece = bits[at:stop].view(np.uint8)
-            assembler.add(*bitmap_ranges(first_position + at, piece))
         return cls(*assembler.finish())
 
     @classmethod
@@ -322,21 +295,6 @@ class LiveSet:
     __or__ = union
     __sub__ = difference
     __and__ = intersection
-
-    def remove_prefix(self, prefix: LiveSet) -> LiveSet:
-        """The members above `prefix`, which must contain every member up to its own last one.
-
-        It may contain other positions as well. A member that it lacks shows that it was not taken
-        from this set.
-        """
-        if prefix.last is None:
-            return self
-        missed = self.limit(prefix.last).difference(prefix).first
-        if missed is not None:
-            raise InvalidInput(
-                f"not a prefix: position {missed} is not in it, but it continues to {prefix.last}"
-            )
-        return self.floor(prefix.last + 1)
 
     def _combine(self, other: LiveSet, keeps: NDArray[np.bool_]) -> LiveSet:
         every = np.s_[_WINDOW_RANGES::_WINDOW_RANGES]

@@ -36,7 +36,6 @@ __all__ = [
     "Positions",
     "RangeAssembler",
     "Unsigned",
-    "bitmap_ranges",
     "merged_ranges",
     "narrowed",
     "run_ranges",
@@ -107,16 +106,6 @@ def run_ranges(positions: Positions) -> tuple[Positions, Positions]:
     opens = np.ones(positions.size + 1, np.bool_)
     np.greater(np.diff(positions), 1, out=opens[1:-1])
     return positions[opens[:-1]], positions[opens[1:]]
-
-
-def bitmap_ranges(
-    base: int, bits: NDArray[np.bool_] | NDArray[np.uint8]
-) -> tuple[Positions, Positions]:
-    """The canonical ranges of the positions `base + i` with `bits[i]` set."""
-    framed = np.zeros(bits.size + 2, np.uint8)
-    framed[1:-1] = bits
-    flips = np.flatnonzero(np.diff(framed))
-    return flips[0::2] + base, flips[1::2] + (base - 1)
 
 
 def merged_ranges(starts: Positions, lasts: Positions) -> tuple[Positions, Positions]:

@@ -18,14 +18,20 @@ How it works
     manifest that names both. Manifest and active segment are replaced together, as one value, and
     never changed: a reader takes it and needs no lock afterwards.
 
-Locks, always taken in this order
-    _sync_lock       one fsync at a time
-    _write_lock      the active segment; held for a write, not for an fsync
-    publisher.lock   the manifest; an append waits for it only when it has to roll
+Parts
+    WriteState   the active segment, the next position, and what is in progress (`write_state.py`)
+    Appender     writes entries to the active segment (`appending.py`)
+    Syncer       makes them durable (`syncing.py`)
+    Roller       seals the active segment and starts the next (`rolling.py`)
+    Publisher    replaces the manifest (`publisher.py`)
 
-How entries are written is in `appending.py`, fsyncs and rolls are in `rolling.py`, publishing is in
-`publisher.py`, opening after a crash in `recovery.py`. Events are told when no lock is held
-(`telling.py`), in the order of what they are about.
+Locks, always taken in this order
+    of the Syncer       one fsync at a time
+    of the WriteState   the active segment; held for a write, not for an fsync
+    of the Publisher    the manifest; an append waits for it only when it has to roll
+
+Opening after a crash is in `recovery.py`. Events are told when no lock is held (`telling.py`), in
+the order of what they are about.
 """
 
 from __future__ import annotations
@@ -41,7 +47,10 @@ from lithify.clock import SystemClock
 from lithify.errors import InvalidInput, LogClosed, LogLocked, WriteFailed
 from lithify.events import Reclaimed, ignore_events
 from lithify.fs import lock_owner
-from lithify.log.appending import Appending
+from lithify.log.active import ActiveSegment
+from lithify.log.appending import Appender
+from lithify.log.batch import Batch
+from lithify.log.frame import NewEntry
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.names import LOCK, MANIFEST, segment_name
 from lithify.log.pins import Pins
@@ -54,25 +63,33 @@ from lithify.log.recovery import (
     remove_orphans,
     remove_unpublished,
 )
-from lithify.log.rolling import Active, State
+from lithify.log.rolling import Roller
 from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
+from lithify.log.syncing import Syncer
 from lithify.log.telling import Telling
+from lithify.log.write_state import WriteState
 from lithify.positions import DENSE, NO_POSITION
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lithify.checksum import Buffer
     from lithify.clock import Clock
     from lithify.events import Event, EventSink
     from lithify.fs import FileLock, FileSystem
+    from lithify.log.batch import Slices
+    from lithify.log.commit import Pending
     from lithify.log.pins import Pin, PinInfo
     from lithify.positions import PositionRule
 
 __all__ = ["Log"]
 
 
-class Log(Appending):
+class Log:
     """One log, open for writing. All methods may be called from any thread."""
 
     def __init__(
@@ -80,17 +97,23 @@ class Log(Appending):
         fs: FileSystem,
         directory: str,
         lock: FileLock,
-        publisher: Publisher,
-        active: Active,
-        settings: LogSettings,
+        writes: WriteState,
         clock: Clock,
         rule: PositionRule,
-        events: Telling,
     ) -> None:
         """Use `Log.open`."""
-        super().__init__(fs, directory, publisher, active, settings, clock, rule, events)
+        self.directory = directory
+        self._fs = fs
         self._lock = lock
-        self._segments = OpenSegments(fs, directory, settings.open_files_max)
+        self._clock = clock
+        self._rule = rule
+        self._writes = writes
+        self._events = writes.events
+        self._publisher = writes.publisher
+        self._syncer = Syncer(writes, clock)
+        self._roller = Roller(fs, writes, self._syncer, clock, rule)
+        self._appender = Appender(writes, self._syncer, self._roller, rule)
+        self._segments = OpenSegments(fs, directory, writes.settings.open_files_max)
         self._pins = Pins(fs, directory, clock)
 
     @classmethod
@@ -133,8 +156,9 @@ class Log(Appending):
             raise
         telling = Telling(events)
         publisher = Publisher(fs, directory, manifest, telling.put, names_synced=not found)
-        active = Active(tail.writer, last_before_active(manifest), tail.flags)
-        log = cls(fs, directory, lock, publisher, active, settings, clock, rule, telling)
+        active = ActiveSegment(tail.writer, last_before_active(manifest), tail.flags)
+        writes = WriteState(directory, publisher, active, settings, telling)
+        log = cls(fs, directory, lock, writes, clock, rule)
         if tail.cut is not None:
             events(tail.cut)
             # Positions that a reader may have seen before the cut must not be given out again.
@@ -145,6 +169,85 @@ class Log(Appending):
                 raise
         return log
 
+    # --- writing ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        body: Buffer,
+        *,
+        time_ms: int | None = None,
+        flags: int = 0,
+        tag: int = 0,
+        position: int | None = None,
+    ) -> Pending:
+        """Append one entry. `position` must be above all others; by default it is the next one."""
+        time_ms = self._clock.now_ms() if time_ms is None else time_ms
+        return self._appender.append((NewEntry(body, time_ms, flags, tag),), position, None)
+
+    def append_together(
+        self, entries: Sequence[NewEntry], *, after: Pending | None = None
+    ) -> Pending:
+        """Append some entries side by side, in one write; the result names the last position.
+
+        They stand in one segment, also where they are larger. If the append `after` has failed,
+        nothing is written, and its error is raised.
+        """
+        return self._appender.append(entries, None, after)
+
+    def append_many(
+        self,
+        bodies: Sequence[Buffer] | Slices,
+        *,
+        time_ms: int | Sequence[int] | NDArray[np.int64] | None = None,
+        flags: int | Sequence[int] | NDArray[np.int64] = 0,
+        tags: int | Sequence[int] | NDArray[np.int64] = 0,
+        positions: Sequence[int] | NDArray[np.int64] | None = None,
+        after: Pending | None = None,
+    ) -> Pending:
+        """Append several entries; the result stands for all of them and names the last position.
+
+        Numbers hold for all bodies, sequences give one for each. If a write fails in the middle,
+        the entries before it are in the log and nothing is acknowledged. If the append `after` has
+        failed, these must not be without it: nothing is written, and its error is raised.
+        """
+        times = self._clock.now_ms() if time_ms is None else time_ms
+        limit = self._writes.settings.entry_bytes_max
+        batch = Batch(bodies, times, flags, tags, positions, limit)
+        return self._appender.append_batch(batch, after)
+
+    def sync(self) -> None:
+        """Make everything appended so far durable, in any mode."""
+        self._syncer.sync()
+
+    def roll(self) -> None:
+        """Seal the active segment and start the next; an empty one stays. See `rolling.py`."""
+        self._roller.roll()
+
+    def must_roll(self, size_bytes: int) -> bool:
+        """Do so many bytes more not fit into the active segment, or is it too old for them?"""
+        return self._appender.must_roll(size_bytes)
+
+    def must_settle(self) -> bool:
+        """Would an append have to wait, for a roll or for what an earlier failure left?"""
+        torn = self._writes.current.active.torn
+        return self._roller.sealing or torn or not self._publisher.settled
+
+    def settle(self) -> None:
+        """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
+        with self._events, self._writes.lock:
+            self._writes.check_usable()
+
+    @property
+    def settings(self) -> LogSettings:
+        """How it is written; see `change_settings`."""
+        return self._writes.settings
+
+    def change_settings(self, settings: LogSettings) -> None:
+        """Go on with others. What was appended under the old ones is made durable first."""
+        self.sync()
+        self._writes.settings = settings
+        self._segments.limit = settings.open_files_max
+
     def maintain(self) -> None:
         """What only time brings about: the fsync of mode `interval`, rolling by age.
 
@@ -153,16 +256,17 @@ class Log(Appending):
         """
         self._segments.forget_unused()
         # Nothing is done for a log in which nothing happens: there may be thousands of them.
-        if self.settings.durability is Durability.INTERVAL and self._has_unsynced():
-            waited_ms = (self._clock.monotonic_s() - self._synced_at_s) * 1000
-            if waited_ms >= self.settings.sync_interval_ms:
+        writes, settings = self._writes, self._writes.settings
+        if settings.durability is Durability.INTERVAL and writes.current.active.unsynced:
+            waited_ms = (self._clock.monotonic_s() - self._syncer.synced_at_s) * 1000
+            if waited_ms >= settings.sync_interval_ms:
                 self.sync()
-        with self._events, self._write_lock:
-            writer = self._state.active.writer
-            if self._closed or self._torn or self._publisher.failed:
-                self._check_usable()
-            if writer.entries and self._too_old(writer):
-                self._roll()
+        with self._events, writes.lock:
+            active = writes.current.active
+            if writes.closed or active.torn or self._publisher.failed:
+                writes.check_usable()
+            if active.writer.entries and self._roller.too_old(active.writer):
+                self._roller.roll_locked()
 
     # --- generations ------------------------------------------------------------------------
 
@@ -174,7 +278,7 @@ class Log(Appending):
         """
 
         def stamped(manifest: Manifest) -> Manifest:
-            active = self._state.active
+            active = self._writes.current.active
             return replace(
                 edit(manifest), synced_bytes=active.durable.end, last_position=active.visible[1]
             )
@@ -184,16 +288,13 @@ class Log(Appending):
 
     def _publish(self, edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
         while True:
-            with self._write_lock:
-                self._check_usable()
+            with self._writes.lock:
+                self._writes.check_usable()
             with self._publisher.lock:
                 # Settling may replace the active segment, so it needs the write lock, which may
                 # not be taken under this one.
                 if self._publisher.settled:
-                    return self._publisher.publish(edit, why, adopt=self._adopt)
-
-    def _adopt(self, manifest: Manifest) -> None:
-        self._state = State(manifest, self._state.active)
+                    return self._publisher.publish(edit, why, adopt=self._writes.adopt)
 
     def drop_head(self, before: int) -> tuple[SegmentRef, ...]:
         """Retire the sealed segments that end below `before`; they are deleted by `reclaim`."""
@@ -215,8 +316,7 @@ class Log(Appending):
 
     def reclaim(self, pace: Callable[[int], None] = lambda _: None) -> Reclaimed:
         """Delete retired files that no reader pins; `pace` is called with the bytes before each."""
-        with self._events, self._write_lock:
-            self._check_usable()
+        self.settle()
         # In this order: who pins after this line pins a generation that names none of these.
         retired = self.manifest.retired
         try:
@@ -243,17 +343,17 @@ class Log(Appending):
     @property
     def manifest(self) -> Manifest:
         """The generation that rules now."""
-        return self._state.manifest
+        return self._writes.current.manifest
 
     @property
     def last_position(self) -> int:
         """The last position that may be read, -1 if there is none."""
-        return self._state.active.visible[1]
+        return self._writes.current.active.visible[1]
 
     @property
     def next_position(self) -> int:
         """The position the next append will take, unless it gives one itself."""
-        return self._next_position
+        return self._writes.next_position
 
     def show_position(self, position: int) -> str:
         """A position as people of this kind of log write it."""
@@ -262,34 +362,28 @@ class Log(Appending):
     @property
     def active_bytes(self) -> int:
         """Size of the active segment."""
-        return self._state.active.writer.end
+        return self._writes.current.active.writer.end
 
     @property
     def active_times_ms(self) -> tuple[int, int] | None:
         """When the active segment was begun, and the newest time in it; None if it is empty."""
-        writer = self._state.active.writer
+        writer = self._writes.current.active.writer
         return (writer.header.created_ms, writer.time_max) if writer.entries else None
 
     @contextmanager
     def snapshot(self, owner: str = "reader", *, cached: bool = False) -> Iterator[Snapshot]:
         """What the log holds now, pinned until the block ends; `cached`: see `reader.py`."""
         with self.pin(owner):
-            state = self._state
+            state = self._writes.current
             end, last = state.active.visible
             tail = ActiveTail(state.active.writer.blocks, end, last)
             yield Snapshot(state.manifest, self._segments, tail, cached=cached)
 
-    def change_settings(self, settings: LogSettings) -> None:
-        """Go on with others. What was appended under the old ones is made durable first."""
-        self.sync()
-        self.settings = settings
-        self._segments.limit = settings.open_files_max
-
     def pin(self, owner: str) -> Pin:
         """Claim the generation that rules now: its files, and those of later ones, stay."""
-        if self._closed:
+        if self._writes.closed:
             raise LogClosed(f"{self.directory} is closed")
-        return self._pins.pin(lambda: self._state.manifest.generation, owner)
+        return self._pins.pin(lambda: self._writes.current.manifest.generation, owner)
 
     def pins(self) -> list[PinInfo]:
         """Who holds which generation, oldest first."""
@@ -298,7 +392,7 @@ class Log(Appending):
     @property
     def closed(self) -> bool:
         """Was it closed or abandoned?"""
-        return self._closed
+        return self._writes.closed
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -308,33 +402,36 @@ class Log(Appending):
         Raises if entries may be lost. A manifest that cannot be written is no loss: the next open
         finds what is behind it, as after a crash.
         """
-        if self._closed:
+        writes = self._writes
+        if writes.closed:
             return
         try:
-            if self._has_unsynced() or self._torn or self._publisher.failed:
+            active = writes.current.active
+            if active.unsynced or active.torn or self._publisher.failed:
                 self.sync()
-            if self._state.active.durable.end != self.manifest.synced_bytes:
+            if writes.current.active.durable.end != self.manifest.synced_bytes:
                 self.publish(lambda m: m, "close")
         except WriteFailed as error:
-            if error.path != f"{self.directory}/{MANIFEST}" or self._has_unsynced():
+            if error.path != f"{self.directory}/{MANIFEST}" or writes.current.active.unsynced:
                 raise
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Let go without making anything durable, as a killed process would."""
-        with self._write_lock:
-            while self._rolling or self._syncing:
+        writes = self._writes
+        with writes.lock:
+            while writes.rolling or writes.syncing:
                 # Whoever opens the log next may give the same name to a segment, and an fsync
                 # needs the file that is closed here.
-                self._sync_ended.wait()
-            if self._closed:
+                writes.ended.wait()
+            if writes.closed:
                 return
-            self._closed = True
-            self._state.active.writer.file.close()
+            writes.closed = True
+            writes.current.active.writer.file.close()
             self._segments.close()
             self._lock.release()
-            self._tick.complete(LogClosed(f"{self.directory} is closed"))
+            writes.tick.complete(LogClosed(f"{self.directory} is closed"))
 
     def __enter__(self) -> Self:
         return self

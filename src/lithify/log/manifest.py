@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.checksum import crc32c
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lithify.fs import FileSystem
+    from lithify.log.segment import SegmentFooter
 
 __all__ = [
     "MANIFEST_VERSION",
@@ -111,6 +112,20 @@ class SegmentRef:
     def live_bytes(self) -> int:
         """Bytes of their frames."""
         return self.frame_bytes - (self.dead.frame_bytes if self.dead else 0)
+
+    def sealed_by(self, footer: SegmentFooter, *, flags: int = 0) -> SegmentRef:
+        """The same segment with the counts of its footer, sealed."""
+        return replace(
+            self,
+            last_position=footer.last_position,
+            entries=footer.entries,
+            frame_bytes=footer.frame_bytes,
+            file_bytes=footer.file_bytes,
+            time_min=footer.time_min,
+            time_max=footer.time_max,
+            sealed=True,
+            flags=flags,
+        )
 
     def to_row(self) -> list[object]:
         """Its values in the order of `SEGMENT_COLUMNS`, and `flags` if there are any, for JSON."""

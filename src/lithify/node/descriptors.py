@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ __all__ = ["AcceptErrors", "files_max", "open_topics_max"]
 
 ACCEPT_QUIET_S = 60.0
 """Minimum time between two log lines about connections that cannot be accepted."""
+
+_FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = get_logger("lithify.node")
 
@@ -41,7 +44,9 @@ class AcceptErrors:
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an error of the loop."""
-        if not str(context.get("message", "")).startswith("socket.accept()"):
+        error = context.get("exception")
+        # Of its errors about a socket asyncio reports only those of accept().
+        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _FULL:
             loop.default_exception_handler(context)
             return
         now_s = loop.time()
@@ -49,6 +54,6 @@ class AcceptErrors:
             self._logged_s = now_s
             log.error(
                 "connections cannot be accepted",
-                reason=str(context.get("exception")),
+                reason=str(error),
                 files_max=self._descriptors,
             )

@@ -226,7 +226,10 @@ class Broker:
         closing = ExitStack()
         for topic in self.topics.idle(idle_s, count, backlogs=backlogs):
             if topic.name not in self._news and not (
-                topic in self._answers or topic in self._due or self.is_busy(topic)
+                topic in self._answers
+                or topic in self._due
+                or self.is_busy(topic)
+                or self.is_busy(topic.writer)
             ):
                 # One that a thread has claimed is not idle.
                 with suppress(Claimed):

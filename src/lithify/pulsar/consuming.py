@@ -435,7 +435,7 @@ class Consuming:
         if not size:
             if joined.subscription.compacted:
                 return None
-            found = yield from joined.topic.entry_at(max(position, 0))
+            found = yield from joined.topic.reader.entry_at(max(position, 0))
             size = 1 if found is None else message_count(found)
         everything = (1 << size) - 1
         if sent is None:
@@ -470,7 +470,7 @@ class Consuming:
         topic = joined.topic
         try:
             if request.HasField("message_publish_time"):
-                position = yield from topic.finding_time(
+                position = yield from topic.reader.finding_time(
                     min(request.message_publish_time, LATEST),
                     compacted=joined.subscription.compacted,
                 )
@@ -497,7 +497,7 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            last = yield from topic.finding_last_message_id(joined.consumer.through)
+            last = yield from topic.reader.finding_last_message_id(joined.consumer.through)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return

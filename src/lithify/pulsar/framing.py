@@ -45,7 +45,6 @@ __all__ = [
     "encode_command",
     "encode_payload",
     "next_frame",
-    "split_frames",
 ]
 
 FRAME_MARGIN_BYTES = 10 * 1024
@@ -138,24 +137,3 @@ def next_frame(buffer: memoryview, limit_bytes: int) -> tuple[Frame, int] | None
         return None
     entry = buffer[command_end:end] if command_end < end else None
     return Frame(buffer[8:command_end], entry), end
-
-
-def split_frames(buffer: memoryview, limit_bytes: int) -> tuple[list[Frame], int]:
-    """Every complete frame of `buffer`, and how many bytes they are.
-
-    Raises `ProtocolError` when the first frame is a bad one. A bad frame behind good ones is met by
-    the next call, so a caller asks again until nothing is consumed.
-    """
-    frames: list[Frame] = []
-    consumed = 0
-    while True:
-        try:
-            found = next_frame(buffer[consumed:], limit_bytes)
-        except ProtocolError:
-            if not frames:
-                raise
-            return frames, consumed
-        if found is None:
-            return frames, consumed
-        frames.append(found[0])
-        consumed += found[1]

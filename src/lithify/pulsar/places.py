@@ -46,7 +46,7 @@ def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps
     seconds = request.start_message_rollback_duration_sec
     if seconds > 0 and request.subscription not in topic.subscriptions:
         since_ms = max(0, now_ms - 1000 * seconds)
-        return (yield from topic.finding_time(since_ms, compacted=request.read_compacted))
+        return (yield from topic.reader.finding_time(since_ms, compacted=request.read_compacted))
     if request.HasField("start_message_id"):
         position = resolved(position_of(request.start_message_id), topic)
         if position < topic.log.next_position:

@@ -138,7 +138,7 @@ class Producing:
         host.producer_joined(producer, self, request.producer_id)
         for other in put_out:
             host.producer_put_out(other)
-        if topic.deduplication is None:
+        if topic.writer.deduplication is None:
             self._answer(joined)
         else:
             # Only what is on its way now decides which sequence id is the last.
@@ -147,7 +147,7 @@ class Producing:
     def _check(self, topic: Topic, command: wire.BaseCommand, name: str) -> None:
         """May a producer of that name join now?"""
         self._session.check_unchanged(topic, command)
-        topic.check_writable()
+        topic.writer.check_writable()
         check_producer(topic, name)
 
     def _answer_if_there(self, joined: _Joined) -> None:
@@ -160,7 +160,7 @@ class Producing:
             replies.producer_success(
                 joined.request_id,
                 producer.name,
-                joined.topic.last_sequence_id(producer.name),
+                joined.topic.writer.last_sequence_id(producer.name),
                 ready=joined.ready,
                 topic_epoch=producer.topic_epoch if joined.ready else None,
                 schema_version=joined.schema_version,
@@ -247,7 +247,10 @@ class Producing:
         size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
         size_bytes += HEADER_BYTES * (stop - start)
         topic = joined.topic
-        if self._session.host.is_busy(topic) or topic.preparation(size_bytes) is not None:
+        if (
+            self._session.host.is_busy(topic.writer)
+            or topic.writer.preparation(size_bytes) is not None
+        ):
             self._session.in_steps(self._preparing(joined, size_bytes))
             if self._session.waiting:
                 return start
@@ -278,7 +281,7 @@ class Producing:
     def _preparing(self, joined: _Joined, size_bytes: int) -> Steps[None]:
         """Wait until so much can be appended without waiting; if it cannot, the producer goes."""
         try:
-            yield from joined.topic.preparing(size_bytes)
+            yield from joined.topic.writer.preparing(size_bytes)
         except LithifyError as error:
             self._cannot_append(joined, error)
 
@@ -312,7 +315,7 @@ class Producing:
         )
         session.unanswered += 1
         # Were it sent again after later ones, it would count as a duplicate.
-        joined.failed = joined.topic.deduplication is not None
+        joined.failed = joined.topic.writer.deduplication is not None
 
         def then() -> None:
             session.answered(1)
@@ -326,7 +329,7 @@ class Producing:
         self, data: NDArray[np.uint8], sends: Sends, joined: _Joined, start: int, stop: int
     ) -> None:
         """Append what is new."""
-        known = joined.topic.deduplication
+        known = joined.topic.writer.deduplication
         if joined.failed:
             return
         if known is None:
@@ -391,7 +394,7 @@ class Producing:
         )
         topic = joined.topic
         producer = joined.producer
-        known = topic.deduplication if progress is not None else None
+        known = topic.writer.deduplication if progress is not None else None
         # Not the command's count: the metadata's was checked against the payload.
         counts = np.where(
             sends.flags[start:stop] & hot.BATCH != 0, sends.nums_in_batch[start:stop], 1
@@ -401,7 +404,7 @@ class Producing:
         highest = sends.highest_sequence_ids[start:stop].copy()
         session = self._session
         try:
-            pending = topic.append_entries(
+            pending = topic.writer.append_entries(
                 bodies,
                 times=sends.publish_times_ms[start:stop],
                 counts=counts,
@@ -442,7 +445,7 @@ class Producing:
         If the file system `refused` the write, only once it takes writes again.
         """
         joined.failed = True
-        known = joined.topic.deduplication
+        known = joined.topic.writer.deduplication
         if known is not None:
             known.failed(joined.producer.name, failed)
         if joined.waits:

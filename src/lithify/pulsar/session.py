@@ -425,7 +425,7 @@ class Session:
         """Raise `BeginAgain` if, since a command began, its topic or its permission is gone."""
         if not (self._is_served(topic) and self._gate.still_admits(command)):
             raise BeginAgain
-        topic.check_open()
+        topic.writer.check_open()
 
     @contextmanager
     def using(self, topic: Topic) -> Iterator[None]:
@@ -470,7 +470,7 @@ class Session:
                 continue
             # If this fails, what is appended will.
             with suppress(LithifyError, OSError):
-                yield Work(topic, partial(topic.preparation, 0))
+                yield Work(topic, partial(topic.writer.preparation, 0))
             if self._is_served(topic):
                 return topic
 

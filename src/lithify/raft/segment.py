@@ -78,18 +78,8 @@ def log_id_of(group: str) -> bytes:
 
 def ref_of(number: int, footer: SegmentFooter, name: str = "") -> SegmentRef:
     """A segment as it is known to its group; `name` is that of a file that is no segment yet."""
-    return SegmentRef(
-        id=footer.segment_id,
-        name=name or segment_name(number),
-        first_position=footer.first_position,
-        last_position=footer.last_position,
-        entries=footer.entries,
-        frame_bytes=footer.frame_bytes,
-        file_bytes=footer.file_bytes,
-        time_min=footer.time_min,
-        time_max=footer.time_max,
-        sealed=True,
-    )
+    ref = SegmentRef(footer.segment_id, name or segment_name(number), footer.first_position)
+    return ref.sealed_by(footer)
 
 
 def entries_of(frames: Frames) -> Iterator[Entry]:

@@ -81,7 +81,6 @@ __all__ = [
 ]
 
 WAL_VERSION = 1
-BATCH_BYTES_MAX = 2**31
 SECTOR_BYTES = 512
 """What disks write as a whole; those with larger sectors do so too."""
 

@@ -73,7 +73,7 @@ def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
 def subscription_backlog(topic: Topic, subscription: Subscription) -> tuple[int, int]:
     """(entries, bytes) that a subscription has yet to get, or to acknowledge."""
     cursor = subscription.cursor
-    border = topic.border(subscription.through) if subscription.compacted else -1
+    border = topic.reader.border(subscription.through) if subscription.compacted else -1
     if topic.log.manifest.view is None or border <= cursor.mark_delete:
         return backlog(topic, cursor)
     entries, size_bytes = stored_above(topic, border)

@@ -192,15 +192,6 @@ class Cursor:
         elif remaining != untouched:
             self._keep_batch(position, remaining)
 
-    def ack_cumulative_batch(
-        self, position: int, remaining: int, size: int, masked: int = 0
-    ) -> None:
-        """All entries before this one, and of this one what `ack_batch` says."""
-        check_position(position)
-        check_batch(remaining, size, masked)
-        self.ack_cumulative(position - 1)
-        self.ack_batch(position, remaining, size, masked)
-
     def reset(self, position: int) -> None:
         """Begin again at `position`: all before it counts as acknowledged, nothing else does."""
         check_position(position)

@@ -19,21 +19,24 @@ import numpy as np
 
 from lithify.compiled import njit
 from lithify.log.kernels import _u32, _u64
-from lithify.topics.fields import (
-    BYTES,
-    KEYS,
-    NOTHING,
-    NUMBER,
-    PAIR,
-    SPAN,
-    collect_numbers,
-    find_metadata,
-    table_of,
-    u32_of,
-    walk,
-)
+from lithify.topics.fields import collect_numbers, find_metadata, u32_of, walk
 from lithify.topics.key_hash import decode_base64, key_words, sip128
 from lithify.topics.message import FLAG_SHRUNK
+from lithify.topics.message_fields import (
+    BATCH,
+    BATCH_INDEXES,
+    CHUNK_ID,
+    CODEC_MAX,
+    ENCRYPTED,
+    FIRST,
+    KEYED,
+    MARKER,
+    MESSAGE_BYTES_MIN,
+    REQUIRED,
+    UUID,
+    metadata_table,
+    single_table,
+)
 from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 
 __all__ = [
@@ -88,11 +91,6 @@ def new_state(log_id: bytes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return state
 
 
-_FIRST, _SECOND, _THIRD = 1 << 0, 1 << 1, 1 << 2
-_REQUIRED = _FIRST | _SECOND | _THIRD
-_KEYED, _BATCH, _ENCRYPTED, _MARKER, _CHUNK_ID, _UUID = (1 << bit for bit in range(3, 9))
-"""Presence of fields."""
-
 _FIELDS = 15
 (
     _PUBLISH,
@@ -112,42 +110,32 @@ _FIELDS = 15
     _OUT,
 ) = range(_FIELDS)
 
-_METADATA = table_of(
-    (1, BYTES, _FIRST, -1, NOTHING),
-    (2, NUMBER, _SECOND, -1, NOTHING),
-    (3, NUMBER, _THIRD, _PUBLISH, NOTHING),
-    (4, BYTES, 0, -1, PAIR),
-    (6, BYTES, _KEYED, _KEY, SPAN),
-    (8, NUMBER, 0, _CODEC, NOTHING),
-    (9, NUMBER, 0, _SIZE, NOTHING),
-    (11, NUMBER, _BATCH, _MESSAGES, NOTHING),
-    (12, NUMBER, 0, _EVENT, NOTHING),
-    (13, BYTES, _ENCRYPTED, -1, KEYS),
-    (17, NUMBER, 0, _BASE64, NOTHING),
-    (20, NUMBER, _MARKER, -1, NOTHING),
-    (25, NUMBER, 0, _NULL_VALUE, NOTHING),
-    (26, BYTES, _UUID, _GROUP, SPAN),
-    (27, NUMBER, 0, _CHUNKS, NOTHING),
-    (29, NUMBER, _CHUNK_ID, _CHUNK, NOTHING),
-    (30, NUMBER, 0, _NULL_KEY, NOTHING),
+_METADATA = metadata_table(
+    publish_time=_PUBLISH,
+    partition_key=_KEY,
+    compression=_CODEC,
+    uncompressed_size=_SIZE,
+    num_messages_in_batch=_MESSAGES,
+    event_time=_EVENT,
+    partition_key_b64_encoded=_BASE64,
+    null_value=_NULL_VALUE,
+    uuid=_GROUP,
+    num_chunks_from_msg=_CHUNKS,
+    chunk_id=_CHUNK,
+    null_partition_key=_NULL_KEY,
 )
-_BATCH_INDEXES = 31
-_SINGLE = table_of(
-    (1, BYTES, 0, -1, PAIR),
-    (2, BYTES, _KEYED, _KEY, SPAN),
-    (3, NUMBER, _FIRST, _SIZE, NOTHING),
-    (4, NUMBER, 0, _OUT, NOTHING),
-    (5, NUMBER, 0, _EVENT, NOTHING),
-    (6, NUMBER, 0, _BASE64, NOTHING),
-    (9, NUMBER, 0, _NULL_VALUE, NOTHING),
-    (10, NUMBER, 0, _NULL_KEY, NOTHING),
+_SINGLE = single_table(
+    partition_key=_KEY,
+    payload_size=_SIZE,
+    compacted_out=_OUT,
+    event_time=_EVENT,
+    partition_key_b64_encoded=_BASE64,
+    null_value=_NULL_VALUE,
+    null_partition_key=_NULL_KEY,
 )
 
 _HEADER_BYTES = 32
-_CODEC_MAX = 4
 _CIPHER_TAG_BYTES = 16
-_MESSAGE_BYTES_MIN = 6
-"""Of a message in a batch: its size, and the one field that it must have."""
 BATCH_MESSAGES_MAX = 2**20
 """That a batch may have to be opened. A few kilobytes of zstd can hold 40 million messages, whose
 rows take 3 GiB; so many take 80 MiB, and no client makes batches of more than some thousand."""
@@ -217,7 +205,7 @@ def _chunk_flags(flags, fields):  # type: ignore[no-untyped-def]
     if chunks <= 1:
         return 0
     number = np.int64(np.int32(fields[_CHUNK, 0]))
-    if not flags & _CHUNK_ID or not flags & _UUID or number < 0 or number >= chunks:
+    if not flags & CHUNK_ID or not flags & UUID or number < 0 or number >= chunks:
         return -1
     return CHUNK_LAST if number == chunks - 1 else CHUNK_PART
 
@@ -227,9 +215,9 @@ def _is_empty(flags, fields, payload_bytes):  # type: ignore[no-untyped-def]
     """Whether a single message has no value."""
     if fields[_NULL_VALUE, 0] != 0:
         return True
-    if 0 < fields[_CODEC, 0] <= _CODEC_MAX:
+    if 0 < fields[_CODEC, 0] <= CODEC_MAX:
         return fields[_SIZE, 0] & 0xFFFFFFFF == 0
-    return payload_bytes == 0 or (flags & _ENCRYPTED != 0 and payload_bytes == _CIPHER_TAG_BYTES)
+    return payload_bytes == 0 or (flags & ENCRYPTED != 0 and payload_bytes == _CIPHER_TAG_BYTES)
 
 
 @_inlined
@@ -248,7 +236,7 @@ def _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, st
     rows[_PUBLISH_MS, row] = _time(fields[_PUBLISH, 0])
     rows[_EVENT_MS, row] = _time(fields[_EVENT, 0])
     rows[_GROUP_HASH, row] = np.uint64(0)
-    keyed = flags & _KEYED != 0
+    keyed = flags & KEYED != 0
     found = chunk | _hash_key(data, keyed, fields, rows, row, scratch, state)
     if chunk:
         group, _ = sip128(
@@ -273,7 +261,7 @@ def _slots_of(data, metadata, payload, shrunk, messages):  # type: ignore[no-unt
     """The slots that a batch holds, or none if its list of them is absurd."""
     if not shrunk:
         return np.arange(messages)
-    slots = collect_numbers(data, metadata, payload, _BATCH_INDEXES)
+    slots = collect_numbers(data, metadata, payload, BATCH_INDEXES)
     before = np.int64(-1)
     for slot in slots:
         if slot <= before or slot >= messages:
@@ -291,11 +279,11 @@ def _index_message(plain, at, stop, slot, fields, rows, row, scratch, state):  #
     fields[:, 0] = 0
     flags = walk(plain, at + 4, begin, _SINGLE, fields, 0)
     size = np.int64(np.int32(fields[_SIZE, 0]))
-    if flags < 0 or not flags & _FIRST or size < 0 or size > stop - begin:
+    if flags < 0 or not flags & FIRST or size < 0 or size > stop - begin:
         return np.int64(-1), 0
     if fields[_OUT, 0] != 0:
         return begin + size, 0
-    found = _hash_key(plain, flags & _KEYED != 0, fields, rows, row, scratch, state)
+    found = _hash_key(plain, flags & KEYED != 0, fields, rows, row, scratch, state)
     if size == 0 or fields[_NULL_VALUE, 0] != 0:
         found |= TOMBSTONE
     rows[_SLOT, row] = slot
@@ -341,7 +329,7 @@ def _index_batch(  # type: ignore[no-untyped-def]
 ):
     """(rows put or -1 if it is not as it says, why it stopped) of a batch that is not encrypted."""
     messages, codec = np.int64(np.int32(fields[_MESSAGES, 0])), fields[_CODEC, 0]
-    if messages < 1 or codec < 0 or codec > _CODEC_MAX:
+    if messages < 1 or codec < 0 or codec > CODEC_MAX:
         return np.int64(-1), END
     source, begin, end = data, payload, stop
     if codec:
@@ -353,7 +341,7 @@ def _index_batch(  # type: ignore[no-untyped-def]
     stamp = np.int64(_u64(data, at + 16))
     shrunk = stamp & FLAG_SHRUNK != 0
     # No more than there is room for, whatever the metadata says.
-    room = min((end - begin) // _MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX)
+    room = min((end - begin) // MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX)
     if not shrunk and messages > room:
         return np.int64(-1), END
     slots = _slots_of(data, metadata, payload, shrunk, messages)
@@ -382,19 +370,19 @@ def _index_entry(data, at, plain, opened, fields, rows, row, scratch, state):  #
     flags = np.int64(-1)
     if metadata >= 0:
         flags = walk(data, metadata, payload, _METADATA, fields, 0)
-    if flags < 0 or flags & _REQUIRED != _REQUIRED:
+    if flags < 0 or flags & REQUIRED != REQUIRED:
         time_ms = np.int64(_u64(data, at + 16)) >> 16
         _put_opaque(rows, row, position, stop - at, time_ms, 0, 0, state)
         return np.int64(1), END
-    if flags & _MARKER:
+    if flags & MARKER:
         state[MESSAGES] += 1
         state[MARKERS] += 1
         return np.int64(0), END
-    if not flags & _BATCH:
+    if not flags & BATCH:
         _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, state)
         return np.int64(1), END
     put, why = np.int64(-1), END
-    if not flags & _ENCRYPTED:
+    if not flags & ENCRYPTED:
         put, why = _index_batch(
             data,
             at,

@@ -138,7 +138,3 @@ class Producers:
         del self.waiting[following]
         self._join(following)
         return following
-
-    def may_write(self, producer: Producer) -> bool:
-        """Is it still one of them?"""
-        return self.joined.get(producer.name) is producer

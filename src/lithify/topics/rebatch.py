@@ -33,7 +33,7 @@ from lithify.compaction.indexes import IndexTask, place_index, segment_crc
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
 from lithify.liveset import LiveSet
 from lithify.log.deadset import DeadSet, Parts
-from lithify.log.frame import HEADER_BYTES, encode_header
+from lithify.log.frame import HEADER_BYTES
 from lithify.log.keyindex import COLUMNS, IndexFacts, KeyIndex, KeyRows, encode
 from lithify.log.keyindex_kernels import position_order
 from lithify.log.names import key_index_name
@@ -41,7 +41,7 @@ from lithify.log.reader import read_dead_set
 from lithify.log.scan import Frames
 from lithify.positions import unpack
 from lithify.topics import rebatch_kernels as kernels
-from lithify.topics.message import FLAG_SHRUNK, compress, decompress_as
+from lithify.topics.message import compress, decompress_as
 from lithify.topics.row_flags import OPAQUE
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
 
-__all__ = ["TopicRewriting", "shrink", "shrink_frames"]
+__all__ = ["TopicRewriting", "shrink_frames"]
 
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -67,24 +67,6 @@ _WHAT = {
     kernels.ENCRYPTED: "it is encrypted",
     kernels.BAD_CHECK: "read again, it is not what was written",
 }
-
-
-def shrink(body: Buffer, live: int, *, shrunk: bool) -> bytes:
-    """The batch with only the slots whose bits are set in `live`.
-
-    `shrunk` is whether it is one that was made smaller before.
-    """
-    if live <= 0:
-        raise InvalidInput("a batch without a live message is not shrunk, it goes")
-    flags = FLAG_SHRUNK if shrunk else 0
-    frame = encode_header(body, 0, 0, flags, 0, 0) + bytes(body)
-    zero = np.zeros(1, np.int64)
-    frames = Frames(np.frombuffer(bytearray(frame), np.uint8), zero, zero, base=0)
-    mask = np.frombuffer(live.to_bytes(-(-live.bit_length() // 8), "little"), np.uint8)
-    slots = np.flatnonzero(np.unpackbits(mask, bitorder="little")).astype(np.int32)
-    width = np.full(len(slots), live.bit_length(), np.uint32)
-    made = shrink_frames(frames, Parts.of(np.zeros(len(slots), np.int64), slots, width))
-    return made.buffer[HEADER_BYTES:].tobytes()
 
 
 def shrink_frames(frames: Frames, parts: Parts) -> Frames:

@@ -23,10 +23,6 @@ from lithify.compiled import njit
 from lithify.log.kernels import _u32, _u64, copy_bytes
 from lithify.topics.fields import (
     BYTES,
-    KEYS,
-    NOTHING,
-    NUMBER,
-    PAIR,
     SPAN,
     _field,
     collect_numbers,
@@ -36,6 +32,19 @@ from lithify.topics.fields import (
     walk,
 )
 from lithify.topics.key_hash import decode_base64
+from lithify.topics.message_fields import (
+    BATCH,
+    BATCH_INDEXES,
+    CODEC_MAX,
+    ENCRYPTED,
+    FIRST,
+    KEYED,
+    MARKER,
+    MESSAGE_BYTES_MIN,
+    REQUIRED,
+    metadata_table,
+    single_table,
+)
 
 __all__ = [
     "BROKEN",
@@ -75,9 +84,6 @@ KEY, VALUE, PRODUCER, HEAD = 7, 9, 11, 13
 """Columns of rows. The last four are two each, where it begins and where it ends; a key that is not
 there begins at -1. `HEAD` is the message's own metadata, in which its properties stand."""
 
-_FIRST, _SECOND, _THIRD, _KEYED, _BATCH, _ENCRYPTED, _MARKER = (1 << bit for bit in range(7))
-_REQUIRED = _FIRST | _SECOND | _THIRD
-
 _FIELDS = 14
 (
     _PUBLISH,
@@ -96,41 +102,33 @@ _FIELDS = 14
     _OUT,
 ) = range(_FIELDS)
 
-_METADATA = table_of(
-    (1, BYTES, _FIRST, _PRODUCER, SPAN),
-    (2, NUMBER, _SECOND, _SEQUENCE, NOTHING),
-    (3, NUMBER, _THIRD, _PUBLISH, NOTHING),
-    (4, BYTES, 0, -1, PAIR),
-    (6, BYTES, _KEYED, _KEY, SPAN),
-    (8, NUMBER, 0, _CODEC, NOTHING),
-    (9, NUMBER, 0, _SIZE, NOTHING),
-    (11, NUMBER, _BATCH, _MESSAGES, NOTHING),
-    (12, NUMBER, 0, _EVENT, NOTHING),
-    (13, BYTES, _ENCRYPTED, -1, KEYS),
-    (17, NUMBER, 0, _BASE64, NOTHING),
-    (20, NUMBER, _MARKER, -1, NOTHING),
-    (25, NUMBER, 0, _NULL_VALUE, NOTHING),
-    (30, NUMBER, 0, _NULL_KEY, NOTHING),
+_METADATA = metadata_table(
+    producer_name=_PRODUCER,
+    sequence_id=_SEQUENCE,
+    publish_time=_PUBLISH,
+    partition_key=_KEY,
+    compression=_CODEC,
+    uncompressed_size=_SIZE,
+    num_messages_in_batch=_MESSAGES,
+    event_time=_EVENT,
+    partition_key_b64_encoded=_BASE64,
+    null_value=_NULL_VALUE,
+    null_partition_key=_NULL_KEY,
 )
-_BATCH_INDEXES = 31
-_SINGLE = table_of(
-    (1, BYTES, 0, -1, PAIR),
-    (2, BYTES, _KEYED, _KEY, SPAN),
-    (3, NUMBER, _FIRST, _SIZE, NOTHING),
-    (4, NUMBER, 0, _OUT, NOTHING),
-    (5, NUMBER, 0, _EVENT, NOTHING),
-    (6, NUMBER, 0, _BASE64, NOTHING),
-    (8, NUMBER, 0, _SEQUENCE, NOTHING),
-    (9, NUMBER, 0, _NULL_VALUE, NOTHING),
-    (10, NUMBER, 0, _NULL_KEY, NOTHING),
+_SINGLE = single_table(
+    partition_key=_KEY,
+    payload_size=_SIZE,
+    compacted_out=_OUT,
+    event_time=_EVENT,
+    partition_key_b64_encoded=_BASE64,
+    sequence_id=_SEQUENCE,
+    null_value=_NULL_VALUE,
+    null_partition_key=_NULL_KEY,
 )
 _PAIR_KEY, _PAIR_VALUE = 0, 2
 _PAIR = table_of((1, BYTES, 0, _PAIR_KEY, SPAN), (2, BYTES, 0, _PAIR_VALUE, SPAN))
 
 _HEADER_BYTES = 32
-_CODEC_MAX = 4
-_MESSAGE_BYTES_MIN = 6
-"""Of a message in a batch: its size, and the one field that it must have."""
 _FLAG_SHRUNK = 0x0400
 _VALUES = True
 """What is opened is wanted."""
@@ -146,7 +144,7 @@ def _put(flags, fields, at, stop, head, head_stop, rows, row):  # type: ignore[n
     rows[EVENT, row] = fields[_EVENT, 0]
     rows[SEQUENCE, row] = fields[_SEQUENCE, 0]
     rows[BASE64, row] = fields[_BASE64, 0]
-    keyed = flags & _KEYED != 0 and fields[_NULL_KEY, 0] == 0
+    keyed = flags & KEYED != 0 and fields[_NULL_KEY, 0] == 0
     rows[KEY, row] = fields[_KEY, 0] if keyed else -1
     rows[KEY + 1, row] = fields[_KEY_STOP, 0] if keyed else -1
     rows[EMPTY, row] = 1 if stop == at or fields[_NULL_VALUE, 0] != 0 else 0
@@ -168,7 +166,7 @@ def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: i
         fields[:, 0] = 0
         flags = walk(source, at + 4, begin, _SINGLE, fields, 0)
         size = np.int64(np.int32(fields[_SIZE, 0]))
-        if flags < 0 or not flags & _FIRST or size < 0 or size > stop - begin:
+        if flags < 0 or not flags & FIRST or size < 0 or size > stop - begin:
             return np.int64(-1)
         if fields[_OUT, 0] == 0:
             _put(flags, fields, begin, begin + size, at + 4, begin, rows, row)
@@ -189,8 +187,8 @@ def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, r
     stamp = np.int64(_u64(data, at + 16))
     slots = np.empty(0, dtype=np.int64)
     if stamp & _FLAG_SHRUNK != 0:
-        slots = collect_numbers(data, metadata, payload, _BATCH_INDEXES)
-    elif 0 <= messages <= (end - begin) // _MESSAGE_BYTES_MIN:
+        slots = collect_numbers(data, metadata, payload, BATCH_INDEXES)
+    elif 0 <= messages <= (end - begin) // MESSAGE_BYTES_MIN:
         slots = np.arange(messages)
     else:
         # There is no room for so many, whatever the metadata says.
@@ -215,14 +213,14 @@ def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # t
     flags = np.int64(-1)
     if metadata >= 0:
         flags = walk(data, metadata, payload, _METADATA, fields, 0)
-    if flags < 0 or flags & _REQUIRED != _REQUIRED:
+    if flags < 0 or flags & REQUIRED != REQUIRED:
         return np.int64(0), BROKEN
-    if flags & _MARKER:
+    if flags & MARKER:
         return np.int64(0), END
-    batch = flags & _BATCH != 0 and flags & _ENCRYPTED == 0
-    codec = fields[_CODEC, 0] if flags & _ENCRYPTED == 0 else 0
+    batch = flags & BATCH != 0 and flags & ENCRYPTED == 0
+    codec = fields[_CODEC, 0] if flags & ENCRYPTED == 0 else 0
     source, begin, end = data, payload, stop
-    if 0 < codec <= _CODEC_MAX and (batch or values):
+    if 0 < codec <= CODEC_MAX and (batch or values):
         if opened < 0:
             pause[0], pause[1], pause[2] = payload, stop, codec
             pause[3] = fields[_SIZE, 0] & 0xFFFFFFFF

@@ -229,7 +229,9 @@ def _append_directly(place: TopicPlace, rows: Iterable[list[Row]]) -> None:
             for name, entries in bodies.items():
                 size = len(entries)
                 topic = topics.get(name, create=True)
-                topic.append_entries(entries, times=[now_ms] * size, counts=[1] * size).result()
+                topic.writer.append_entries(
+                    entries, times=[now_ms] * size, counts=[1] * size
+                ).result()
                 done += size
     except LithifyError as error:
         raise WriteStopped(

@@ -33,6 +33,7 @@ from lithify.topics.backlog import (
 )
 from lithify.topics.names import COMPACTION
 from lithify.topics.producers import AccessMode
+from lithify.topics.steps import run_here
 from lithify.topics.subscription import SubscriptionType
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Steps",
     "backlog",
-    "internal_stats",
     "internal_stats_steps",
     "storage_bytes",
     "stored_above",
@@ -100,16 +100,7 @@ _SUBSCRIPTION_SUMS = (
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
     """The statistics of a topic that is not partitioned, or of a partition."""
-    return _at_once(topic_stats_steps(topic))
-
-
-def _at_once(steps: Steps) -> dict[str, Any]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            result: dict[str, Any] = ended.value
-            return result
+    return run_here(topic_stats_steps(topic))
 
 
 def topic_stats_steps(topic: Topic) -> Steps:
@@ -126,7 +117,7 @@ def topic_stats_steps(topic: Topic) -> Steps:
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
     shown = subscriptions.values()
-    messages, size_bytes = topic.messages_in, topic.bytes_in
+    messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
     messages_out, bytes_out = topic.delivered()
     return {
         **dict(zip(_RATES, topic.rates(), strict=True)),
@@ -276,13 +267,8 @@ def _zeros() -> dict[str, float]:
 # --- internal stats ---------------------------------------------------------------------------
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
-    """How the log and the cursors of a topic stand."""
-    return _at_once(internal_stats_steps(topic))
-
-
 def internal_stats_steps(topic: Topic) -> Steps:
-    """The same in steps."""
+    """How the log and the cursors of a topic stand, in steps."""
     cursors = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)
@@ -298,7 +284,7 @@ def internal_stats_steps(topic: Topic) -> Steps:
         compacted = _ledger(number, entries, sum(ref.live_bytes for ref in view))
         cursors[COMPACTION] = _view_cursor(topic, number)
     return {
-        "entriesAddedCounter": topic.entries_in,
+        "entriesAddedCounter": topic.writer.entries_in,
         "numberOfEntries": sum(entries for _, _, entries, _ in ledgers),
         "totalSize": sum(size_bytes for _, _, _, size_bytes in ledgers),
         "currentLedgerEntries": active_entries,
@@ -306,7 +292,7 @@ def internal_stats_steps(topic: Topic) -> Steps:
         "waitingCursorsCount": sum(_waits(topic, each) for each in topic.subscriptions.values()),
         "pendingAddEntriesCount": topic.log.next_position - 1 - confirmed,
         "lastConfirmedEntry": _text(confirmed),
-        "state": "Terminated" if topic.terminated else "LedgerOpened",
+        "state": "Terminated" if topic.writer.terminated else "LedgerOpened",
         "ledgers": [_ledger(ref.id, entries, size) for ref, _, entries, size in ledgers],
         "cursors": cursors,
         "properties": {},

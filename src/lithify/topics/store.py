@@ -51,6 +51,7 @@ from lithify.topics.data_directory import check_no_backup
 from lithify.topics.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
 from lithify.topics.directories import MissingTopic, TopicDirectories
 from lithify.topics.inventory import INVENTORY, Inventory
+from lithify.topics.missing_logs import MissingLogs
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.policies import Policies, deduplicates, is_terminated, policies_of
 from lithify.topics.schemas import Schemas
@@ -69,8 +70,6 @@ if TYPE_CHECKING:
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
 
 PARTITIONS_MAX = 10_000
-MISSING_MAX = 100
-"""Topics without their logs that health names; each is reported once."""
 log = get_logger("lithify.topics")
 
 
@@ -127,8 +126,6 @@ class Topics:
         self._claims = Claims[TopicName]()
         """Being opened or deleted by some thread."""
         self._schemas: dict[TopicName, Schemas] = {}
-        self._missing: dict[TopicName, str] = {}
-        """Topics whose log is gone, and why that is known."""
         self.open_max: int | None = None
         """How many may be open at once; None is without limit."""
         self.settings = settings
@@ -148,6 +145,7 @@ class Topics:
             self._directories = TopicDirectories(
                 fs, f"{directory}/topics", self.definitions, inventory
             )
+            self._missing = MissingLogs(self._directories, self.definitions)
         except BaseException:
             lock.release()
             raise
@@ -368,7 +366,7 @@ class Topics:
         whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
-        is_new = not self._check_log(name)
+        is_new = not self._missing.check(name)
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(
@@ -385,7 +383,7 @@ class Topics:
         topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
-        topic.terminated = is_terminated(self.definitions.current, name)
+        topic.writer.terminated = is_terminated(self.definitions.current, name)
         try:
             self._directories.note_log(name, is_new=is_new)
         except BaseException:
@@ -409,24 +407,13 @@ class Topics:
                 if part in self._open:
                     continue
                 with suppress(MissingLog):
-                    if self._check_log(part) or self._fs.exists(f"{self._path(part)}/log"):
+                    if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
                         found.append(part)
         for name in self._directories.listed():
             if not self.exists(name):
                 with suppress(MissingLog):
-                    self._check_log(name)
+                    self._missing.check(name)
         return tuple(found)
-
-    def _check_log(self, name: TopicName) -> bool:
-        try:
-            found = self._directories.check_log(name)
-        except MissingLog as error:
-            if name not in self._missing and len(self._missing) < MISSING_MAX:
-                self._missing[name] = str(error)
-                log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
-            raise
-        self._missing.pop(name, None)
-        return found
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
         """Asked before every append, so what it says is made anew only for new definitions."""
@@ -449,7 +436,7 @@ class Topics:
         found = self.opened_schemas(name)
         if found is None:
             name = self._whole(name)
-            self._check_log(name)
+            self._missing.check(name)
             new = Schemas(self._fs, self._path(name), clock=self._clock)
             # Another thread may have read them meanwhile.
             found = self._schemas.setdefault(name, new)
@@ -472,14 +459,7 @@ class Topics:
 
     def damage_found(self) -> tuple[str, ...]:
         """What is wrong with files that were read since the start. Waits for the disk."""
-        listed = self._directories.is_listed
-        for name in tuple(self._missing):
-            if not self.exists(name) and not listed(name):
-                self._missing.pop(name, None)
-                continue
-            with suppress(MissingLog):
-                self._check_log(name)
-        return (*self.damage.reasons(self._fs.exists), *self._missing.copy().values())
+        return (*self.damage.reasons(self._fs.exists), *self._missing.reasons())
 
     def now_ms(self) -> int:
         """The time by the node's clock."""

@@ -64,7 +64,7 @@ class Throughput:
         return self._rates_by_client.per_second(self._clock.monotonic_s(), client, counters)
 
     def _counters(self) -> tuple[int, int, int, int]:
-        return self._topic.messages_in, self._topic.bytes_in, *self.delivered()
+        return self._topic.writer.messages_in, self._topic.writer.bytes_in, *self.delivered()
 
     def _client_counters(self) -> dict[object, tuple[int, int]]:
         """(messages, bytes) of each producer, subscription and consumer."""

@@ -1,7 +1,10 @@
 """One topic, or one partition of a partitioned one: a log, its producers, its subscriptions.
 
-What is written and read is the business of `topic_log.py`, what time brings about that of
-`upkeep.py`; here are the subscriptions, and how everything is put together.
+Its parts: `TopicWriter` appends, `TopicReader` finds and reads, `Dispatcher` delivers to consumers,
+`Upkeep` does what only time brings about. Here are the subscriptions, and how everything is put
+together.
+
+A ledger of the protocol is a segment of the log; positions are packed (ledger, entry).
 
 A durable subscription's acknowledgements go into the cursor store, a reader's into memory only.
 Compacted subscriptions get what is retained, up to the horizon, and their cursors move over what is
@@ -14,6 +17,7 @@ disk is an operation in steps (`steps.py`): a broker drives it from its loop, an
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,18 +39,22 @@ from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
 from lithify.topics.cursor_store import CursorStore
 from lithify.topics.dedup_switch import DeduplicationSwitch
+from lithify.topics.dispatch import Dispatcher
 from lithify.topics.entries import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
 from lithify.topics.gaps import Gaps
+from lithify.topics.log_end import LogEnd
 from lithify.topics.policies import Policies
 from lithify.topics.producers import Producers
+from lithify.topics.reading import Reading
 from lithify.topics.steps import Work, run_here
 from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.throughput import Throughput
-from lithify.topics.topic_log import TopicLog, TopicTerminated
+from lithify.topics.topic_reader import TopicReader
+from lithify.topics.topic_writer import TopicTerminated, TopicWriter
 from lithify.topics.upkeep import Upkeep, log_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -61,17 +69,17 @@ if TYPE_CHECKING:
     from lithify.settings import LogSettings
     from lithify.topics.compaction_service import ServiceFactory, TopicCompactionService
     from lithify.topics.cursor_changes import Change
+    from lithify.topics.message import Message, MessageId
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
     from lithify.topics.retention import LogHold
     from lithify.topics.steps import Steps
-    from lithify.topics.subscription import Delivery, Wanted
+    from lithify.topics.subscription import Delivery
 
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
 logger = get_logger("lithify.topics")
 
-READ_BYTES_MAX = 2**20
 _WORDS = {True: "durable", False: "non-durable"}
 
 NAMED_MAX = 10
@@ -79,12 +87,9 @@ NAMED_MAX = 10
 
 READ_AGAIN_S = 30.0
 """Nobody may join a subscription for so long after an entry of it could not be read."""
-DISPATCH_ENTRIES_MAX = 200
-"""Entries that one call of `dispatch` delivers, or looks at in one turn of the loop, about 2 ms: a
-client may ask for any number."""
 
 
-class Topic(TopicLog):
+class Topic:
     """A topic that is open."""
 
     def __init__(
@@ -93,13 +98,21 @@ class Topic(TopicLog):
         name: TopicName,
         log: Log,
         cursors: CursorStore,
+        deduplication: DeduplicationSwitch,
         clock: Clock,
         compaction: TopicCompaction,
         service: TopicCompactionService,
     ) -> None:
         """Use `Topic.open`."""
-        super().__init__(fs, name, log, clock, compaction, service)
+        self.name = name
+        self.log = log
         self.cursors = cursors
+        self.compaction = compaction
+        self.service = service
+        end = LogEnd(log)
+        reading = Reading(log, service)
+        self.writer = TopicWriter(name, log, end, deduplication, clock)
+        self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
         self.policies: Callable[[], Policies] = Policies
@@ -107,7 +120,10 @@ class Topic(TopicLog):
         """When it was last known to be in use."""
         self.upkeep_failure = ""
         """Why the last round of upkeep failed."""
-        self._gaps = Gaps(self._reading, cursors)
+        self._clock = clock
+        self._reading = reading
+        self._gaps = Gaps(reading, cursors)
+        self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
         self._upkeep = Upkeep(self, self._gaps, clock)
         for each in cursors.names():
@@ -134,37 +150,31 @@ class Topic(TopicLog):
         new_service: ServiceFactory = LogCompactionService,
     ) -> Topic:
         """Open or create the topic in `directory`; what can be asked is asked again and again."""
-        log = Log.open(
-            fs,
-            f"{directory}/log",
-            kind="topic",
-            settings=settings,
-            clock=clock,
-            rule=PACKED,
-            events=events,
-        )
-        try:
+        with ExitStack() as opened:
+            log = Log.open(
+                fs,
+                f"{directory}/log",
+                kind="topic",
+                settings=settings,
+                clock=clock,
+                rule=PACKED,
+                events=events,
+            )
+            opened.callback(log.close)
             cursors = CursorStore.open(fs, f"{directory}/cursors", clock=clock, events=events)
-            try:
-                _cut_cursors(cursors, name, log.next_position)
-            except BaseException:
-                cursors.close()
-                raise
-        except BaseException:
-            log.close()
-            raise
-        compaction = TopicCompaction(
-            fs, log, settings=compaction_settings, clock=clock, events=events
-        )
-        service = new_service(log, compaction)
-        topic = cls(fs, name, log, cursors, clock, compaction, service)
-        try:
-            topic._deduplication = DeduplicationSwitch(
+            opened.callback(cursors.close)
+            _cut_cursors(cursors, name, log.next_position)
+            compaction = TopicCompaction(
+                fs, log, settings=compaction_settings, clock=clock, events=events
+            )
+            opened.callback(compaction.close)
+            service = new_service(log, compaction)
+            opened.callback(service.close)
+            deduplication = DeduplicationSwitch(
                 fs, f"{directory}/producers", log, events=events, wanted=deduplicates
             )
-        except BaseException:
-            topic.close()
-            raise
+            topic = cls(fs, name, log, cursors, deduplication, clock, compaction, service)
+            opened.pop_all()
         return topic
 
     def close(self) -> None:
@@ -172,11 +182,48 @@ class Topic(TopicLog):
         self.compaction.close()
         self.service.close()
         try:
-            if self._deduplication is not None:
-                self._deduplication.close()
+            self.writer.close()
             self.log.close()
         finally:
             self.cursors.close()
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        *,
+        value: bytes | None,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+    ) -> MessageId:
+        """Append one message and wait until it is durable."""
+        return self.writer.append(
+            value=value, key=key, properties=properties, event_time_ms=event_time_ms
+        )
+
+    def read(self, start: MessageId | None = None, *, compacted: bool = False) -> Iterator[Message]:
+        """All messages from `start` (inclusive) on, as they are now; compacted, the retained.
+
+        An entry that cannot be opened is one message that says so in `error`.
+        """
+        return self.reader.read(start, compacted=compacted)
+
+    def get(self, key: str | bytes) -> Message | None:
+        """The newest message of a key by the key indexes; None if it has none or a tombstone."""
+        return self.reader.get(key)
+
+    @property
+    def last_position(self) -> int:
+        """Of the last entry that may be read, -1 if there is none."""
+        return self.log.last_position
+
+    def last_message_id(self, through: int | None = None) -> MessageId:
+        """Of the last message; (-1, -1) if there is none.
+
+        With `through`, of the last one that a consumer gets which found this horizon.
+        """
+        return run_here(self.reader.finding_last_message_id(through))
 
     # --- subscriptions ----------------------------------------------------------------------
 
@@ -400,52 +447,7 @@ class Topic(TopicLog):
 
     def dispatching(self, subscription: Subscription) -> Steps[list[Delivery]]:
         """See `dispatch`."""
-        now_ms = self._clock.now_ms()
-        before, looked = None, 0
-        gaps_taken = not subscription.compacted
-        while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
-            joined = subscription.through if subscription.compacted else None
-            start = wanted.first
-            if not wanted.positions and start > self.log.last_position:
-                break
-            if not gaps_taken:
-                gaps_taken = True
-                yield from self._gaps.taking(subscription)
-                continue
-            piece = self._reading.at_hand(start, joined)
-            if piece is None:
-                piece = yield from self._reading.loading(start, joined)
-                if not self._still_wants(subscription, wanted, joined, now_ms):
-                    continue
-            if wanted.positions:
-                entries, through = self._reading.read_each(
-                    wanted.positions, READ_BYTES_MAX, piece, joined
-                )
-            else:
-                entries, through = piece.take(start, min(wanted.messages, DISPATCH_ENTRIES_MAX))
-                # What of them is not in memory is taken in the next call.
-                self._gaps.take(subscription)
-            deliveries = subscription.offer(entries, now_ms, wanted=wanted, through=through)
-            if deliveries:
-                return deliveries
-            # All of it was acknowledged, waits or is gone: there may be more behind it.
-            before = wanted
-            looked += len(entries)
-            if looked >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != wanted:
-                yield None
-                # The cursor may be back where it was.
-                before, looked = None, 0
-        return []
-
-    @staticmethod
-    def _still_wants(
-        subscription: Subscription, wanted: Wanted, joined: int | None, now_ms: int
-    ) -> bool:
-        """Has nothing changed while a piece was loaded that this would be read from another?"""
-        now = subscription.wants(now_ms)
-        if now is None or (now.positions, now.start) != (wanted.positions, wanted.start):
-            return False
-        return joined == (subscription.through if subscription.compacted else None)
+        return self._dispatcher.dispatching(subscription)
 
     def cannot_read(self, subscription: Subscription, error: LithifyError) -> bool:
         """Remember why a subscription cannot be read on; whether that is news."""
@@ -508,12 +510,8 @@ class Topic(TopicLog):
         if self._upkeep.is_due():
             yield from self.enforcing()
 
-    def enforce(self) -> None:
-        """Look at the policies now; what may go after that goes with `maintain_files`."""
-        run_here(self.enforcing())
-
     def enforcing(self) -> Steps[None]:
-        """See `enforce`."""
+        """Look at the policies now; what may go after that goes with `maintain_files`."""
         yield from self._upkeep.enforcing(self.policies())
         self._throughput.note()
 
@@ -535,13 +533,13 @@ class Topic(TopicLog):
 
     def expiring(self, before_ms: int) -> Steps[None]:
         """Take what was published before a time as acknowledged by every subscription."""
-        position = yield from self.finding_time(before_ms)
+        position = yield from self.reader.finding_time(before_ms)
         yield from self._skipping_below(position)
 
     def skipping_below(self, position: int) -> Steps[None]:
         """Take what is below a position as acknowledged by every subscription: it may go."""
         yield from self._skipping_below(min(position, self.last_position + 1))
-        yield from self.saving_producers()
+        yield from self.writer.saving_producers()
 
     def _skipping_below(self, position: int) -> Steps[None]:
         for each in list(self.subscriptions.values()):

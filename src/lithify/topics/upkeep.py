@@ -79,10 +79,10 @@ class Upkeep:
         for each in durable:
             if not each.compacted:
                 self._gaps.take(each)
-        limit, topic.refusal = policies.backlog_bytes_max, ""
+        limit, topic.writer.refusal = policies.backlog_bytes_max, ""
         size = max((backlog(topic, each.acked)[1] for each in durable), default=0)
         if 0 <= limit < size:
-            topic.refusal = (
+            topic.writer.refusal = (
                 f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
             )
         acknowledged = acknowledged_through(log_holds(topic)).position
@@ -98,7 +98,7 @@ class Upkeep:
         )
         if keep_from > self._keep_from:
             # It is made again from the log behind its snapshot: that must all be there.
-            yield from topic.saving_producers()
+            yield from topic.writer.saving_producers()
         self._keep_from = keep_from
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from lithify.blobs.answer import Include
 from lithify.blobs.errors import BlobError, BlobStoreFull, ReplicaUnreachable
 from lithify.blobs.records import Kind, hash_id
-from lithify.blobs.replication_stream import Chunks
 from lithify.blobs.replication_values import Change, Changes, Token, rank_of
 from lithify.blobs.replicator import Replicator
 from lithify.blobs.settings import BlobSettings
@@ -28,7 +27,7 @@ from lithify.errors import LithifyError, RunRefused
 from lithify.fs import MemoryFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lithify.blobs.index import Found
 
@@ -61,6 +60,24 @@ LISTS_CHANGE = (
     + ["leave", "come_back", "come_back", "kill", "join"]
     + ["unlist", "unlist_long", "list_again", "list_again"]
 )
+
+
+class Chunks:
+    """Pieces of bytes, to be read like a file."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._held = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+        while not self._held:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._held = memoryview(piece)
+        data, self._held = bytes(self._held[:size]), self._held[size:]
+        return data
 
 
 class Killed(Exception):

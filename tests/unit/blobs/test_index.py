@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
 
+def may_have(bloom: Bloom, low: int) -> bool:
+    bits = bloom.bits(low)
+    return int(bloom.words[low & bloom.mask]) & bits == bits
+
+
 def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
     rng = np.random.default_rng(1)
     hashes = rng.integers(0, 2**64, 20_000, np.uint64)
     bloom = Bloom.of(hashes[:10_000])
-    assert all(bloom.may_have(int(value)) for value in hashes[:10_000])
-    wrong = sum(bloom.may_have(int(value)) for value in hashes[10_000:])
+    assert all(may_have(bloom, int(value)) for value in hashes[:10_000])
+    wrong = sum(may_have(bloom, int(value)) for value in hashes[10_000:])
     assert wrong < 300
-    assert not Bloom.of(hashes[:0]).may_have(5)
+    assert not may_have(Bloom.of(hashes[:0]), 5)
 
 
 def test_rows_go_through_columns_and_a_pickle() -> None:

@@ -10,7 +10,7 @@ import pytest
 from lithify.blobs.errors import ReplicaNotCurrent, ReplicaTalksNonsense
 from lithify.blobs.forgotten import NOTHING
 from lithify.blobs.records import Kind
-from lithify.blobs.replication_stream import Chunks, read_records
+from lithify.blobs.replication_stream import read_records
 from lithify.blobs.replication_values import Change, Changes, Token
 from lithify.blobs.replicator import Replicator
 from lithify.compaction.report import Cause
@@ -18,6 +18,7 @@ from lithify.errors import InvalidInput, PlanStale
 from tests.unit.blobs.life import Meddling
 from tests.unit.blobs.replicas import (
     RETENTION_MS,
+    Chunks,
     Replica,
     SkewedClock,
     Wire,

@@ -75,28 +75,6 @@ def test_the_set_of_every_position() -> None:
         len(everything)
 
 
-def test_bitmaps_packed_or_not_say_the_same() -> None:
-    bits = np.array([1, 0, 0, 1, 1, 1, 0, 0, 1, 1], np.bool_)
-    packed = np.packbits(bits, bitorder="little")
-    assert list(LiveSet.from_bitmap(100, bits, 10)) == [100, 103, 104, 105, 108, 109]
-    assert LiveSet.from_bitmap(100, packed, 10) == LiveSet.from_bitmap(100, bits, 10)
-    assert list(LiveSet.from_bitmap(100, packed, 9).ranges()) == [
-        (100, 101),
-        (103, 106),
-        (108, 109),
-    ]
-    assert LiveSet.from_bitmap(2**63 - 10, bits, 10).last == MAX
-
-
-def test_a_long_bitmap_has_no_seams() -> None:
-    bits = np.ones(300_000, np.bool_)
-    bits[[65_535, 65_536, 200_000]] = False
-    expected = [(7, 65_542), (65_544, 200_007), (200_008, 300_007)]
-    assert list(LiveSet.from_bitmap(7, bits, bits.size).ranges()) == expected
-    packed = np.packbits(bits, bitorder="little")
-    assert list(LiveSet.from_bitmap(7, packed, bits.size).ranges()) == expected
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -111,10 +89,6 @@ def test_a_long_bitmap_has_no_seams() -> None:
         lambda: LiveSet.from_range(3, 2),
         lambda: LiveSet.from_ranges(np.array([1, 5]), np.array([2, 4])),
         lambda: LiveSet.from_ranges(np.array([1, 5]), np.array([2])),
-        lambda: LiveSet.from_bitmap(0, np.ones(3, np.bool_), 4),
-        lambda: LiveSet.from_bitmap(0, np.ones(1, np.uint8), 9),
-        lambda: LiveSet.from_bitmap(MAX, np.ones(3, np.bool_), 3),
-        lambda: LiveSet.from_bitmap(0, np.ones(3, np.int64), 3),  # type: ignore[arg-type]
         lambda: live(1).contains_many(np.array([1.5])),
         lambda: live(1).select(1),
         lambda: live(1).select(-1),
@@ -294,26 +268,6 @@ def test_windows_of_a_large_set_leave_no_seams() -> None:
         assert result == LiveSet.from_array(expected)
     hull = LiveSet.from_range(0, int(left[-1]) + 1)
     assert (hull - a) | a == hull
-
-
-def test_remove_prefix_gives_what_is_left() -> None:
-    some = live(2, 4, 6, 8)
-    assert list(some.remove_prefix(live(2, 4))) == [6, 8]
-    assert some.remove_prefix(some) == LiveSet()
-    assert some.remove_prefix(LiveSet()) == some
-
-
-def test_remove_prefix_skips_what_the_set_never_had() -> None:
-    some = live(4, 6, 8)
-    assert list(some.remove_prefix(live(1, 3, 4, 5))) == [6, 8]
-    assert some.remove_prefix(live(4, 6, 8, 9, MAX)) == LiveSet()
-
-
-def test_remove_prefix_refuses_one_that_steps_over_a_member() -> None:
-    with pytest.raises(InvalidInput, match="not a prefix: position 4 "):
-        live(2, 4, 6).remove_prefix(live(2, 6))
-    with pytest.raises(InvalidInput, match="not a prefix: position 2 "):
-        live(2, 4).remove_prefix(live(3))
 
 
 # Bytes

@@ -57,8 +57,8 @@ class Waiting(threading.Condition):
 
 def watch_rolls(log: Log) -> Waiting:
     """Tells when an append waits for an fsync to end, because it has to roll."""
-    log._sync_ended = Waiting(log._write_lock)
-    return log._sync_ended
+    log._writes.ended = Waiting(log._writes.lock)
+    return log._writes.ended
 
 
 def test_a_publish_under_way_does_not_hold_up_appends(pool: ThreadPoolExecutor) -> None:
@@ -180,7 +180,7 @@ def test_appends_go_on_while_a_roll_is_being_prepared(
     gate.wait_until_reached()
     meanwhile = pool.submit(log.append, b"meanwhile").result(PATIENCE_S)
     assert not rolling.done()
-    assert not log.sealing
+    assert not log.must_settle()
     gate.open()
     rolling.result(PATIENCE_S)
     assert [segment.entries for segment in log.manifest.segments] == [2, 0]
@@ -207,12 +207,12 @@ def test_an_append_can_tell_that_it_would_wait_for_a_roll(
     fs.add(Fault.parse(f"{slow} SLOW"))
     rolling = pool.submit(log.roll)
     gate.wait_until_reached()
-    sealing = log.sealing
+    must_settle = log.must_settle()
     settling = pool.submit(log.settle)
     gate.open()
     settling.result(PATIENCE_S)
     rolling.result(PATIENCE_S)
-    assert (sealing, log.sealing) == (True, False)
+    assert (must_settle, log.must_settle()) == (True, False)
     assert log.append(b"next").result() == pack(2, 0)
 
 

@@ -150,7 +150,7 @@ def test_a_footer_that_no_manifest_knows_of_is_removed() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE)
     fill(log, 3)
-    log._state.active.writer.seal()
+    log._writes.current.active.writer.seal()
     fs = fs.kill_clone()
     events: list[Event] = []
     log = open_log(fs, LARGE, events=events.append)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.checksum import crc32c
+from lithify.errors import ProtocolError
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import FRAME_MARGIN_BYTES, encode_payload
+from lithify.pulsar.framing import FRAME_MARGIN_BYTES, Frame, encode_payload, next_frame
 from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
 
 if TYPE_CHECKING:
@@ -55,3 +56,24 @@ def batch(payloads: Sequence[bytes]) -> bytes:
         len(single).to_bytes(4, "big") + single + payload
         for single, payload in zip(singles, payloads, strict=True)
     )
+
+
+def split_frames(buffer: memoryview, limit_bytes: int) -> tuple[list[Frame], int]:
+    """Every complete frame of `buffer`, and how many bytes they are.
+
+    Raises `ProtocolError` when the first frame is a bad one. A bad frame behind good ones is met by
+    the next call, so a caller asks again until nothing is consumed.
+    """
+    frames: list[Frame] = []
+    consumed = 0
+    while True:
+        try:
+            found = next_frame(buffer[consumed:], limit_bytes)
+        except ProtocolError:
+            if not frames:
+                raise
+            return frames, consumed
+        if found is None:
+            return frames, consumed
+        frames.append(found[0])
+        consumed += found[1]

@@ -16,11 +16,12 @@ from lithify.pulsar import alarms
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.alarms import LOOK_S, STALE_MAX, Alarms
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command, split_frames
+from lithify.pulsar.framing import encode_command
 from lithify.topics.message import encode_entry
 from lithify.topics.message_pb2 import MessageMetadata
 from lithify.topics.store import Topics, TopicSettings
 from lithify.topics.topic import FLAG_DELAYED
+from tests.unit.pulsar.frames import split_frames
 from tests.unit.pulsar.test_broker import ManualLoop
 
 if TYPE_CHECKING:
@@ -209,7 +210,9 @@ class Delayed(World):
         metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=now_ms)
         metadata.deliver_at_time = self.start_ms + round(in_s * 1000)
         body = encode_entry(metadata, b"x")
-        self.topic.append_entries([body], times=[now_ms], counts=[1], flags=FLAG_DELAYED).result()
+        self.topic.writer.append_entries(
+            [body], times=[now_ms], counts=[1], flags=FLAG_DELAYED
+        ).result()
         self.loop.run_until_complete(self._in_loop(lambda: self.broker.dispatch(self.topic)))
         self.loop.advance(0)
         # The segment is opened in a thread.

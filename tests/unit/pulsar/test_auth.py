@@ -16,12 +16,13 @@ from lithify.fs import MemoryFileSystem
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.auth import FREE, HELD_COMMANDS_MAX, NEEDS, REFRESH_S
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command, split_frames
+from lithify.pulsar.framing import encode_command
 from lithify.pulsar.session import Session
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
+from tests.unit.pulsar.frames import split_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,10 @@ from lithify.positions import unpack
 from lithify.pulsar import wire_pb2 as wire
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.cursor_changes import AckedUpTo
+from lithify.topics.dispatch import DISPATCH_ENTRIES_MAX
+from lithify.topics.entries import FLAG_DELAYED
 from lithify.topics.names import Namespace, TopicName
 from lithify.topics.subscription import Consumer, SubscriptionType
-from lithify.topics.topic import DISPATCH_ENTRIES_MAX, FLAG_DELAYED
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.frames import entry
 from tests.unit.pulsar.test_waiting import (
@@ -114,7 +115,7 @@ async def test_a_client_whose_topic_is_deleted_is_answered_as_if_it_asked_after_
         client = await node.client()
         before = node.topics.create("orders")
         pause = Pause()
-        monkeypatch.setattr(before, "preparation", pause.find)
+        monkeypatch.setattr(before.writer, "preparation", pause.find)
         client.send(command)
         await pause.is_reached()
         node.topics.settings = replace(node.topics.settings, auto_create=auto_create)
@@ -300,13 +301,13 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         topic, subscription = await consumer_of_ten(node, client)
         topic.acknowledge(subscription, AckedUpTo(topic.last_position))
         pause = Pause()
-        found = topic.find_time(1)
+        found = topic.reader.find_time(1)
 
         def find_time(*_: object, **__: object) -> int:
             pause.wait()
             return found
 
-        monkeypatch.setattr(topic, "find_time", find_time)
+        monkeypatch.setattr(topic.reader, "find_time", find_time)
         seek = wire.BaseCommand(type=Type.SEEK)
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)
@@ -444,7 +445,7 @@ async def test_a_dispatch_that_delivers_nothing_ends_its_turn() -> None:
         later = bytes(entry(deliver_at_time=node.topics.now_ms() + 3_600_000))
         for _ in range(5):
             size = DISPATCH_ENTRIES_MAX
-            topic.append_entries(
+            topic.writer.append_entries(
                 [later] * size, times=[1] * size, counts=[1] * size, flags=FLAG_DELAYED
             ).result()
         subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)

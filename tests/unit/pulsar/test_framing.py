@@ -12,9 +12,8 @@ from lithify.pulsar.framing import (
     encode_command,
     encode_payload,
     next_frame,
-    split_frames,
 )
-from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
+from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send, split_frames
 
 PING = wire.BaseCommand(type=wire.BaseCommand.PING, ping=wire.CommandPing())
 

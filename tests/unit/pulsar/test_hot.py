@@ -13,7 +13,7 @@ from lithify.log.batch import LARGE_BYTES
 from lithify.positions import pack
 from lithify.pulsar import hot
 from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload, split_frames
+from lithify.pulsar.framing import encode_command, encode_payload
 from lithify.topics.message_pb2 import LZ4, EncryptionKeys, KeyValue, SingleMessageMetadata
 from tests.unit.pulsar.frames import (
     LIMIT_BYTES,
@@ -24,6 +24,7 @@ from tests.unit.pulsar.frames import (
     framed,
     metadata,
     send,
+    split_frames,
 )
 
 if TYPE_CHECKING:

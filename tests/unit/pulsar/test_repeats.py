@@ -107,7 +107,7 @@ def test_after_a_failure_everything_is_sent_again_and_there_once(operation: str,
         assert sequence_ids(topics) == list(range(60))
         topics.close()
         topics = open_topics(fs)
-        assert topics.get("orders").last_sequence_id("p") == 59
+        assert topics.get("orders").writer.last_sequence_id("p") == 59
         topics.close()
 
     asyncio.run(story())

@@ -434,7 +434,7 @@ async def test_deduplication_is_switched_on_and_off_under_a_producer() -> None:
         last = (await client.answers(3))[-1].send_receipt
         assert last.message_id.ledgerId == 2**64 - 1, "it was there already"
         assert node.numbers() == [7, 7, 3, 4]
-        assert node.topics.get("orders").last_sequence_id("p3") == 4
+        assert node.topics.get("orders").writer.last_sequence_id("p3") == 4
         deduplicate(node, on=False)
         client.send_numbers(4)
         await client.answers(1)

@@ -6,15 +6,18 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import cramjam
+import numpy as np
 
 from lithify.compaction.budget import Budget
 from lithify.fs import MemoryFileSystem
-from lithify.log.frame import NewEntry
+from lithify.log.deadset import Parts
+from lithify.log.frame import HEADER_BYTES, NewEntry, encode_header
 from lithify.log.manifest import SegmentRef
+from lithify.log.scan import Frames
 from lithify.log.segment import SegmentHeader, SegmentWriter
 from lithify.positions import pack
 from lithify.topics.indexing import IndexTask
-from lithify.topics.message import encode_entry
+from lithify.topics.message import FLAG_SHRUNK, encode_entry
 from lithify.topics.message_pb2 import (
     LZ4,
     NONE,
@@ -24,10 +27,12 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from lithify.topics.rebatch import shrink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lithify.checksum import Buffer
     from lithify.fs import FileSystem
 
 LOG_ID = bytes(range(200, 212))
@@ -70,6 +75,22 @@ def batch(*messages: bytes, codec: int = NONE, **fields: Any) -> bytes:
         fields = {"compression": codec, "uncompressed_size": len(plain), **fields}
     fields = {"num_messages_in_batch": len(messages), **fields}
     return encode_entry(metadata(**fields), compress(codec, plain))
+
+
+def shrink(body: Buffer, live: int, *, shrunk: bool) -> bytes:
+    """The batch with only the slots whose bits are set in `live`.
+
+    `shrunk` is whether it is one that was made smaller before.
+    """
+    flags = FLAG_SHRUNK if shrunk else 0
+    frame = encode_header(body, 0, 0, flags, 0, 0) + bytes(body)
+    zero = np.zeros(1, np.int64)
+    frames = Frames(np.frombuffer(bytearray(frame), np.uint8), zero, zero, base=0)
+    mask = np.frombuffer(live.to_bytes(-(-live.bit_length() // 8), "little"), np.uint8)
+    slots = np.flatnonzero(np.unpackbits(mask, bitorder="little")).astype(np.int32)
+    width = np.full(len(slots), live.bit_length(), np.uint32)
+    made = shrink_frames(frames, Parts.of(np.zeros(len(slots), np.int64), slots, width))
+    return made.buffer[HEADER_BYTES:].tobytes()
 
 
 def seal(

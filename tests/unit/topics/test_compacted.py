@@ -45,7 +45,9 @@ class Compacted(Bench):
     def put_batch(self, *keys: str, **fields: Any) -> None:
         body = segments.batch(*(segments.message(key) for key in keys), **fields)
         flags = FLAG_BATCH
-        self.topic.append_entries([body], times=[1], counts=[len(keys)], flags=flags).result()
+        self.topic.writer.append_entries(
+            [body], times=[1], counts=[len(keys)], flags=flags
+        ).result()
 
     def compact(self) -> None:
         self.topic.service.compact("test")
@@ -254,7 +256,7 @@ def test_seeking_by_time_looks_into_the_view() -> None:
     bench.topic.policies = lambda: Policies(retention_ms=0)
     bench.clock.advance(3600)
     bench.maintain()
-    find = bench.topic.find_time
+    find = bench.topic.reader.find_time
     assert [find(time, compacted=True) for time in times] == [pack(1, n) for n in (1, 1, 3, 3, 4)]
     assert find(times[-1] + 1, compacted=True) == bench.topic.log.next_position
     subscription, _ = bench.read()
@@ -408,7 +410,7 @@ def test_the_last_message_of_what_is_encrypted() -> None:
     bench.compact()
     assert bench.topic.last_message_id(2**62) == MessageId(1, 0, 2)
     body = segments.single("d", bytes(20), encryption_keys=[SECRET])
-    bench.topic.append_entries([body], times=[1], counts=[1]).result()
+    bench.topic.writer.append_entries([body], times=[1], counts=[1]).result()
     bench.compact()
     assert bench.topic.last_message_id(2**62) == MessageId(2, 0)
 
@@ -577,53 +579,3 @@ def test_what_readers_had_pinned_is_added_to_the_report_when_upkeep_deletes_it(
     assert report.reclaimed_bytes >= report.retired_bytes
     [newest] = topic.compaction.history.newest(1)
     assert newest == report
-
-
-def read_the_log(bench: Compacted) -> list[int]:
-    """What a plain consumer of the same subscription gets."""
-    subscription = bench.topic.subscription("s", EXCLUSIVE, durable=True, start=0)
-    consumer = Consumer("plain", permits=1000)
-    bench.topic.join(subscription, consumer, EXCLUSIVE)
-    found = bench.received(subscription)
-    bench.topic.leave(subscription, consumer)
-    return found
-
-
-def test_a_plain_consumer_gets_what_a_compacted_one_has_not_acknowledged(
-    bench: Compacted,
-) -> None:
-    subscription, consumer = bench.read()
-    assert bench.received(subscription) == [1, 4, 5]
-    bench.topic.leave(subscription, consumer)
-    assert read_the_log(bench) == [0, 1, 2, 3, 4, 5]
-    bench.reopen()
-    assert read_the_log(bench) == [0, 1, 2, 3, 4, 5], "the switch has recorded no gap"
-
-
-def test_a_plain_consumer_goes_on_behind_what_a_compacted_one_acknowledged(
-    bench: Compacted,
-) -> None:
-    bench.put("z", value=None)
-    bench.compact()
-    subscription, consumer = bench.read()
-    assert bench.received(subscription) == [1, 4, 5]
-    bench.ack(subscription, 1)
-    bench.topic.leave(subscription, consumer)
-    assert read_the_log(bench) == [2, 3, 4, 5, 0]
-    subscription, consumer = bench.read()
-    assert bench.received(subscription) == [4, 5], "back to the view"
-    bench.ack(subscription, 4, 5)
-    bench.topic.leave(subscription, consumer)
-    assert read_the_log(bench) == [0], "the tombstone behind the last retained message"
-
-
-def test_the_log_is_kept_for_a_plain_consumer_that_may_follow(bench: Compacted) -> None:
-    bench.topic.policies = lambda: Policies(retention_ms=0, retention_bytes=0)
-    subscription, consumer = bench.read()
-    bench.received(subscription)
-    bench.put("z")
-    bench.compact()
-    bench.maintain()
-    bench.topic.leave(subscription, consumer)
-    bench.maintain()
-    assert read_the_log(bench) == [0, 1, 2, 3, 4, 5, 0]

@@ -100,7 +100,7 @@ class Limited:
     def add(self, messages: int, keys: int) -> None:
         bodies = [segments.single(f"k{number % keys}") for number in range(messages)]
         ones = [1] * messages
-        self.topic.append_entries(bodies, times=ones, counts=ones).result()
+        self.topic.writer.append_entries(bodies, times=ones, counts=ones).result()
         self.topic.log.roll()
 
     def limit(self, **settings: int) -> None:

@@ -16,7 +16,7 @@ from lithify.errors import PlanStale
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import pack
 from lithify.topics import message_pb2 as pb
-from lithify.topics import topic_log
+from lithify.topics import topic_reader
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.indexing import index_rows, run_index
 from lithify.topics.message import encode_entry
@@ -62,7 +62,7 @@ class Troubled(Compacted):
 
     def send(self, *bodies: bytes, counts: int = 1, flags: int = 0) -> None:
         times, each = [1] * len(bodies), [counts] * len(bodies)
-        self.topic.append_entries(bodies, times=times, counts=each, flags=flags).result()
+        self.topic.writer.append_entries(bodies, times=times, counts=each, flags=flags).result()
 
     def run(self, **before: Callable[[], None]) -> None:
         jobs: Jobs = Watched(before)
@@ -211,7 +211,7 @@ def test_retention_waits_for_the_first_run() -> None:
     bench.clock.advance(1.0)
 
     def upkeep() -> None:
-        bench.topic.enforce()
+        run_here(bench.topic.enforcing())
         bench.topic.maintain_files()
 
     bench.run(survivors=upkeep)
@@ -242,7 +242,7 @@ def test_a_run_that_fails_in_a_way_nobody_expected_is_an_error_in_its_status() -
 def test_who_reads_the_topic_as_it_is_now_misses_no_key_that_is_overwritten_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_log, "LIBRARY_READ", 1)
+    monkeypatch.setattr(topic_reader, "LIBRARY_READ", 1)
     bench = Troubled()
     bench.put("a", "b", value=b"old")
     bench.run()
@@ -279,8 +279,8 @@ def test_a_view_of_another_service_that_is_deleted_while_the_library_reads(
     bench = Troubled()
     bench.put("a", "b", "a", "c")
     bench.run()
-    monkeypatch.setattr(topic_log, "LIBRARY_READ", 1)
-    monkeypatch.setattr(topic_log, "LogCompactionService", type(None))
+    monkeypatch.setattr(topic_reader, "LIBRARY_READ", 1)
+    monkeypatch.setattr(topic_reader, "LogCompactionService", type(None))
     reader = bench.topic.read(compacted=True)
     assert next(reader).key == b"b"
     bench.topic.compaction.delete_view()
@@ -385,7 +385,7 @@ def test_a_last_chunk_that_no_run_may_judge_yet_keeps_the_others() -> None:
     # By the clock of its producer they are old enough to be judged, and the last one is not.
     bench.run()
     now_ms = bench.clock.now_ms()
-    bench.topic.append_entries([chunk(2, b"six")], times=[now_ms], counts=[1]).result()
+    bench.topic.writer.append_entries([chunk(2, b"six")], times=[now_ms], counts=[1]).result()
     for _ in range(2):
         bench.clock.advance(DAY_S)
         bench.run()

@@ -149,12 +149,13 @@ def test_messages_that_were_never_delivered_hold_nothing_up() -> None:
 def test_a_cumulative_acknowledgement_stops_inside_a_batch() -> None:
     cursor = Cursor(-1)
     cursor.ack_batch(2, 0b01, 2)
-    cursor.ack_cumulative_batch(7, 0b1100, 4)
+    cursor.ack_cumulative(6)
+    cursor.ack_batch(7, 0b1100, 4)
     assert cursor.mark_delete == 6
     assert cursor.remaining_of(2) is None
     assert cursor.remaining_of(7) == 0b1100
 
-    cursor.ack_cumulative_batch(7, 0b1000, 4, masked=0b1000)
+    cursor.ack_batch(7, 0b1000, 4, masked=0b1000)
     assert cursor.mark_delete == 7
 
 
@@ -256,8 +257,6 @@ def test_bits_outside_the_batch_are_refused_and_change_nothing(
     before = cursor.to_bytes()
     with pytest.raises(InvalidInput, match=text):
         cursor.ack_batch(8, remaining, size, masked)
-    with pytest.raises(InvalidInput, match=text):
-        cursor.ack_cumulative_batch(8, remaining, size, masked)
     with pytest.raises(InvalidInput, match=text):
         AckedBatch(8, remaining, size, masked)
 

@@ -94,7 +94,7 @@ def test_the_same_as_replaying_everything(order: str, seed: int) -> None:
                 for _ in range(rng.randrange(1, 6))
             ]
             body = segments.batch(*messages, codec=rng.choice([0, 1, 3]))
-            topic.append_entries(
+            topic.writer.append_entries(
                 [body], times=[1], counts=[len(messages)], flags=FLAG_BATCH
             ).result()
         last = topic.log.last_position
@@ -136,10 +136,10 @@ def test_a_chunked_message_comes_whole() -> None:
 
     topic.append(key="a", value=b"before")
     for number, value in enumerate((b"one", b"two")):
-        topic.append_entries([chunk(number, value)], times=[1], counts=[1]).result()
+        topic.writer.append_entries([chunk(number, value)], times=[1], counts=[1]).result()
         assert value_of(topic, "a") == b"before"
         topic.log.roll()
-    topic.append_entries([chunk(2, b"six")], times=[1], counts=[1]).result()
+    topic.writer.append_entries([chunk(2, b"six")], times=[1], counts=[1]).result()
     assert value_of(topic, "a") == b"onetwosix"
     topic.service.compact("test")
     assert value_of(topic, "a") == b"onetwosix"

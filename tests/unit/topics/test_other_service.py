@@ -12,6 +12,7 @@ from lithify.positions import NO_POSITION, pack
 from lithify.topics.compaction_service import MessagePosition
 from lithify.topics.message import MessageId, decode_entry
 from lithify.topics.policies import Policies
+from lithify.topics.steps import run_here
 from lithify.topics.subscription import Consumer, SubscriptionType
 from tests.http.node import HttpNode
 from tests.http.test_compaction import AT, NAMESPACE, fill
@@ -96,7 +97,7 @@ def test_consumers_and_the_library_get_what_it_retains_and_the_log_above_it(node
     topic.compact()
     topic.append(key="k9", value=b"above")
     assert [each.value for each in topic.read(compacted=True)] == [b"7", b"9", b"above"]
-    start = topic.find_time(middle_ms, compacted=True)
+    start = topic.reader.find_time(middle_ms, compacted=True)
     assert unpacked(topic, start) == b"9", "8 and its tombstone are gone"
     reader = topic.subscription("r", EXCLUSIVE, durable=False, start=0, compacted=True)
     topic.join(reader, Consumer("c", permits=9), EXCLUSIVE, compacted=True)
@@ -126,7 +127,7 @@ def test_triggers_and_retention_go_by_what_it_has_judged(node: HttpNode) -> None
             while node.get(f"{AT}/compaction")["status"] == "RUNNING":
                 pass
         node.clock.advance(3600)
-        topic.enforce()
+        run_here(topic.enforcing())
         topic.maintain_files()
         return service.runs
 

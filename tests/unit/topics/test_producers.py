@@ -11,13 +11,17 @@ def exclusive(name: str, topic_epoch: int | None = None) -> Producer:
     return Producer(name, mode=AccessMode.EXCLUSIVE, topic_epoch=topic_epoch)
 
 
+def joined(producers: Producers, producer: Producer) -> bool:
+    return producers.joined.get(producer.name) is producer
+
+
 def test_shared_producers_write_side_by_side() -> None:
     producers = Producers()
     first, second = Producer("a"), Producer("b")
     assert producers.add(first) == (True, [])
     assert producers.add(second) == (True, [])
-    assert producers.may_write(first)
-    assert producers.may_write(second)
+    assert joined(producers, first)
+    assert joined(producers, second)
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
@@ -32,9 +36,9 @@ def test_a_producer_that_comes_back_takes_its_own_place_over() -> None:
     old, new = Producer("node-1", epoch=0), Producer("node-1", epoch=1)
     producers.add(old)
     assert producers.add(new) == (True, [old])
-    assert not producers.may_write(old)
+    assert not joined(producers, old)
     producers.remove(old)
-    assert producers.may_write(new), "the old one's farewell comes late and changes nothing"
+    assert joined(producers, new), "the old one's farewell comes late and changes nothing"
 
 
 def test_who_is_refused_takes_no_place_over() -> None:
@@ -44,7 +48,7 @@ def test_who_is_refused_takes_no_place_over() -> None:
     producers.add(other)
     with pytest.raises(ProducerFenced):
         producers.add(Producer("node-1", epoch=1, mode=AccessMode.EXCLUSIVE))
-    assert producers.may_write(old)
+    assert joined(producers, old)
 
 
 def test_a_producer_that_comes_back_stands_before_those_who_wait() -> None:
@@ -80,7 +84,7 @@ def test_those_who_wait_get_the_topic_in_turn() -> None:
     assert producers.add(second) == (False, [])
     assert producers.add(third) == (False, [])
     assert producers.remove(first) is second
-    assert producers.may_write(second)
+    assert joined(producers, second)
     assert producers.remove(third) is None
     assert producers.remove(second) is None
 
@@ -93,7 +97,7 @@ def test_fencing_puts_all_others_out_and_they_cannot_come_back() -> None:
     producers.add(waiting)
     newcomer = Producer("c", mode=AccessMode.EXCLUSIVE_WITH_FENCING)
     assert producers.add(newcomer) == (True, [first, waiting])
-    assert not producers.may_write(first)
+    assert not joined(producers, first)
     with pytest.raises(ProducerFenced, match="topic epoch 1"):
         producers.add(exclusive("a", topic_epoch=first.topic_epoch))
 

@@ -38,7 +38,8 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.rebatch import TopicRewriting, shrink, shrink_frames
+from lithify.topics.rebatch import TopicRewriting, shrink_frames
+from tests.unit.topics.segments import shrink
 
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
@@ -244,11 +245,6 @@ def test_a_live_slot_that_is_not_there_is_an_error() -> None:
     smaller = shrink(batch(1, slots=3), 0b101, shrunk=False)
     with pytest.raises(InvalidInput, match="0:0 cannot be shrunk"):
         shrink(smaller, 0b110, shrunk=True)
-
-
-def test_a_batch_of_which_nothing_is_live_is_an_error() -> None:
-    with pytest.raises(InvalidInput, match="without a live message"):
-        shrink(batch(1), 0, shrunk=False)
 
 
 def test_what_was_compressed_wrongly_is_found_before_it_is_written(

@@ -14,7 +14,14 @@ from lithify.settings import LogSettings
 from lithify.topics.cursor_changes import Acked, AckedUpTo
 from lithify.topics.names import TopicName
 from lithify.topics.producers import AccessMode, Producer
-from lithify.topics.stats import backlog, internal_stats, storage_bytes, sum_stats, topic_stats
+from lithify.topics.stats import (
+    backlog,
+    internal_stats_steps,
+    storage_bytes,
+    sum_stats,
+    topic_stats,
+)
+from lithify.topics.steps import run_here
 from lithify.topics.subscription import Consumer, SubscriptionType
 from lithify.topics.topic import Topic
 
@@ -144,7 +151,7 @@ def test_a_cursor_with_very_many_ranges_shows_the_first_of_them(topic: Topic) ->
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=False, start=0)
     for position in range(2**33, 2**33 + 4000, 2):
         subscription.cursor.ack(position)
-    cursor = internal_stats(topic)["cursors"]["s"]
+    cursor = run_here(internal_stats_steps(topic))["cursors"]["s"]
     assert cursor["totalNonContiguousDeletedMessagesRange"] == 2000
     assert cursor["individuallyDeletedMessages"].endswith(",…]")
     assert cursor["individuallyDeletedMessages"].count("..") == 1000

@@ -144,7 +144,7 @@ def test_closing_tries_all_and_raises_the_first_error() -> None:
     topics = open_topics(fs)
     first = topics.get("a", create=True)
     second = topics.get("b", create=True)
-    first.append_entries([b"x"], times=[1], counts=[1])
+    first.writer.append_entries([b"x"], times=[1], counts=[1])
     fs.add(Fault.parse("fdatasync */a/log/* nth=1 EIO"))
     with pytest.raises(WriteFailed):
         topics.close()

@@ -117,7 +117,7 @@ def test_the_library_reads_past_what_nobody_can_open(
 ) -> None:
     bench = Bench()
     bench.topic.append(key="a", value=b"before")
-    bench.topic.append_entries([body], times=[1], counts=[2], flags=FLAG_BATCH).result()
+    bench.topic.writer.append_entries([body], times=[1], counts=[2], flags=FLAG_BATCH).result()
     bench.topic.append(key="b", value=b"behind")
     if compacted:
         bench.topic.compact()
@@ -203,7 +203,7 @@ def test_the_last_message_id_tells_batches_from_single_messages() -> None:
     assert topic.last_message_id() == MessageId(-1, -1)
     bench.append(1)
     assert topic.last_message_id() == MessageId(1, 0)
-    topic.append_entries([b"a batch"], times=[1], counts=[3], flags=FLAG_BATCH).result()
+    topic.writer.append_entries([b"a batch"], times=[1], counts=[3], flags=FLAG_BATCH).result()
     assert topic.last_message_id() == MessageId(1, 1, 2)
     topic.log.roll()
     assert topic.last_message_id() == MessageId(1, 1, 2)
@@ -216,7 +216,9 @@ def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() 
         producer_name="p", sequence_id=0, publish_time=now_ms, deliver_at_time=now_ms + 5000
     )
     body = encode_entry(metadata, b"later")
-    bench.topic.append_entries([body], times=[now_ms], counts=[1], flags=FLAG_DELAYED).result()
+    bench.topic.writer.append_entries(
+        [body], times=[now_ms], counts=[1], flags=FLAG_DELAYED
+    ).result()
     bench.append(1)
     subscription, _ = bench.join(SHARED)
     assert bench.received(subscription) == [1]
@@ -264,11 +266,11 @@ def test_a_short_retention_does_not_roll_a_busy_topic_all_the_time() -> None:
 def test_the_library_numbers_its_messages_on_where_the_last_process_stopped() -> None:
     bench = Bench(deduplicates=lambda: True)
     bench.append(3)
-    assert bench.topic.last_sequence_id("library") == 2
+    assert bench.topic.writer.last_sequence_id("library") == 2
     bench.reopen()
     bench.append(2)
     assert [message.sequence_id for message in bench.topic.read()] == [0, 1, 2, 3, 4]
-    assert bench.topic.last_sequence_id("library") == 4
+    assert bench.topic.writer.last_sequence_id("library") == 4
 
 
 def test_a_message_of_the_library_that_failed_has_no_number() -> None:
@@ -287,13 +289,13 @@ def test_the_library_switches_deduplication_with_its_next_message() -> None:
     wanted = False
     bench = Bench(deduplicates=lambda: wanted)
     bench.append(2)
-    assert bench.topic.deduplication is None
+    assert bench.topic.writer.deduplication is None
     wanted = True
     bench.append(1)
-    assert bench.topic.last_sequence_id("library") == 0
+    assert bench.topic.writer.last_sequence_id("library") == 0
     wanted = False
     bench.append(1)
-    assert bench.topic.deduplication is None
+    assert bench.topic.writer.deduplication is None
 
 
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
@@ -321,11 +323,11 @@ def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
     body = encode_entry(
         MessageMetadata(producer_name="p", sequence_id=0, publish_time=sent_ms % 2**64), b"x"
     )
-    bench.topic.append_entries([body], times=[sent_ms], counts=[1]).result()
+    bench.topic.writer.append_entries([body], times=[sent_ms], counts=[1]).result()
     lag = CompactionSettings(compaction_lag_min_ms=60_000)
     bench.topic.compaction.settings = lambda: lag
     bench.clock.advance(121)
-    assert bench.topic.find_time(bench.clock.now_ms()) == pack(1, 1)
+    assert bench.topic.reader.find_time(bench.clock.now_ms()) == pack(1, 1)
     bench.topic.compact()
     assert bench.topic.compaction.horizon == pack(1, 0), "it is older than the minimum lag"
     assert [each.publish_time_ms for each in bench.topic.read()] == [sent_ms % 2**64], "as sent"
@@ -339,8 +341,10 @@ def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
     bench = Bench()
     now_ms = bench.clock.now_ms()
     for ahead_ms in (0, 5_000):
-        bench.topic.append_entries([single()], times=[now_ms + ahead_ms], counts=[1]).result()
-    assert bench.topic.find_time(now_ms + 5_000) == pack(1, 1)
+        bench.topic.writer.append_entries(
+            [single()], times=[now_ms + ahead_ms], counts=[1]
+        ).result()
+    assert bench.topic.reader.find_time(now_ms + 5_000) == pack(1, 1)
     bench.topic.log.roll()
     assert bench.topic.log.manifest.segments[0].flags == 0
 

@@ -1,0 +1,113 @@
+"""What every write to a log uses and changes, under one lock.
+
+The active segment, the next position, the tick that the next fsync ends, and what is in progress.
+`Appender`, `Syncer` and `Roller` share one `WriteState`; each does one thing with it.
+
+If a write fails, what was counted stays as it was, and the rest is cut off before the next write.
+Positions of what was cut off are not given out again: a power cut can undo the cut and bring the
+frames back.
+
+`lock` is held for a write, not for an fsync. `ended` is notified when an fsync or a roll ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lithify.errors import LithifyError, LogClosed, WriteFailed
+from lithify.events import WriteRefused
+from lithify.log.active import ActiveSegment, State
+from lithify.log.commit import Tick
+from lithify.positions import NO_POSITION
+from lithify.settings import Durability
+
+if TYPE_CHECKING:
+    from lithify.log.manifest import Manifest
+    from lithify.log.publisher import Publisher
+    from lithify.log.segment import SegmentWriter
+    from lithify.log.telling import Telling
+    from lithify.settings import LogSettings
+
+__all__ = ["WriteState"]
+
+
+class WriteState:
+    """See the module. Methods are called under `lock`."""
+
+    def __init__(
+        self,
+        directory: str,
+        publisher: Publisher,
+        active: ActiveSegment,
+        settings: LogSettings,
+        events: Telling,
+    ) -> None:
+        self.directory = directory
+        self.publisher = publisher
+        self.settings = settings
+        self.events = events
+        self.lock = threading.Lock()
+        self.ended = threading.Condition(self.lock)
+        self.syncing = False
+        """Is an fsync in progress?"""
+        self.rolling = False
+        """Is the file of the next segment being made?"""
+        self.closed = False
+        self.current = State(publisher.manifest, active)
+        self.tick = Tick()
+        self.next_position = active.first_free
+
+    def check_usable(self) -> None:
+        """Raise if closed; repair what an earlier failed write left behind."""
+        if self.closed:
+            raise LogClosed(f"{self.directory} is closed")
+        if not self.publisher.settled:
+            self.publisher.settle()
+        active = self.current.active
+        if active.torn:
+            active.repair()
+
+    def write_failed(self, error: OSError, last: int = NO_POSITION) -> WriteFailed:
+        """A write may have left part of its bytes: cut them off, now or before the next write.
+
+        Of its frames, up to position `last`, some may be whole.
+        """
+        active = self.current.active
+        self.write_interrupted(last)
+        self.events.put(WriteRefused(self.directory, active.writer.path, str(error)))
+        with suppress(WriteFailed):
+            self.check_usable()
+        return WriteFailed(active.writer.path, error)
+
+    def write_interrupted(self, last: int) -> None:
+        """The bytes of a write may be in the file and are not counted, as after a failed one."""
+        self.next_position = max(self.next_position, last + 1)
+        self.current.active.torn = True
+
+    def take_tick(self) -> Tick:
+        """End the current tick: appends from here on belong to the next fsync."""
+        tick, self.tick = self.tick, Tick()
+        return tick
+
+    def drop_unacknowledged(self, failure: LithifyError) -> None:
+        """After a failed fsync: back to what is durable, if that is what was promised."""
+        if self.settings.durability is not Durability.ALWAYS:
+            return
+        self.current.active.rewind()
+        self.take_tick().complete(failure)
+        with suppress(LithifyError):
+            self.check_usable()
+
+    def adopt(self, manifest: Manifest) -> None:
+        """A generation with the same active segment is published."""
+        self.current = State(manifest, self.current.active)
+
+    def switch(self, manifest: Manifest, successor: SegmentWriter) -> None:
+        """A roll is published: the successor is active, and all before it is durable."""
+        old = self.current.active
+        self.current = State(manifest, ActiveSegment(successor, old.visible[1]))
+        self.next_position = max(self.next_position, self.current.active.first_free)
+        old.writer.file.close()
+        self.take_tick().complete()
