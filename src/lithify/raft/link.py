@@ -46,7 +46,7 @@ class Link:
         """There is something new in what this node shows."""
         version = 0 if self._welcome is None else self._welcome.version
         if self.channel is not None and version >= SHOWS_STARTS:
-            self.channel.send("", self._transport.introduction(version))
+            self.channel.send("", self._transport.introduction(self._name, version))
 
     def hurry(self) -> None:
         """The peer is there: do not wait any longer."""
@@ -116,19 +116,20 @@ class Link:
         if self._welcome is None:
             self._welcome = check_welcome(channel, messages, self._name)
             if self._welcome.version >= INTRODUCES:
-                channel.send("", transport.introduction(self._welcome.version))
+                channel.send("", transport.introduction(self._name, self._welcome.version))
                 return
             shown = credentials_of(Introduction(0, "", "", "{}"))
         else:
             shown = credentials_in(messages)
             if shown.refusal:
-                transport.hear_starts(shown)
+                transport.hear_starts(self._name, shown)
                 transport.disowned_by(self._name, shown.refusal)
                 raise IdentityRefused(shown.refusal)
         refusal = transport.refusal_of(self._name, shown)
         if refusal:
             # So that its log has it too.
-            channel.send("", transport.introduction(self._welcome.version, refusal))
+            version = self._welcome.version
+            channel.send("", transport.introduction(self._name, version, refusal))
             channel.close(refusal)
             return
         if shown.identity:
