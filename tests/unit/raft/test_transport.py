@@ -24,6 +24,7 @@ from lithify.raft.dialogue import (
     Answers,
     Ask,
     Asks,
+    Credentials,
     Hello,
     Welcome,
 )
@@ -337,9 +338,10 @@ def test_a_node_of_an_earlier_version_shows_no_record_and_is_accepted() -> None:
         made = b.transport.introduction
 
         def introduction(name: str, version: int, refusal: str = "") -> Any:
-            return replace(made(name, version, refusal), met_starts="{}")
+            shown = made(name, version, refusal)
+            return replace(shown, met_starts="{}") if isinstance(shown, Credentials) else shown
 
-        b.transport.introduction = introduction  # type: ignore[method-assign, assignment]
+        b.transport.introduction = introduction  # type: ignore[method-assign]
         a = started(a)
         async with running(a, b):
             assert await meet(b, a)
@@ -392,7 +394,7 @@ def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() 
 def test_a_peer_is_not_accepted_while_its_start_cannot_be_recorded() -> None:
     async def story() -> None:
         fs = FaultyFileSystem(MemoryFileSystem())
-        a, b = started(Node("a", fs=fs)), started(Node("b"))  # type: ignore[arg-type]
+        a, b = started(Node("a", fs=fs)), started(Node("b"))
         async with running(a, b):
             fs.add(Fault("write", "*NODE*", count=None, kind="ENOSPC"))
             b.transport.learn({"a": a.at})

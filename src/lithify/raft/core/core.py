@@ -129,7 +129,7 @@ class RaftCore:
         self._leader(TransferDropped).transfer(to)
 
     def hand_over(self) -> None:
-        """Let another lead, if this one does: it cannot write."""
+        """Let another lead, if this one does: it cannot write, or not read what is to be applied."""
         if isinstance(self._engine.role, Leader):
             self._engine.role.hand_over()
 
@@ -162,7 +162,11 @@ class RaftCore:
             entries, snapshot = log.next_append(number)
             append = StorageAppend(number, entries, engine.take_hard_state(), snapshot)
         apply_bytes_max = engine.settings.apply_bytes_max
-        apply = log.next_apply(apply_bytes_max) if log.can_apply(apply_bytes_max) else []
+        can_apply = log.can_apply(apply_bytes_max)
+        apply = log.next_apply(apply_bytes_max) if can_apply else []
+        if can_apply and not apply:
+            # The disk does not read them. Clients would wait until they are repaired.
+            self.hand_over()
         snapshots, engine.snapshots = engine.snapshots, []
         reads, engine.reads = engine.reads, []
         return Ready(
