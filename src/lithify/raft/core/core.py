@@ -129,7 +129,7 @@ class RaftCore:
         self._leader(TransferDropped).transfer(to)
 
     def hand_over(self) -> None:
-        """Let another lead, if this one does: it cannot write, or not read what is to be applied."""
+        """Let another lead, if this one does: it cannot write, or read what is to be applied."""
         if isinstance(self._engine.role, Leader):
             self._engine.role.hand_over()
 
