@@ -11,7 +11,6 @@ from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.dialogue import INTRODUCES, SHOWS_STARTS, Introduction, Welcome
 from lithify.raft.greeting import check_welcome, credentials_in, credentials_of
-from lithify.raft.recognition import IdentityRefused
 
 if TYPE_CHECKING:
     from lithify.raft.operations import Address
@@ -124,7 +123,9 @@ class Link:
             if shown.refusal:
                 transport.hear_starts(self._name, shown)
                 transport.disowned_by(self._name, shown.refusal)
-                raise IdentityRefused(shown.refusal)
+                # Not raised: it is logged once, not at every attempt.
+                channel.abort(shown.refusal)
+                return
         refusal = transport.refusal_of(self._name, shown)
         if refusal:
             # So that its log has it too.

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.raft import transport as transport_module
@@ -347,6 +348,38 @@ def test_a_node_of_an_earlier_version_shows_no_record_and_is_accepted() -> None:
             assert await meet(b, a)
 
     asyncio.run(story())
+
+
+def test_a_node_that_is_refused_again_and_again_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    structlog.reset_defaults()
+
+    async def story() -> None:
+        a, b, other = with_members(Node("a")), with_members(Node("b")), with_members(Node("b"))
+        async with running(a, b):
+            b.transport.learn({"a": a.at})
+            await until(lambda: a.transport.connected == ["b"])
+        a = with_members(Node("a", fs=a.identity._fs))
+        async with running(a, other):
+            refusals = 0
+            made = other.transport.disowned_by
+
+            def disowned_by(name: str, reason: str) -> None:
+                nonlocal refusals
+                refusals += 1
+                made(name, reason)
+
+            other.transport.disowned_by = disowned_by  # type: ignore[method-assign]
+            caplog.clear()
+            other.transport.learn({"a": a.at})
+            await until(lambda: refusals >= 4)
+
+    asyncio.run(story())
+    lines = [each.getMessage() for each in caplog.records if "identity" in each.getMessage()]
+    for what in ("node refused", "this node is refused", "not connected node='a'"):
+        assert len([line for line in lines if line.startswith(what)]) == 1, what
+    assert not [line for line in lines if line.startswith("connection closed")]
 
 
 class Watched(MemoryFileSystem):
