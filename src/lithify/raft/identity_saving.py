@@ -1,7 +1,7 @@
 """Makes `NODE` durable in a thread, many changes with one write.
 
-    saving.changed()            # something of the identity is new; it becomes durable soon
-    saving.after(then)          # `then(None)` when all changes so far are durable
+    number = saving.changed()   # something of the identity is new; it becomes durable soon
+    saving.after(number, then)  # `then(None)` when it is
 
 A start of another node is recorded this way. The answer that accepts it waits for the record:
 before that the other node sends no vote and no acknowledgement, so nothing that it has promised
@@ -46,17 +46,18 @@ class IdentitySaving:
         self._writing: asyncio.Future[None] | None = None
         self._closed = False
 
-    def changed(self) -> None:
-        """Have a change made durable."""
+    def changed(self) -> int:
+        """Have a change made durable; its number."""
         self._identity.changes += 1
         self._begin()
+        return self._identity.changes
 
-    def after(self, then: Then) -> None:
-        """Call when all changes so far are durable; at once if they are."""
-        if self._identity.is_durable:
+    def after(self, number: int, then: Then) -> None:
+        """Call when all changes up to this one are durable; at once if they are."""
+        if self._identity.durable >= number:
             then(None)
             return
-        self._waiting.append((self._identity.changes, then))
+        self._waiting.append((number, then))
         self._begin()
 
     def _begin(self) -> None:

@@ -143,6 +143,8 @@ class Transport:
     def __init__(self, identity: Identity, handlers: Handlers, tls: Tls | None) -> None:
         self._identity = identity
         self._saving = IdentitySaving(identity)
+        self._recorded_by: dict[str, int] = {}
+        """The last change of the identity that is about another node."""
         self._handlers = handlers
         self._tls = tls
         self.context = None if tls is None else tls.context(server=False)
@@ -303,7 +305,7 @@ class Transport:
         news |= self.hear_starts(name, shown)
         self.cluster_ids[name] = shown.cluster_id
         if recognition.hear(known) or news:
-            self._saving.changed()
+            self._recorded_by[name] = self._saving.changed()
 
     def hear_starts(self, name: str, shown: Credentials) -> bool:
         """Take in which starts a node has met; is some of it news?"""
@@ -428,7 +430,8 @@ class Transport:
             return False
         self.accept(channel.node, shown)
         if channel.identity is None:
-            self._saving.after(partial(self._recorded, channel, shown))
+            number = self._recorded_by.get(channel.node, 0)
+            self._saving.after(number, partial(self._recorded, channel, shown))
         return True
 
     def _recorded(self, channel: Channel, shown: Credentials, error: BaseException | None) -> None:

@@ -437,6 +437,14 @@ def test_a_peer_is_not_accepted_while_its_start_cannot_be_recorded() -> None:
             fs.clear()
             await until(lambda: b.transport.connected == ["a"])
             assert again(a).recognition.starts_shown["b"].number == 1
+            # The next connection of the same start does not wait for what is about others.
+            fs.add(Fault("write", "*NODE*", count=None, kind="ENOSPC"))
+            a.transport._saving.changed()
+            before = b.transport._links["a"].channel
+            a.transport.disconnect("to connect again")
+            await until(lambda: b.transport._links["a"].channel not in (None, before))
+            assert not a.identity.is_durable
+            fs.clear()
 
     asyncio.run(story())
 
