@@ -7,21 +7,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
 from lithify.errors import Corrupt
-from lithify.fs import LocalFileSystem
+from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem
 from lithify.log.segment import SEGMENT_HEADER_BYTES
 from lithify.raft.client import RaftClient
 from lithify.raft.group_settings import GroupSettings
 from lithify.raft.kv import KvMachine
 from lithify.raft.kv_client import KvClient
 from lithify.raft.node import NodeSettings, RaftNode
-from lithify.raft.operations import Address, Operation
+from lithify.raft.operations import Address, Operation, Refused
 from lithify.raft.segment import SegmentLimits
 from lithify.raft.storage import StorageSettings
 from tests.patience import PROCESS_S_MAX
@@ -214,6 +214,40 @@ def test_a_disk_that_does_not_read_a_segment_does_not_end_the_node(tmp_path: Pat
             assert nodes.damage("n3")["damage_found"] >= 1
             nodes.fs["n3"].unreadable = lambda _: False
             await until(lambda: not nodes.damage("n3")["damaged"])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("operation", ["open_read", "size", "pread", "readinto"])
+def test_a_leader_whose_disk_reads_no_segment_goes_on(tmp_path: Path, operation: str) -> None:
+    """Whatever call the error comes from: clients are answered, and the node does not end."""
+
+    async def story() -> None:
+        async with three(tmp_path, snapshot=True) as nodes:
+            await nodes.stop("n3")
+            fs = FaultyFileSystem(LocalFileSystem())
+            nodes.fs["n3"] = fs  # type: ignore[assignment]
+            await nodes.start("n3")
+            async with nodes.client("n1", "n2", "n3") as kv:
+                group = nodes.nodes["n3"].groups["default"]
+                while not group.leading_term:
+                    # It may be refused while n3 catches up.
+                    with suppress(Refused):
+                        await kv.client.ask_json("default", Operation.TRANSFER, to="n3")
+                segments = group._own.log.segments
+                segments._close([span.ref.name for span in segments.spans])
+                fs.add(Fault(operation, "*.segment", count=None))
+                await check_all(kv)
+                for n in range(KEYS // 2):
+                    await kv.put(b"more%d" % n, value(n))
+                for what in (Operation.SNAPSHOT, Operation.COMPACT):
+                    await kv.client.ask_json("default", what)
+                await kv.put(b"most", b"")
+            assert not nodes.nodes["n3"]._failed.done()
+            fs.clear()
+            await until(lambda: not nodes.damage("n3")["damaged"])
+            async with nodes.client("n3") as kv:
+                await check_all(kv)
 
     asyncio.run(story())
 

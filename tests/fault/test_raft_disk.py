@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.errors import Corrupt
 from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
-from lithify.log.segment import read_footer
+from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer
+from lithify.raft.errors import EntriesLost
 from lithify.raft.kv_client import KvClient
 from lithify.raft.names import parse_segment
 from lithify.raft.operations import Address, Operation
@@ -131,3 +134,66 @@ def _reopened(disk: MemoryFileSystem, settings: StorageSettings) -> RaftStorage:
     storage = RaftStorage(disk.kill_clone(), "d", settings)
     storage.open_groups(rebuild)
     return storage
+
+
+@pytest.mark.parametrize("limits", [SegmentLimits(5, 10_000), SegmentLimits(50, 10_000)])
+@pytest.mark.parametrize("operation", ["mutating", "*"])
+def test_a_segment_that_fails_twice_in_a_row_does_not_keep_the_node_from_starting(
+    limits: SegmentLimits, operation: str
+) -> None:
+    """The disk fails while the newest segment is appended to, and again while it is reopened."""
+    settings = StorageSettings(segments=limits)
+    nth = left = 0
+    refused = True
+    while refused:
+        nth += 1
+        refused = False
+        disk = MemoryFileSystem()
+        fs = FaultyFileSystem(disk)
+        storage = RaftStorage(fs, "d", settings)
+        storage.open_groups(rebuild)
+        log = storage.create(GROUP).log
+        for first, stop in ((1, 8), (8, 12), (12, 20)):
+            log.append([entry(index) for index in range(first, stop)])
+            (rolled,) = [event for event in storage.wal.roll() if isinstance(event, Rolled)]
+            if first == 8:
+                fs.add(Fault(operation, "*.segment", nth, count=2))
+            for _ in range(3):
+                try:
+                    done = storage.flush(rolled)
+                except OSError:
+                    refused = True
+                else:
+                    break
+            storage.settle(rolled, done)
+            left += bool(log.segments.damages.open)
+            for found in (disk.kill_clone(), disk.crash_clone(Random(nth))):
+                again = RaftStorage(found, "d", settings)
+                again.open_groups(rebuild)
+                own = again.groups[GROUP].log
+                assert own.entries(1, stop, 2**40) == [entry(index) for index in range(1, stop)]
+    assert left > 1
+
+
+def test_a_segment_that_has_lost_its_end_is_not_taken_for_one_that_was_left() -> None:
+    disk = MemoryFileSystem()
+    settings = StorageSettings(segments=SegmentLimits(5, 10_000))
+    storage = RaftStorage(disk, "d", settings)
+    storage.open_groups(rebuild)
+    own = storage.create(GROUP)
+    own.log.append([entry(index) for index in range(1, 12)])
+    (rolled,) = [event for event in storage.wal.roll() if isinstance(event, Rolled)]
+    storage.settle(rolled, storage.flush(rolled))
+    name = own.log.segments.spans[0].ref.name
+    for size in range(0, own.log.segments.spans[0].ref.file_bytes - 1, 7):
+        cut = disk.kill_clone()
+        with cut.open_append(f"{own.directory}/{name}") as file:
+            file.truncate(size)
+        whole = RaftStorage(cut, "d", settings)
+        if size >= own.log.segments.spans[0].ref.frame_bytes + SEGMENT_HEADER_BYTES:
+            # Only the block index and the footer are gone: they are made again.
+            whole.open_groups(rebuild)
+            assert len(whole.groups[GROUP].log.entries(1, 12, 2**40)) == 11
+            continue
+        with pytest.raises((Corrupt, EntriesLost)):
+            whole.open_groups(rebuild)

@@ -62,6 +62,7 @@ __all__ = [
     "SegmentHeader",
     "SegmentWriter",
     "WriterMark",
+    "has_footer",
     "read_blocks",
     "read_footer",
     "read_header",
@@ -162,6 +163,12 @@ def read_header(file: File) -> SegmentHeader:
     if version != FORMAT_VERSION:
         raise UnsupportedVersion(file.path, version, FORMAT_VERSION)
     return SegmentHeader(segment_id, first, created, kind.rstrip(b"\0").decode("ascii"), log_id)
+
+
+def has_footer(file: File) -> bool:
+    """Does an open segment end with a footer, whole or damaged?"""
+    data = file.pread(FOOTER_BYTES, max(0, file.size() - FOOTER_BYTES))
+    return len(data) == FOOTER_BYTES and data[:8] == _FOOTER_MAGIC
 
 
 def read_footer(file: File) -> SegmentFooter:

@@ -4,6 +4,8 @@
             {"version": 5, "node": "n1", "cluster": "raft", "cluster_id": "9d0e…",
              "identity": "0b5c…", "standing": "accepted", "known": {"n2": "c41d…"},
              "starts": [7, ["a1b2c3d4", …]], "met_starts": {"n2": ["c41d…", 3, "e5f60718"]},
+             "starts_shown": {"n2": ["c41d…", 3, "e5f60718"]},
+             "starts_known": {"n2": [7, "a1b2c3d4"]},
              "book": {"n2": "127.0.0.1:7002"},
              "groups": {"default": ["n1", "n2", "n3"]},
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
@@ -11,8 +13,10 @@
 
 `identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what
 the others think of it, and `known` has theirs. `starts` has the number of starts and the marks of
-the last ones, `met_starts` the newest start of each other node (`recognition.py`). `book` says
-where other nodes were last reached. `stopped` has the groups in which this node takes no further
+the last ones, `met_starts` the newest start of each other node, `starts_shown` the newest that it
+has shown itself, and `starts_known` the newest own start that each other is known to have recorded
+(`recognition.py`). The last two are missing while they are empty. `book` says where other nodes
+were last reached. `stopped` has the groups in which this node takes no further
 part, with reasons.
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
@@ -35,14 +39,15 @@ files.)
 A directory belongs to one node of one cluster for good. From version 5 on there is a manifest
 beside it (`manifest.py`), written before this file.
 
-Called by the node, from the event loop's thread.
+Called by the node, from the event loop's thread; `write` by `identity_saving.py` in another one.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from secrets import token_bytes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
@@ -50,7 +55,7 @@ from lithify.fs import write_atomic
 from lithify.raft.core.config import check_name
 from lithify.raft.membership import NEVER_LEFT, Left
 from lithify.raft.names import NODE, files_name
-from lithify.raft.recognition import Met, Recognition, Standing, Starts
+from lithify.raft.recognition import Met, OwnStart, Recognition, Standing, Starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +88,12 @@ class Identity:
         """Read the file, or begin one; `InvalidInput` if the directory is another node's."""
         check_name(node)
         self._fs = fs
-        self._path = f"{directory}/{NODE}"
+        self.path = f"{directory}/{NODE}"
+        self._lock = threading.Lock()
+        self.changes = 0
+        """Made to this value since it was read."""
+        self.durable = 0
+        """So many of them are in the file."""
         self.node = node
         self.cluster = cluster
         self.book: dict[str, str] = {}
@@ -95,16 +105,16 @@ class Identity:
         self.is_listed: bool | None = None
         """Must there be a manifest? False if the file is of a version without one."""
         self.recognition = Recognition(node, draw(IDENTITY_BYTES).hex(), Standing.NEW)
-        if not fs.exists(self._path):
+        if not fs.exists(self.path):
             self.is_new = True
             return
         self.is_new = False
-        lines, _ = read_lines(fs, self._path)
+        lines, _ = read_lines(fs, self.path)
         if len(lines) != 1:
-            raise DamagedFile(self._path, 0, f"has {len(lines)} lines, not one")
+            raise DamagedFile(self.path, 0, f"has {len(lines)} lines, not one")
         value = json.loads(lines[0][1])
         if value["version"] not in range(1, _VERSION + 1):
-            raise UnsupportedVersion(self._path, value["version"], _VERSION)
+            raise UnsupportedVersion(self.path, value["version"], _VERSION)
         owner = (value["node"], value["cluster"])
         if owner != (node, cluster):
             what = f"{directory} belongs to node {owner[0]} of cluster {owner[1]}"
@@ -117,15 +127,22 @@ class Identity:
             dropped = {key: sorted(self.book) for key in dropped}
         self.dropped = dropped
         self.stopped = value.get("stopped", {})
+        self._read_recognition(value)
+
+    def _read_recognition(self, value: dict[str, Any]) -> None:
         # Until version 3 there were no identities: this one is the first that others see.
         own = value.get("identity", self.recognition.own)
         standing = Standing(value.get("standing", Standing.ACCEPTED))
-        self.recognition = Recognition(node, own, standing, value.get("known", {}))
+        self.recognition = Recognition(self.node, own, standing, value.get("known", {}))
         self.is_listed = value["version"] >= LISTED_FROM
         number, marks = value.get("starts", (0, ()))
         self.recognition.starts = Starts(number, tuple(marks))
         met = value.get("met_starts", {})
         self.recognition.met_starts = {name: Met(*each) for name, each in met.items()}
+        shown = value.get("starts_shown", {})
+        self.recognition.starts_shown = {name: Met(*each) for name, each in shown.items()}
+        own_starts = value.get("starts_known", {})
+        self.recognition.starts_known = {name: OwnStart(*each) for name, each in own_starts.items()}
         self.recognition.cluster_id = value.get("cluster_id", "")
 
     def start(self) -> None:
@@ -146,23 +163,45 @@ class Identity:
 
     def save(self) -> None:
         """Make it durable."""
+        self.changes += 1
+        self.write(*self.line())
+
+    @property
+    def is_durable(self) -> bool:
+        """Is the file as this is?"""
+        return self.durable >= self.changes
+
+    def write(self, number: int, line: bytes) -> None:
+        """Replace the file, unless it is newer; any thread may call."""
+        with self._lock:
+            if number > self.durable:
+                write_atomic(self._fs, self.path, line)
+                self.durable = number
+
+    def line(self) -> tuple[int, bytes]:
+        """(changes so far, the file with all of them)."""
+        recognition = self.recognition
         value = {
             "version": _VERSION,
             "node": self.node,
             "cluster": self.cluster,
-            "cluster_id": self.recognition.cluster_id,
-            "identity": self.recognition.own,
-            "standing": self.recognition.standing,
-            "known": self.recognition.known,
-            "starts": self.recognition.starts,
-            "met_starts": self.recognition.met_starts,
+            "cluster_id": recognition.cluster_id,
+            "identity": recognition.own,
+            "standing": recognition.standing,
+            "known": recognition.known,
+            "starts": recognition.starts,
+            "met_starts": recognition.met_starts,
             "book": self.book,
             "groups": self.groups,
             "left": self.left,
             "dropped": self.dropped,
             "stopped": self.stopped,
         }
-        write_atomic(self._fs, self._path, encode_line(json.dumps(value)))
+        if recognition.starts_shown:
+            value["starts_shown"] = recognition.starts_shown
+        if recognition.starts_known:
+            value["starts_known"] = recognition.starts_known
+        return self.changes, encode_line(json.dumps(value))
 
     def files_of(self, key: str) -> str:
         """How the files of a group are called here."""
@@ -219,6 +258,13 @@ class Identity:
         self.save()
 
     def learn(self, book: dict[str, str]) -> bool:
+        """The same as `hear_book`, and durable."""
+        news = self.hear_book(book)
+        if news:
+            self.save()
+        return news
+
+    def hear_book(self, book: dict[str, str]) -> bool:
         """Take in where nodes are reached; were some elsewhere before?"""
         news = {name: at for name, at in book.items() if self.book.get(name) != at}
         news.pop(self.node, None)
@@ -227,5 +273,4 @@ class Identity:
         for name in news:
             check_name(name)
         self.book |= news
-        self.save()
         return True

@@ -11,7 +11,6 @@ from lithify.logger import get_logger
 from lithify.raft.channel import Channel
 from lithify.raft.dialogue import INTRODUCES, SHOWS_STARTS, Introduction, Welcome
 from lithify.raft.greeting import check_welcome, credentials_in, credentials_of
-from lithify.raft.recognition import IdentityRefused
 
 if TYPE_CHECKING:
     from lithify.raft.operations import Address
@@ -46,7 +45,7 @@ class Link:
         """There is something new in what this node shows."""
         version = 0 if self._welcome is None else self._welcome.version
         if self.channel is not None and version >= SHOWS_STARTS:
-            self.channel.send("", self._transport.introduction(version))
+            self.channel.send("", self._transport.introduction(self._name, version))
 
     def hurry(self) -> None:
         """The peer is there: do not wait any longer."""
@@ -116,19 +115,22 @@ class Link:
         if self._welcome is None:
             self._welcome = check_welcome(channel, messages, self._name)
             if self._welcome.version >= INTRODUCES:
-                channel.send("", transport.introduction(self._welcome.version))
+                channel.send("", transport.introduction(self._name, self._welcome.version))
                 return
             shown = credentials_of(Introduction(0, "", "", "{}"))
         else:
             shown = credentials_in(messages)
             if shown.refusal:
-                transport.hear_starts(shown)
+                transport.hear_starts(self._name, shown)
                 transport.disowned_by(self._name, shown.refusal)
-                raise IdentityRefused(shown.refusal)
+                # Not raised: it is logged once, not at every attempt.
+                channel.abort(shown.refusal)
+                return
         refusal = transport.refusal_of(self._name, shown)
         if refusal:
             # So that its log has it too.
-            channel.send("", transport.introduction(self._welcome.version, refusal))
+            version = self._welcome.version
+            channel.send("", transport.introduction(self._name, version, refusal))
             channel.close(refusal)
             return
         if shown.identity:

@@ -23,6 +23,13 @@ to elect a leader that lacks acknowledged entries. So
    recorded. A directory that lacks a start which somebody has met under its identity is an older
    copy: it has forgotten what it promised since. It is refused like a replaced one, and told so; it
    then draws a new identity, with which it is one.
+
+   Marks are kept of `MARKS_MAX` starts. So that a copy cannot start so often that they are all its
+   own, each pair of nodes keeps one more, whatever its age: a node records the newest start that
+   another has shown to it itself (`starts_shown`), and each records the newest own start that the
+   other is known to have recorded (`starts_known`), and shows that one to it. A directory that
+   shows no record of the start which was shown here, nor of a later one, has not made it: it is an
+   older copy, after any number of starts.
 6. After each start a node does not vote before all other voters have accepted it, or for
    `PROBATION_TICKS`: so that an older copy hears of it first.
 7. A cluster has an id, drawn for the first entry of its first group (`node.py`). Nodes show it. One
@@ -33,7 +40,11 @@ of earlier versions show neither starts nor an id, and are accepted without.
 
 Not covered: the others of a majority have never met the node, and nobody who has is alive. That is
 not to be told from the first start of a group. Nor is a copy of which nobody alive has met a later
-start, from that start itself.
+start, from that start itself; after `MARKS_MAX` starts, of which nobody alive was shown a
+later one.
+
+A directory that is none, but ended between the record of a start by another node and its own record
+of that, and then started `MARKS_MAX` times without that node, is taken for one.
 
 The node decides and sends; simulators use it as it is.
 """
@@ -55,6 +66,7 @@ __all__ = [
     "PROBATION_TICKS",
     "IdentityRefused",
     "Met",
+    "OwnStart",
     "Recognition",
     "Standing",
     "Starts",
@@ -65,7 +77,7 @@ KNOWN_MAX = 200
 PROBATION_TICKS = 30
 """Three election timeouts of the default settings."""
 MARKS_MAX = 256
-"""Starts whose marks are kept: a node that was away for more of them cannot tell."""
+"""Starts whose marks are kept: of older ones only those that another node has recorded."""
 
 
 class IdentityRefused(ProtocolError):
@@ -101,6 +113,10 @@ class Starts(NamedTuple):
             return False
         return -place > len(self.marks) or self.marks[place] == mark
 
+    def knows(self, number: int, mark: str) -> bool:
+        """Has it made that start for certain?"""
+        return self.has(number, mark) and self.number - number < len(self.marks)
+
 
 class Met(NamedTuple):
     """The newest start of a directory that is known."""
@@ -108,6 +124,17 @@ class Met(NamedTuple):
     identity: str
     number: int
     mark: str
+
+
+class OwnStart(NamedTuple):
+    """A start of the own directory that another node has recorded."""
+
+    number: int = 0
+    mark: str = ""
+
+    def vouches(self, met: Met) -> bool:
+        """Does it follow a start that was met, or is it that one?"""
+        return self.number > met.number or self == (met.number, met.mark)
 
 
 class Recognition:
@@ -123,6 +150,10 @@ class Recognition:
         self.known = {} if known is None else known
         self.starts = Starts()
         self.met_starts: dict[str, Met] = {}
+        self.starts_shown: dict[str, Met] = {}
+        """As `met_starts`, but only what a node has shown itself."""
+        self.starts_known: dict[str, OwnStart] = {}
+        """The newest own start that each other node is known to have recorded."""
         self.cluster_id = ""
         """Empty until it is known."""
         self.accepted_by: set[str] = set()
@@ -155,13 +186,28 @@ class Recognition:
             f"its data directory was replaced. Remove {name} from its groups and add it again"
         )
 
-    def older_copy(self, name: str, shown: str, starts: Starts, configs: Iterable[Config]) -> str:
-        """Why a member's directory is an older copy of what was met here; empty if it is none."""
-        met = self.met_starts.get(name)
-        if met is None or met.identity != shown or not starts.number:
+    def older_copy(
+        self,
+        name: str,
+        shown: str,
+        starts: Starts,
+        configs: Iterable[Config],
+        known: OwnStart | None = None,
+    ) -> str:
+        """Why a member's directory is an older copy of what was met here; empty if it is none.
+
+        `known` is its start that it knows to be recorded here; None if it is of an earlier version.
+        """
+        if not starts.number or not any(name in each.members for each in configs):
             return ""
-        if starts.has(met.number, met.mark) or not any(name in each.members for each in configs):
+        met, direct = self.met_starts.get(name), self.starts_shown.get(name)
+        found = [each for each in (met, direct) if each is not None and each.identity == shown]
+        lacking = [each for each in found if not starts.has(each.number, each.mark)]
+        if direct in found and not starts.knows(direct.number, direct.mark):
+            lacking += [direct] if known is not None and not known.vouches(direct) else []
+        if not lacking:
             return ""
+        met = lacking[0]
         return (
             f"node {name} shows start {starts.number} of its data directory, which does not follow "
             f"start {met.number} that {self.node} knows of: it is an older copy. "
@@ -191,9 +237,37 @@ class Recognition:
         self.met_starts[name] = met
         return True
 
-    def is_older_copy(self, met: Met) -> bool:
-        """Somebody has met a start of the own directory; is it one that this one never made?"""
-        return met.identity == self.own and not self.starts.has(met.number, met.mark)
+    def showed_start(self, name: str, met: Met) -> bool:
+        """A node that is accepted has shown its start; is that news?"""
+        before = self.starts_shown.get(name)
+        if before == met or (before is None and len(self.starts_shown) >= KNOWN_MAX):
+            return False
+        self.starts_shown[name] = met
+        return True
+
+    def is_older_copy(self, met: Met, name: str = "", *, is_refused: bool = False) -> bool:
+        """A node has met a start of the own directory; is it one that this one never made?
+
+        What is too long ago to tell is decided by the record of what that node knows, if it refuses
+        this directory.
+        """
+        if met.identity != self.own or self.starts.knows(met.number, met.mark):
+            return False
+        if not self.starts.has(met.number, met.mark):
+            return True
+        return is_refused and not self.starts_known.get(name, OwnStart()).vouches(met)
+
+    def start_recorded(self, name: str, met: Met) -> bool:
+        """A node has recorded a start of the own directory; is that news?"""
+        start, before = OwnStart(met.number, met.mark), self.starts_known.get(name)
+        if met.identity != self.own or not self.starts.knows(*start):
+            return False
+        if (before or OwnStart()).number >= met.number:
+            return False
+        if before is None and len(self.starts_known) >= KNOWN_MAX:
+            return False
+        self.starts_known[name] = start
+        return True
 
     def renounce(self, own: str) -> None:
         """The own directory is an older copy: be another one, which nobody knows."""

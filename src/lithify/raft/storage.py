@@ -30,7 +30,7 @@ from lithify.fs.private import warn_if_shared
 from lithify.fs.trees import remove_tree
 from lithify.log.manifest import SegmentRef
 from lithify.log.names import HISTORY
-from lithify.log.segment import read_blocks, read_footer, read_header
+from lithify.log.segment import has_footer, read_blocks, read_footer, read_header
 from lithify.raft.compaction import links
 from lithify.raft.completeness import check_end, check_live
 from lithify.raft.errors import FilesLost, UnknownGroup
@@ -462,12 +462,22 @@ class RaftStorage:
                     if read_header(file).kind == MERGED_KIND:
                         merged.add(number)
             except DamagedFile:
-                if number != numbers[-1]:
+                if number != numbers[-1] and not self._was_left(directory, number):
                     raise
                 ref = self._end(directory, number)
             if ref.entries:
                 refs.append(ref)
         return refs, merged
+
+    def _was_left(self, directory: str, number: int) -> bool:
+        """May the segment writer have left this one without a footer, and begun the next?
+
+        It does so when the disk fails in the middle of an append and does not read the segment
+        afterwards. What was appended is in the next one then, or in the write-ahead log. If more is
+        gone, the entries of the next one do not follow (`check_end`, `check_live`).
+        """
+        with self.fs.open_read(f"{directory}/{segment_name(number)}") as file:
+            return not has_footer(file) and read_header(file).kind != MERGED_KIND
 
     def _end(self, directory: str, number: int) -> SegmentRef:
         """Bring a segment that was being written to an end; one just begun has no entries."""

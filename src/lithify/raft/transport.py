@@ -15,6 +15,9 @@ ends (`recognition.py`), with an error in both logs: nothing that it says counts
 is reached. `recheck` does the same for connections that are open when members change. So is one
 whose directory is an older copy, and a node of another cluster with the same name.
 
+A node that connects is answered when what is recorded of it is durable (`identity_saving.py`). It
+sends nothing before, so no promise of it is known here without the start in which it was given.
+
 With TLS both ends show a certificate of the same authority. That of a node must be for its name,
 which is what it is checked against; a client's may have any.
 
@@ -28,6 +31,7 @@ import asyncio
 import json
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
@@ -51,9 +55,10 @@ from lithify.raft.greeting import (
     met_in,
     starts_in,
 )
+from lithify.raft.identity_saving import IdentitySaving
 from lithify.raft.link import GOODBYE_S, HELLO_S, Link
 from lithify.raft.operations import Address, parse_address
-from lithify.raft.recognition import IdentityRefused, Met
+from lithify.raft.recognition import IdentityRefused, Met, OwnStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +142,9 @@ class Transport:
 
     def __init__(self, identity: Identity, handlers: Handlers, tls: Tls | None) -> None:
         self._identity = identity
+        self._saving = IdentitySaving(identity)
+        self._recorded_by: dict[str, int] = {}
+        """The last change of the identity that is about another node."""
         self._handlers = handlers
         self._tls = tls
         self.context = None if tls is None else tls.context(server=False)
@@ -183,6 +191,7 @@ class Transport:
         for channel in channels:
             # Not the server's `wait_closed`: from Python 3.12 on it waits for whoever comes now.
             await channel.wait_closed(GOODBYE_S)
+        await self._saving.close()
 
     @property
     def connected(self) -> list[str]:
@@ -230,17 +239,25 @@ class Transport:
         except (ValueError, AttributeError, InvalidInput) as error:
             raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
         known = self._identity.book
-        self.learn({n: at for n, at in book.items() if n == owner or n not in known})
+        news = {n: at for n, at in book.items() if n == owner or n not in known}
+        if self._identity.hear_book(news):
+            self._saving.changed()
+            self._connect_all()
 
     # --- identities -------------------------------------------------------------------------
 
-    def introduction(self, version: int, refusal: str = "") -> Introduction | Credentials:
-        """Which directory this node has, for a node of this version."""
+    def introduction(
+        self, name: str, version: int, refusal: str = ""
+    ) -> Introduction | Credentials:
+        """Which directory this node has, for a node of this name and version."""
         recognition = self._identity.recognition
         known = "{}" if refusal else json.dumps(recognition.known)
         if version < SHOWS_STARTS:
             return Introduction(version, recognition.own, refusal, known)
-        starts, met = json.dumps(recognition.starts), json.dumps(recognition.met_starts)
+        # Among the starts of others: the own one that the other node is known to have recorded.
+        own = Met(recognition.own, *recognition.starts_known.get(name, OwnStart()))
+        met = json.dumps(recognition.met_starts | {self._identity.node: own})
+        starts = json.dumps(recognition.starts)
         cluster_id = recognition.cluster_id
         return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
 
@@ -252,10 +269,11 @@ class Transport:
     def refusal_of(self, name: str, shown: Credentials) -> str:
         """Why a node is not accepted; empty if it is. The log has it once."""
         recognition, configs = self._identity.recognition, self._handlers.configs()
-        identity = shown.identity
+        identity, own = shown.identity, met_in(shown).get(name)
+        known = None if own is None or own.identity != identity else OwnStart(*own[1:])
         refusal = (
             recognition.refusal(name, identity, configs)
-            or recognition.older_copy(name, identity, starts_in(shown), configs)
+            or recognition.older_copy(name, identity, starts_in(shown), configs, known)
             or recognition.foreign(name, identity, shown.cluster_id, configs)
         )
         if not refusal:
@@ -283,20 +301,24 @@ class Transport:
         starts = starts_in(shown)
         if starts.marks:
             met = Met(shown.identity, starts.number, starts.marks[-1])
-            news |= recognition.saw_start(name, met)
-        news |= self.hear_starts(shown)
+            news |= recognition.saw_start(name, met) | recognition.showed_start(name, met)
+        news |= self.hear_starts(name, shown)
         self.cluster_ids[name] = shown.cluster_id
         if recognition.hear(known) or news:
-            self._identity.save()
+            self._recorded_by[name] = self._saving.changed()
 
-    def hear_starts(self, shown: Credentials) -> bool:
+    def hear_starts(self, name: str, shown: Credentials) -> bool:
         """Take in which starts a node has met; is some of it news?"""
         recognition, news = self._identity.recognition, False
-        for name, met in met_in(shown).items():
-            if name != self._identity.node:
-                news |= recognition.saw_start(name, met)
-            elif recognition.is_older_copy(met):
+        for other, met in met_in(shown).items():
+            if other not in (self._identity.node, name):
+                news |= recognition.saw_start(other, met)
+            elif other == name:
+                continue
+            elif recognition.is_older_copy(met, name, is_refused=bool(shown.refusal)):
                 self._handlers.outdated()
+            else:
+                news |= recognition.start_recorded(name, met)
         return news
 
     def accepted_by(self, name: str) -> None:
@@ -397,24 +419,37 @@ class Transport:
     def _introduced(self, channel: Channel, shown: Credentials) -> bool:
         """A node that has connected shows its identity; is it accepted?"""
         if shown.refusal:
-            self.hear_starts(shown)
+            self.hear_starts(channel.node, shown)
             self.disowned_by(channel.node, shown.refusal)
             channel.close(shown.refusal)
             return False
-        is_first = channel.identity is None
         refusal = self.refusal_of(channel.node, shown)
-        if not refusal:
-            self.accept(channel.node, shown)
-            channel.identity = shown.identity
-        if is_first or refusal:
-            channel.send("", self.introduction(shown.version, refusal))
         if refusal:
+            channel.send("", self.introduction(channel.node, shown.version, refusal))
             channel.close(refusal)
             return False
+        self.accept(channel.node, shown)
+        if channel.identity is None:
+            number = self._recorded_by.get(channel.node, 0)
+            self._saving.after(number, partial(self._recorded, channel, shown))
+        return True
+
+    def _recorded(self, channel: Channel, shown: Credentials, error: BaseException | None) -> None:
+        """What is known of a node that connects is durable, or the disk has refused it."""
+        if error is not None:
+            channel.abort(f"the node cannot be recorded: {error}")
+        if channel.closed or channel.identity is not None:
+            return
+        # Members may have changed meanwhile.
+        refusal = self.refusal_of(channel.node, shown)
+        channel.send("", self.introduction(channel.node, shown.version, refusal))
+        if refusal:
+            channel.close(refusal)
+            return
+        channel.identity = shown.identity
         if channel.book is not None:
             self._take_in(channel, channel.node, channel.book)
             channel.book = None
-        return True
 
     def _take_in(self, channel: Channel, name: str, book: str) -> None:
         """A node is there; what came over an earlier connection is over."""

@@ -242,21 +242,22 @@ class Wal:
         if self._file is None or not self._unproved:
             return []
         try:
-            self._put(encode_batch(self._sequence + 1, 0, ()))
+            self._put(0, ())
         except OSError as error:
             return self._failed([], Round(self._live, self._writers, self._numbers), error)
         self._unproved = False
         return []
 
     def _write(self, round_: Round) -> None:
-        self._put(encode_batch(self._sequence + 1, round_.records, round_.pieces))
+        self._put(round_.records, round_.pieces)
         self._unproved = not round_.has_states
         if round_.has_states:
             # Who forgets a vote can give it twice, and learns from no leader that it did.
-            self._put(encode_batch(self._sequence + 1, 0, ()))
+            self._put(0, ())
 
-    def _put(self, batch: bytearray) -> None:
+    def _put(self, records: int, pieces: Sequence[bytes]) -> None:
         assert self._file is not None
+        batch = encode_batch(self._size, self._sequence + 1, records, pieces)
         self._file.write(batch)
         self._file.fdatasync()
         self._sequence += 1
@@ -279,7 +280,7 @@ class Wal:
                     round_.add_state(StateSaved(group, writer.state))
             data = encode_file_header(number)
             if round_.records:
-                data += bytes(encode_batch(1, round_.records, round_.pieces))
+                data += bytes(encode_batch(len(data), 1, round_.records, round_.pieces))
             file.write(data)
             file.fsync()
             self._fs.sync_dir(self._directory)

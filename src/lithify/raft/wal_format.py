@@ -12,7 +12,8 @@
          4     4  length    bytes of all records
          8     8  sequence  1 for the first batch of the file, one more for each
         16     4  records
-        20     4  zero
+        20     4  zeros     sectors of zeros among the records, n: n and its complement, two bytes
+                            each; zero if there are none, or if an earlier version wrote it
         24        records, each
              0     1  kind      1 group, 2 state, 3 entry
              1     1  entry's kind, as the consensus core numbers it
@@ -34,9 +35,14 @@ records has no other purpose. What stands behind the last intact batch (`Tail`):
 1. A bad batch that an intact one follows is damage to what was acknowledged: `DamagedFile`.
 2. A batch whose bytes are all there, but not as they were written, is `DAMAGED`. A power cut does
    not leave that: what the disk has not written is missing at the end of the file, or reads as
-   zeros from one sector boundary to the next. Such a batch may have been acknowledged.
-3. Anything else is `TORN`: the write was under way, and was not acknowledged. (A disk that has
-   replaced a whole sector by zeros cannot be told from that.)
+   zeros from one sector boundary to the next. So a batch with no more sectors of zeros than were
+   written (`zeros`) is all there. Such a batch may have been acknowledged.
+3. Anything else is `TORN`: the write was under way, and was not acknowledged.
+
+Not decidable is a sector that reads as zeros and was not written so: the write of it may have been
+under way, or the disk has lost it later. It counts as torn, because every member of a group may
+have such a batch after a power cut. With more than `ZEROS_MAX` sectors of zeros, or a count that is
+damaged itself, nobody knows how many there were: these count as damaged.
 
 "All there" means: the length of its header leads to the end of the file or before it, or its
 records, each with the length that stands in it, are as many as the header says and end with the
@@ -50,7 +56,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain, pairwise
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,6 +89,8 @@ __all__ = [
 WAL_VERSION = 1
 SECTOR_BYTES = 512
 """What disks write as a whole; those with larger sectors do so too."""
+ZEROS_MAX = 2**16 - 1
+"""Sectors of zeros in a batch that are counted: nearly 32 MiB."""
 
 _MAGIC = b"LITHWAL\0"
 _FILE = struct.Struct("<8sIIQI")
@@ -161,11 +169,13 @@ def entry_records(group: int, entries: Sequence[Entry], previous: int) -> Iterat
     return chain.from_iterable(zip(headers, map(_PAYLOAD, entries), strict=True))
 
 
-def encode_batch(sequence: int, records: int, pieces: Sequence[Buffer]) -> bytearray:
-    """A batch of records that are given as headers and payloads in turn."""
+def encode_batch(at: int, sequence: int, records: int, pieces: Sequence[Buffer]) -> bytearray:
+    """A batch of records that are given as headers and payloads in turn, for a place in a file."""
     batch = bytearray().join((bytes(BATCH_HEADER_BYTES), *pieces))
     length = len(batch) - BATCH_HEADER_BYTES
-    _BATCH_TAIL.pack_into(batch, _CRC.size, length, sequence, records, 0)
+    zeros = min(_zero_sectors(batch, BATCH_HEADER_BYTES, at), ZEROS_MAX)
+    counted = zeros | (ZEROS_MAX ^ zeros) << 16 if zeros else 0
+    _BATCH_TAIL.pack_into(batch, _CRC.size, length, sequence, records, counted)
     with memoryview(batch)[_CRC.size :] as covered:
         _CRC.pack_into(batch, 0, crc32c(covered))
     return batch
@@ -196,18 +206,38 @@ def parse_batches(data: bytes, number: int, path: str) -> Parsed:
 def _tail(data: bytes, at: int) -> Tail:
     if at == len(data):
         return Tail.NOTHING
-    if len(data) - at <= BATCH_HEADER_BYTES or _has_hole(data, at):
+    start = at + BATCH_HEADER_BYTES
+    if len(data) <= start:
         # A batch that is no longer than its header has nothing to lose.
         return Tail.TORN
-    _, length, _, records, _ = _BATCH.unpack_from(data, at)
-    is_whole = at + BATCH_HEADER_BYTES + length <= len(data) or _fills(data, at, records)
-    return Tail.DAMAGED if is_whole else Tail.TORN
+    first_sector = data[at : min(start, at - at % SECTOR_BYTES + SECTOR_BYTES)]
+    if len(first_sector) >= _CRC.size and not any(first_sector):
+        return Tail.TORN
+    _, length, _, records, counted = _BATCH.unpack_from(data, at)
+    is_whole = start + length <= len(data) or _fills(data, at, records)
+    zeros, complement = counted & ZEROS_MAX, counted >> 16
+    is_known = not counted or (zeros ^ complement == ZEROS_MAX and zeros < ZEROS_MAX)
+    if is_whole and (not is_known or _zero_sectors(data, start) <= zeros):
+        return Tail.DAMAGED
+    return Tail.TORN
 
 
-def _has_hole(data: bytes, at: int) -> bool:
-    """Is some sector zero, as far as it belongs to the tail?"""
-    bounds = [at, *range(at - at % SECTOR_BYTES + SECTOR_BYTES, len(data), SECTOR_BYTES), len(data)]
-    return any(not any(data[low:high]) for low, high in pairwise(bounds))
+def _zero_sectors(data: bytes | bytearray, start: int, offset: int = 0) -> int:
+    """Sectors of zeros behind `start`, as far as they belong to these bytes of a file.
+
+    `offset` is the place of the first byte in the file.
+    """
+    first = min(len(data), start + -(offset + start) % SECTOR_BYTES)
+    last = max(first, len(data) - (offset + len(data)) % SECTOR_BYTES)
+    count = sum(
+        low < high and not any(memoryview(data)[low:high])
+        for low, high in ((start, first), (last, len(data)))
+    )
+    # Nearly always there are none, and a search is much faster than to look at each.
+    if data.find(bytes(SECTOR_BYTES), first, last) < 0:
+        return count
+    sectors = np.frombuffer(data, np.uint8, last - first, first).reshape(-1, SECTOR_BYTES)
+    return count + int(np.count_nonzero(~sectors.any(axis=1)))
 
 
 def _fills(data: bytes, at: int, records: int) -> bool:

@@ -174,9 +174,12 @@ def test_all_that_a_node_may_know_fits_into_a_greeting() -> None:
     for name, identity in names.items():
         full.hear({name: identity})
         full.saw_start(name, Met(identity, 2**20, "0" * 8))
+        full.showed_start(name, Met(identity, 2**20, "0" * 8))
     assert (len(full.known), len(full.met_starts)) == (KNOWN_MAX, KNOWN_MAX)
     starts = Starts(2**20, ("0" * 8,) * MARKS_MAX)
-    shown = [json.dumps(each) for each in (full.known, starts, full.met_starts)]
+    assert len(full.starts_shown) == KNOWN_MAX
+    met_starts = full.met_starts | {"n" * 64: Met(OWN, 2**20, "0" * 8)}
+    shown = [json.dumps(each) for each in (full.known, starts, met_starts)]
     known, marks, met = shown
     message = Credentials(3, "0" * 32, "", known, "0" * 32, marks, met)
     assert len(encode_frame([("", message)])) <= HELLO_BYTES_MAX

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
-from lithify.fs import MemoryFileSystem
+from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.raft import transport as transport_module
 from lithify.raft.core import Config
 from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
@@ -23,12 +25,14 @@ from lithify.raft.dialogue import (
     Answers,
     Ask,
     Asks,
+    Credentials,
     Hello,
     Welcome,
 )
 from lithify.raft.entry import Entry
 from lithify.raft.identity import Identity
 from lithify.raft.operations import Address
+from lithify.raft.recognition import MARKS_MAX
 from lithify.raft.transport import CannotListen, Handlers, Tls, Transport
 from lithify.raft.wire import decode_frame, encode_frame, frame_bytes
 from tests.patience import PROCESS_S_MAX
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from lithify.fs import File, FileSystem
     from lithify.raft.channel import Channel
 
 HERE = Address("127.0.0.1", 0)
@@ -46,10 +51,17 @@ HERE = Address("127.0.0.1", 0)
 class Node:
     """A transport, and what it has told."""
 
-    def __init__(self, name: str, cluster: str = "raft", tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        cluster: str = "raft",
+        tls: Tls | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
         self.heard: list[tuple[str, Message]] = []
         self.unreachable: list[tuple[str, str]] = []
-        fs = MemoryFileSystem()
+        self.outdated = 0
+        fs = fs or MemoryFileSystem()
         fs.mkdir("d")
         self.identity = Identity(fs, "d", name, cluster)
         handlers = Handlers(
@@ -57,8 +69,12 @@ class Node:
             self.answer,
             lambda group, peer: self.unreachable.append((group, peer)),
             lambda channel: None,
+            outdated=self.is_told,
         )
         self.transport = Transport(self.identity, handlers, tls)
+
+    def is_told(self) -> None:
+        self.outdated += 1
 
     def answer(self, channel: Channel, group: str, asks: Asks) -> None:
         channel.send(group, Answers(asks.numbers, 0, 0, asks.bodies))
@@ -250,6 +266,187 @@ def test_another_directory_under_the_name_of_a_member_is_refused_by_both_ends() 
 def again(node: Node) -> Identity:
     identity = node.identity
     return Identity(identity._fs, "d", identity.node, identity.cluster)
+
+
+def started(node: Node, times: int = 1) -> Node:
+    """The next process on the same directory, after so many starts."""
+    made = Node(node.identity.node, fs=node.identity._fs)
+    for _ in range(times):
+        made.identity.start()
+        made.identity.save()
+    return with_members(made)
+
+
+def with_members(node: Node) -> Node:
+    node.transport._handlers = replace(node.transport._handlers, configs=lambda: [MEMBERS])
+    return node
+
+
+async def meet(node: Node, other: Node) -> bool:
+    """Two nodes connect, in both directions, or one refuses the other."""
+    for each, to in ((node, other), (other, node)):
+        each.transport.learn({to.identity.node: to.at})
+    name, own = other.identity.node, node.identity.node
+    await until(
+        lambda: (
+            (is_connected(node, [name]) and is_connected(other, [own]))
+            or own in other.transport.refused
+        )
+    )
+    return own not in other.transport.refused
+
+
+@pytest.mark.parametrize("loops", [1, MARKS_MAX - 1, MARKS_MAX, MARKS_MAX + 1, 3 * MARKS_MAX])
+def test_an_older_copy_is_refused_however_often_it_starts(loops: int) -> None:
+    """The others were away meanwhile; so were they while the genuine one started as often."""
+
+    async def story() -> None:
+        a, b = started(Node("a")), started(Node("b"))
+        async with running(a, b):
+            assert await meet(b, a)
+        a, b = started(a), started(b)
+        assert isinstance(b.identity._fs, MemoryFileSystem)
+        copy = Node("b", fs=b.identity._fs.kill_clone())
+        b = started(b)
+        async with running(a, b):
+            assert await meet(b, a)
+            await until(lambda: b.identity.recognition.starts_known["a"].number == 3)
+        a, b = started(a), started(b, loops)
+        async with running(a, b):
+            assert await meet(b, a)
+            start = b.identity.recognition.starts.number
+            await until(lambda: b.identity.recognition.starts_known["a"].number == start)
+        # More often than the genuine one, so that numbers alone do not tell.
+        a, copy = started(a), started(copy, 2 * loops)
+        async with running(a, copy):
+            assert not await meet(copy, a)
+            await until(lambda: copy.outdated)
+        a, b = started(a), started(b, loops)
+        async with running(a, b):
+            assert await meet(b, a)
+            assert not b.outdated
+
+    asyncio.run(story())
+
+
+def test_a_node_of_an_earlier_version_shows_no_record_and_is_accepted() -> None:
+    async def story() -> None:
+        a, b = started(Node("a")), started(Node("b"))
+        async with running(a, b):
+            assert await meet(b, a)
+        b = started(b, MARKS_MAX + 9)
+        b.identity.recognition.starts_known = {}
+        made = b.transport.introduction
+
+        def introduction(name: str, version: int, refusal: str = "") -> Any:
+            shown = made(name, version, refusal)
+            return replace(shown, met_starts="{}") if isinstance(shown, Credentials) else shown
+
+        b.transport.introduction = introduction  # type: ignore[method-assign]
+        a = started(a)
+        async with running(a, b):
+            assert await meet(b, a)
+
+    asyncio.run(story())
+
+
+def test_a_node_that_is_refused_again_and_again_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    structlog.reset_defaults()
+
+    async def story() -> None:
+        a, b, other = with_members(Node("a")), with_members(Node("b")), with_members(Node("b"))
+        async with running(a, b):
+            b.transport.learn({"a": a.at})
+            await until(lambda: a.transport.connected == ["b"])
+        a = with_members(Node("a", fs=a.identity._fs))
+        async with running(a, other):
+            refusals = 0
+            made = other.transport.disowned_by
+
+            def disowned_by(name: str, reason: str) -> None:
+                nonlocal refusals
+                refusals += 1
+                made(name, reason)
+
+            other.transport.disowned_by = disowned_by  # type: ignore[method-assign]
+            caplog.clear()
+            other.transport.learn({"a": a.at})
+            await until(lambda: refusals >= 4)
+
+    asyncio.run(story())
+    lines = [each.getMessage() for each in caplog.records if "identity" in each.getMessage()]
+    for what in ("node refused", "this node is refused", "not connected node='a'"):
+        assert len([line for line in lines if line.startswith(what)]) == 1, what
+    assert not [line for line in lines if line.startswith("connection closed")]
+
+
+class Watched(MemoryFileSystem):
+    """Knows which threads replace `NODE`, and has them wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def open_append(self, path: str, *, exclusive: bool = False, uncached: bool = False) -> File:
+        assert self.may_write.wait(PROCESS_S_MAX)
+        self.threads.add(threading.get_ident())
+        return super().open_append(path, exclusive=exclusive, uncached=uncached)
+
+
+def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() -> None:
+    async def story() -> None:
+        fs = Watched()
+        a, b = started(Node("a", fs=fs)), started(Node("b"))
+        async with running(a, b):
+            assert await meet(b, a)
+        b = started(b)
+        async with running(a_again := started(a), b):
+            await until(lambda: a_again.transport._saving._writing is None)
+            fs.threads.clear()
+            fs.may_write.clear()
+            b.transport.learn({"a": a_again.at})
+            met = a_again.identity.recognition.starts_shown
+            await until(lambda: met["b"].number == 2)
+            # The loop goes on; b hears nothing, and says nothing.
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+                assert b.transport.connected == []
+            assert again(a_again).recognition.starts_shown["b"].number == 1
+            fs.may_write.set()
+            await until(lambda: b.transport.connected == ["a"])
+            assert again(a_again).recognition.starts_shown["b"].number == 2
+        assert threading.get_ident() not in fs.threads
+
+    asyncio.run(story())
+
+
+def test_a_peer_is_not_accepted_while_its_start_cannot_be_recorded() -> None:
+    async def story() -> None:
+        fs = FaultyFileSystem(MemoryFileSystem())
+        a, b = started(Node("a", fs=fs)), started(Node("b"))
+        async with running(a, b):
+            fs.add(Fault("write", "*NODE*", count=None, kind="ENOSPC"))
+            b.transport.learn({"a": a.at})
+            await until(lambda: "b" in a.identity.recognition.starts_shown)
+            await until(lambda: has_failed(b, "a"))
+            assert b.transport.connected == []
+            fs.clear()
+            await until(lambda: b.transport.connected == ["a"])
+            assert again(a).recognition.starts_shown["b"].number == 1
+            # The next connection of the same start does not wait for what is about others.
+            fs.add(Fault("write", "*NODE*", count=None, kind="ENOSPC"))
+            a.transport._saving.changed()
+            before = b.transport._links["a"].channel
+            a.transport.disconnect("to connect again")
+            await until(lambda: b.transport._links["a"].channel not in (None, before))
+            assert not a.identity.is_durable
+            fs.clear()
+
+    asyncio.run(story())
 
 
 def test_a_connection_ends_when_members_change_and_its_node_is_another_one() -> None:

@@ -13,6 +13,7 @@ from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
+from lithify.raft import wal_format
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.live_state import LiveState, LiveStates
@@ -311,15 +312,63 @@ def written(*payloads: bytes) -> tuple[bytes, int]:
     return read_file(fs, f"wal/{wal_name(1)}"), start
 
 
-@pytest.mark.parametrize("payload", [b"", b"short", b"x" * 700, bytes(3000)])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"short",
+        b"x" * 700,
+        bytes(3000),
+        b"x" * 700 + bytes(1100) + b"y" * 500,
+        b"x" + bytes(9),
+    ],
+)
 def test_every_flipped_bit_of_the_last_batch_is_told_from_a_torn_write(payload: bytes) -> None:
     data, start = written(b"first", payload)
-    holes = not payload.strip(b"\0") and len(payload) > 1000
     for at in range(start, len(data), 1 if len(payload) < 1000 else 97):
         for bit in range(8):
             flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-            # Whole sectors of zeros may be what the disk has not written.
-            assert tail_of(flipped) is (Tail.TORN if holes else Tail.DAMAGED), (at - start, bit)
+            assert tail_of(flipped) is Tail.DAMAGED, (at - start, bit)
+
+
+@pytest.mark.parametrize("zeros", [0, 511, 512, 1100, 5000])
+@pytest.mark.parametrize("first", range(441, 480))
+def test_what_a_power_cut_leaves_is_told_from_sectors_of_zeros_that_were_written(
+    zeros: int, first: int
+) -> None:
+    """Wherever sectors begin in the batch."""
+    data, start = written(b"f" * first, b"x" * 600 + bytes(zeros) + b"y" * 600)
+    sectors = range(start // 512, len(data) // 512 + 1)
+    for sector in sectors:
+        low, high = max(start, sector * 512), min(sector * 512 + 512, len(data))
+        if not any(data[low:high]):
+            continue
+        torn = data[:low] + bytes(high - low) + data[high:]
+        # Of less than a checksum nobody knows whether it is missing.
+        is_known = sector > start // 512 or high - low >= 4
+        assert not is_known or tail_of(torn) is Tail.TORN, (sector - start // 512, high - low)
+        for at in (start + 5, low, (low + high) // 2, high - 1, len(data) - 1):
+            flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            assert tail_of(flipped) is Tail.DAMAGED, at - start
+    for end in range(start + 1, len(data), 31):
+        assert tail_of(data[:end]) is Tail.TORN, end
+
+
+def test_more_sectors_of_zeros_than_are_counted_are_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wal_format, "ZEROS_MAX", 2**2 - 1)
+    for count, tail in ((1, Tail.TORN), (5, Tail.DAMAGED)):
+        data, start = written(b"first", b"x" * 1024 + bytes(512 * (count + 1)) + b"y" * 1024)
+        low = (start // 512 + 1) * 512
+        assert tail_of(data[:low] + bytes(512) + data[low + 512 :]) is tail
+
+
+def test_a_batch_of_an_earlier_version_has_no_count_of_zeros() -> None:
+    data, start = written(b"first", b"x" * 700)
+    assert data[start + 20 : start + 24] == bytes(4)
+    data, start = written(b"first", b"x" * 700 + bytes(1100))
+    assert data[start + 20 : start + 24] == b"\x02\0\xfd\xff"
 
 
 def test_what_a_power_cut_leaves_is_torn() -> None:

@@ -130,7 +130,10 @@ class RaftCore:
         self._leader(TransferDropped).transfer(to)
 
     def hand_over(self) -> None:
-        """Transfer leadership to any other voter, if this member leads: it cannot write."""
+        """Transfer leadership to any other voter, if this member leads.
+
+        It cannot write, or cannot read an entry that it must apply.
+        """
         if isinstance(self._engine.role, Leader):
             self._engine.role.hand_over()
 
@@ -163,7 +166,11 @@ class RaftCore:
             entries, snapshot = log.next_append(number)
             append = StorageAppend(number, entries, engine.take_hard_state(), snapshot)
         apply_bytes_max = engine.settings.apply_bytes_max
-        apply = log.next_apply(apply_bytes_max) if log.can_apply(apply_bytes_max) else []
+        can_apply = log.can_apply(apply_bytes_max)
+        apply = log.next_apply(apply_bytes_max) if can_apply else []
+        if can_apply and not apply:
+            # The disk does not read them. Clients would wait until they are repaired.
+            self.hand_over()
         snapshots, engine.snapshots = engine.snapshots, []
         reads, engine.reads = engine.reads, []
         return Ready(

@@ -1,0 +1,93 @@
+"""Makes `NODE` durable in a thread, many changes with one write.
+
+    number = saving.changed()   # something of the identity is new; it becomes durable soon
+    saving.after(number, then)  # `then(None)` when it is
+
+A start of another node is recorded this way. The answer that accepts it waits for the record:
+before that the other node sends no vote and no acknowledgement, so nothing that it has promised
+here can be forgotten together with its start. Nothing else waits.
+
+If the disk refuses, whoever waits gets the error and ends its connection; the next attempt of the
+other node tries again. What is not needed for safety waits for the next change.
+
+Changes that the node must not go on without (groups, a new standing) are saved by `Identity.save`
+in the event loop, as they are rare. Called in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lithify.errors import WriteFailed
+from lithify.logger import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.raft.identity import Identity
+
+    Then = Callable[[BaseException | None], None]
+
+__all__ = ["IdentitySaving"]
+
+log = get_logger("lithify.raft")
+
+
+class IdentitySaving:
+    """See the module."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._waiting: list[tuple[int, Then]] = []
+        self._thread = ThreadPoolExecutor(1, "raft-identity")
+        self._writing: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def changed(self) -> int:
+        """Have a change made durable; its number."""
+        self._identity.changes += 1
+        self._begin()
+        return self._identity.changes
+
+    def after(self, number: int, then: Then) -> None:
+        """Call when all changes up to this one are durable; at once if they are."""
+        if self._identity.durable >= number:
+            then(None)
+            return
+        self._waiting.append((number, then))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._writing is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            number, line = self._identity.line()
+            self._writing = loop.run_in_executor(self._thread, self._identity.write, number, line)
+            self._writing.add_done_callback(self._done)
+
+    def _done(self, writing: asyncio.Future[None]) -> None:
+        self._writing = None
+        error = writing.exception()
+        if error is not None:
+            log.error("write refused", file=self._identity.path, reason=str(error))
+        durable = self._identity.durable
+        waiting, self._waiting = self._waiting, []
+        for number, then in waiting:
+            if number <= durable or error is not None:
+                then(error)
+            else:
+                self._waiting.append((number, then))
+        if error is None and not self._identity.is_durable:
+            self._begin()
+
+    async def close(self) -> None:
+        """Write what is not durable yet; a disk that refuses it loses nothing that counts."""
+        self._closed = True
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if not self._identity.is_durable:
+            with suppress(OSError, WriteFailed):
+                await asyncio.to_thread(self._identity.save)
+        await asyncio.to_thread(self._thread.shutdown)
