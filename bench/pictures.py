@@ -216,9 +216,7 @@ def draw_threads() -> str:
     )
     for number, (name, text) in enumerate(raft):
         picture.named((30 + 153 * number, 398, 143, 100), name, text, "part")
-    picture.text(
-        30, 524, "Raft does not use Spark: the worker executes its compaction runs.", "soft"
-    )
+    picture.text(30, 524, "Raft does not use Spark: the worker executes compaction runs.", "soft")
     return picture.render()
 
 
