@@ -87,7 +87,7 @@ def _indexes(store: BlobStore, segments: int, records: int) -> Iterator[str]:
     for _ in range(segments):
         store.put(b"x", service="bench")
         store._writer._roll()  # noqa: SLF001  (nobody else has a reason to seal a segment)
-    manifest = store._log.manifest  # noqa: SLF001
+    manifest = store.log.manifest
     before: _Hashes = np.empty((2, 0), np.uint64)
     for segment in manifest.segments:
         if segment.sealed:

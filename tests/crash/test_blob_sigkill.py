@@ -85,7 +85,7 @@ def test_the_next_run_goes_on_where_the_killed_one_stopped(tmp_path: Path, maste
         assert (report.run_id, report.result) == (killed.run_id, "done")
         [recovered] = [event for event in events if isinstance(event, RunRecovered)]
         assert f"{len(killed.targets)} groups are copied" in recovered.action
-        names = {segment.name for segment in store._log.manifest.segments}
+        names = {segment.name for segment in store.log.manifest.segments}
         assert {target.name for target in killed.targets.values()} <= names
         for blob_id, content in blobs.items():
             with store.get(blob_id) as blob:

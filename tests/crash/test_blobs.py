@@ -72,7 +72,7 @@ def compact(life: Life) -> None:
 
 def survives(left: Life, last_run: str) -> None:
     """It is what it was or what the run made of it, and goes on as if nothing had happened."""
-    log = left.store._log
+    log = left.store.log
     was_published = log.manifest.last_run != last_run
     if was_published:
         left.judged(left.clock.now_ms(), log.manifest.horizon)
@@ -97,7 +97,7 @@ def survives(left: Life, last_run: str) -> None:
 @pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
 def test_the_power_is_cut_at_every_operation_of_a_run(kind: str) -> None:
     start, life = grown()
-    last_run = life.store._log.manifest.last_run
+    last_run = life.store.log.manifest.last_run
     total = operations_of(cut_in(start.kill_clone(), life, compact))
     assert total > 40
     for nth in range(1, total + 1):

@@ -33,7 +33,7 @@ SCRIPT: list[Callable[[Life], None]] = [
 
 def compact(life: Life) -> None:
     """A run that fails may have been published all the same."""
-    log, now = life.store._log, life.clock.now_ms()
+    log, now = life.store.log, life.clock.now_ms()
     before = log.manifest.last_run
     try:
         life.compact("all")
@@ -103,7 +103,7 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
     life.clock.advance(9)
     life.put("recent", 500)
     life.store.compaction.run(policy="stats")
-    life.judged(life.clock.now_ms(), life.store._log.manifest.horizon)
+    life.judged(life.clock.now_ms(), life.store.log.manifest.horizon)
     life.store.close()
     seen = {"refused": 0, "right": 0}
     for name in start.list(DIRECTORY):

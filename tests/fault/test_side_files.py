@@ -80,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.delete(store.put(b"to be erased", service="test").put.blob_id)
         assert isinstance(node.clock, ManualClock)
         node.clock.advance(1)
-        store._log.roll()
+        store.log.roll()
         assert store.erase.step(2**30).blobs == 1
         store.replication._save()
     for pattern in SIDE_FILES:
@@ -100,7 +100,7 @@ def write(node: Node, value: bytes) -> None:
     assert isinstance(node.clock, ManualClock)
     node.clock.advance(1)
     topic.log.roll()
-    store._log.roll()
+    store.log.roll()
 
 
 def compact(node: Node) -> None:

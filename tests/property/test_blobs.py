@@ -108,7 +108,7 @@ class Steps:
 
     def _replicas(self) -> None:
         """They have seen some more, or there are none any more."""
-        last = self.life.store._log.last_position
+        last = self.life.store.log.last_position
         passed = self.life.passed if self.life.passed is not None else -1
         self.life.passed = self.rng.choice([None, self.rng.randint(passed, max(passed, last))])
 
@@ -116,7 +116,7 @@ class Steps:
         """What is said to be reclaimable later is what is dead then."""
         life = self.life
         found = life.store.statistics(Pickling(), buckets=5, span_ms=1000)
-        sealed = [s for s in life.store._log.manifest.segments if s.sealed]
+        sealed = [s for s in life.store.log.manifest.segments if s.sealed]
         before = sum(s.frame_bytes - s.live_bytes for s in sealed)
         for span in found.forecast():
             horizon = sealed[-1].last_position if sealed else -1
@@ -148,7 +148,7 @@ class Steps:
     def _lose_an_index(self) -> None:
         """It goes, or is damaged in its last byte; both while the store is closed."""
         self.life.store.close()
-        sealed = [s for s in self.life.store._log.manifest.segments if s.sealed]
+        sealed = [s for s in self.life.store.log.manifest.segments if s.sealed]
         for segment in sealed[:: self.rng.choice((1, 2, 3))]:
             path = f"{DIRECTORY}/{key_index_name(segment.name)}"
             if not self.disk.exists(path):

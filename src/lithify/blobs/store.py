@@ -89,7 +89,7 @@ class BlobStore:
         """Use `create` or `open`."""
         self._fs = fs
         self._monotonic_s = clock.monotonic_s
-        self._log = log
+        self.log = log
         self.settings = settings
         core = open_core(fs, log, shape, lambda: self.settings, clock, random_bytes)
         self._segments, self._index = core.segments, core.index
@@ -307,11 +307,11 @@ class BlobStore:
         with ExitStack() as stack:
             with self._writer.lock:
                 self._writer.ready()
-                snapshot = stack.enter_context(self._log.snapshot("blob statistics"))
-                recent, active_bytes = self._index.recent.rows(), self._log.active_bytes
+                snapshot = stack.enter_context(self.log.snapshot("blob statistics"))
+                recent, active_bytes = self._index.recent.rows(), self.log.active_bytes
             subject = Subject(
                 self._fs,
-                self._log.directory,
+                self.log.directory,
                 snapshot.manifest,
                 recent,
                 active_bytes,
@@ -325,7 +325,7 @@ class BlobStore:
     def change_settings(self, settings: BlobSettings) -> None:
         """Replace the settings; a run in progress keeps those it began with."""
         with self._writer.lock:
-            self._log.change_settings(self.shape.log_settings(settings))
+            self.log.change_settings(self.shape.log_settings(settings))
             self._segments.limit = settings.open_files_max
             self._index.buckets.rows_max = settings.index_rows_max
             self.settings = settings
@@ -333,30 +333,30 @@ class BlobStore:
     @property
     def used_bytes(self) -> int:
         """Bytes of the log's segments."""
-        return used_bytes(self._log.manifest) + self._log.active_bytes
+        return used_bytes(self.log.manifest) + self.log.active_bytes
 
     @property
     def directory(self) -> str:
         """The directory of the store."""
-        return self._log.directory
+        return self.log.directory
 
     def _above(self, horizon: int, as_of_ms: int) -> Above:
         """The records above the horizon, which a run needs but does not judge."""
         with self._writer.lock:
             self._writer.ready()
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
-            sealed = (s for s in self._log.manifest.segments if s.sealed)
+            sealed = (s for s in self.log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
             above = Above(higher, self._index.recent.rows())
         # What the run drops because of these records must not be durable before them: otherwise a
         # crash could remove an undelete and leave the put of a delete that was dropped because of
         # it.
-        self._log.sync()
+        self.log.sync()
         return above
 
     def forgotten(self) -> Forgotten:
         """The deletes that compaction has purged."""
-        return Forgotten.from_state(self._log.manifest.state)
+        return Forgotten.from_state(self.log.manifest.state)
 
     def _passed(self) -> int | None:
         return self.replicas_passed()
@@ -366,7 +366,7 @@ class BlobStore:
         return Terms(now_ms, now_ms - self.settings.deleted_retention_ms)
 
     def _published(self) -> None:
-        manifest = self._log.manifest
+        manifest = self.log.manifest
         self._index.load(manifest)
         self._index.retain(manifest)
         self._clock.floor_ms = self._unfinished_as_of_ms()
@@ -380,17 +380,17 @@ class BlobStore:
 
     def maintain(self) -> None:
         """Run periodic work: late fsyncs, and deleting files that readers have released."""
-        self._log.maintain()
-        if self._log.manifest.retired and not self.compaction.running:
+        self.log.maintain()
+        if self.log.manifest.retired and not self.compaction.running:
             self.compaction.reclaim()
 
     def close(self) -> None:
         """Make everything durable and release the directory; a run is suspended."""
-        self._end(self._log.close)
+        self._end(self.log.close)
 
     def abandon(self) -> None:
         """Release the directory without making anything durable, like a killed process."""
-        self._end(self._log.abandon)
+        self._end(self.log.abandon)
 
     def _end(self, close_log: Callable[[], None]) -> None:
         # After this returns nothing may write to the files: the directory may then be deleted, and
@@ -404,7 +404,7 @@ class BlobStore:
     @property
     def closed(self) -> bool:
         """Whether the store was closed or abandoned."""
-        return self._log.closed
+        return self.log.closed
 
     def __enter__(self) -> Self:
         return self

@@ -266,7 +266,7 @@ class Life:
         assert refused is wrong, (kind, blob_id, refused, wrong)
         if refused is not None:
             return
-        position = self.store._log.last_position
+        position = self.store.log.last_position
         time = self.clock.now_ms()
         if kind != "put":
             time = max(time, self.alive(blob_id)[-1].time_ms + (kind == "ttl"))
@@ -279,7 +279,7 @@ class Life:
         writer = self.store._writer
         with writer.lock:
             writer.ready()
-            if self.store._log.active_bytes > 64:
+            if self.store.log.active_bytes > 64:
                 writer._roll()
 
     # --- compaction -----------------------------------------------------------------------------
@@ -289,17 +289,17 @@ class Life:
         report = self.store.compaction.run(policy=policy, jobs=Pickling())
         if report.declined is not None:
             return report
-        self.judged(report.started_ms, self.store._log.manifest.horizon, held)
+        self.judged(report.started_ms, self.store.log.manifest.horizon, held)
         if policy == "all":
             live = sum(r.frame_bytes for r in self.records if r.position not in self.dead)
-            files = len(self.store._log.manifest.segments)
+            files = len(self.store.log.manifest.segments)
             overhead = files * (64 + self.store.shape.closing_bytes)
             assert self.store.used_bytes <= live + overhead + SEGMENT_BYTES
         return report
 
     def compact_meanwhile(self, policy: str, act: Callable[[], None]) -> Report:
         """Compact, and do something else as soon as the run has looked at what is there."""
-        sealed = [s for s in self.store._log.manifest.segments if s.sealed]
+        sealed = [s for s in self.store.log.manifest.segments if s.sealed]
         now, horizon = self.clock.now_ms(), sealed[-1].last_position if sealed else -1
 
         doomed = self.doomed(now, horizon, self.held())
@@ -334,7 +334,7 @@ class Life:
 
     def held(self) -> Held:
         """The positions whose changes a replica may not have seen, told by segment."""
-        sealed = [s for s in self.store._log.manifest.segments if s.sealed]
+        sealed = [s for s in self.store.log.manifest.segments if s.sealed]
         passed = POSITION_MAX if self.passed is None else self.passed
         unseen = [s for s in sealed if s.last_position > passed]
         return tuple(range(s.first_position, s.last_position + 1) for s in unseen)
@@ -364,7 +364,7 @@ class Life:
 
     def to_be_erased(self) -> set[int]:
         """The puts that a round finds which begins now."""
-        sealed = [s.last_position for s in self.store._log.manifest.segments if s.sealed]
+        sealed = [s.last_position for s in self.store.log.manifest.segments if s.sealed]
         limit, late_ms = max(sealed, default=-1), self.settings.deleted_retention_ms
         found = set()
         for blob_id in self.used:

@@ -146,7 +146,7 @@ class Replica:
 
     def found(self, blob_id: str) -> Found | None:
         """What is durable of it."""
-        index, log = self.store._index, self.store._log
+        index, log = self.store._index, self.store.log
         id_hash = hash_id(blob_id, log.manifest.log_id)
         return index.find(index.opened(log), id_hash, log.last_position + 1)
 
@@ -158,7 +158,7 @@ class Replica:
 
     def has(self, blob_id: str) -> bool:
         """Has it a content that no run may drop now, by what is written, durable or not?"""
-        id_hash = hash_id(blob_id, self.store._log.manifest.log_id)
+        id_hash = hash_id(blob_id, self.store.log.manifest.log_id)
         found = self.store.replication.applier._looks.state(id_hash)
         if found is None or found.put is None:
             return False
@@ -177,7 +177,7 @@ class Replica:
         writer = self.store._writer
         with writer.lock:
             writer.ready()
-            if self.store._log.active_bytes > 64:
+            if self.store.log.active_bytes > 64:
                 writer._roll()
 
     def check(self) -> None:

@@ -122,14 +122,14 @@ def test_without_triggers_compaction_is_off(node: Node) -> None:
 
 def test_the_answer_says_why_not(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, used_percent_min=50))
-    generation = life.store._log.manifest.generation
+    generation = life.store.log.manifest.generation
     node.compactions.look()
     report = node.settled("photos").report
     assert report is not None
     assert report.result == "nothing to do"
     assert report.declined is not None
     assert report.declined.why is WhyNot.USED_TOO_LITTLE
-    assert life.store._log.manifest.generation == generation
+    assert life.store.log.manifest.generation == generation
     declined = life.store.compaction.plan().declined
     assert declined == report.declined
     assert "a run would do nothing, used too little" in life.store.compaction.plan().explain()
@@ -138,13 +138,13 @@ def test_the_answer_says_why_not(node: Node) -> None:
 @pytest.mark.parametrize("policy", ["all", "stats", "hybrid"])
 def test_a_run_that_frees_too_few_segments_leaves_nothing_behind(node: Node, policy: str) -> None:
     life = node.add("photos", replace(SETTINGS, reclaim_segments_min=5, policy=policy))
-    manifest, files = life.store._log.manifest, sorted(life.fs.list(life.store.directory))
+    manifest, files = life.store.log.manifest, sorted(life.fs.list(life.store.directory))
     node.compactions.look()
     report = node.settled("photos").report
     assert report is not None
     assert report.declined is not None
     assert report.declined.why in (WhyNot.FREES_TOO_LITTLE, WhyNot.NOTHING_TO_GAIN)
-    assert life.store._log.manifest is manifest
+    assert life.store.log.manifest is manifest
     assert sorted(life.fs.list(life.store.directory)) == files
     life.check()
 
@@ -201,7 +201,7 @@ class Stuck(HookedJobs):
 
 def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     life = node.add("photos")
-    manifest = life.store._log.manifest
+    manifest = life.store.log.manifest
     stuck = node.compactions.jobs = Stuck()
     node.compactions.request(life.store)
     stuck.began.wait()
@@ -210,7 +210,7 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     status = node.settled("photos")
     assert status.state is CompactionState.ERROR
     assert "cancelled" in status.error
-    assert life.store._log.manifest is manifest
+    assert life.store.log.manifest is manifest
     assert not node.compactions.cancel("photos")
     assert not node.compactions.cancel("never heard of")
 
@@ -253,13 +253,13 @@ def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
     assert compaction.plan().declined is None
     assert compaction.run().result == "done"
     for _ in range(2):
-        generation = life.store._log.manifest.generation
+        generation = life.store.log.manifest.generation
         declined = compaction.plan().declined
         assert declined is not None
         assert declined.why == "nothing to gain"
         report = compaction.run()
         assert (report.result, report.declined) == ("nothing to do", declined)
-        assert life.store._log.manifest.generation == generation
+        assert life.store.log.manifest.generation == generation
         # Sealed and all live: that a run has looked at it is no reason to publish.
         life.put(f"more {generation}", 120_000)
         life.roll()
@@ -312,7 +312,7 @@ def test_what_failed_rests_and_is_tried_again_by_itself(node: Node) -> None:
     node.clock.advance(REST_MS / 1000)
     node.compactions.look()
     assert node.settled("photos").state is CompactionState.SUCCESS
-    life.judged(life.clock.now_ms(), life.store._log.manifest.horizon)
+    life.judged(life.clock.now_ms(), life.store.log.manifest.horizon)
     life.check()
 
 
@@ -384,7 +384,7 @@ def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) 
     node.settled("photos")
     [report] = life.store.compaction.history.newest(9)
     assert (report.run_id, report.result) == (killed.run_id, "done")
-    names = {segment.name for segment in life.store._log.manifest.segments}
+    names = {segment.name for segment in life.store.log.manifest.segments}
     assert {target.name for target in killed.targets.values()} <= names
     life.judged(killed.as_of_ms, killed.horizon)
     life.check()

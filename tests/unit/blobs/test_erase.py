@@ -43,11 +43,11 @@ def life(disk: MemoryFileSystem) -> Life:
 
 def turn_back(life: Life, seconds: float) -> None:
     """The machine's clock is set to an earlier time."""
-    life.clock._now_s -= seconds
+    life.clock.jump(-seconds)
 
 
 def segments_of(life: Life) -> int:
-    return len(life.store._log.manifest.segments)
+    return len(life.store.log.manifest.segments)
 
 
 def files_of(life: Life) -> dict[str, bytes]:
@@ -408,7 +408,7 @@ def test_a_round_whose_segments_were_replaced_begins_again(life: Life) -> None:
     life.compact("all")
     life.store.erase.step(1)
     begun = read_erase(life.fs, DIRECTORY)
-    keys = keys_of(life.store._log.manifest)
+    keys = keys_of(life.store.log.manifest)
     assert [r.segments for r in (begun.done, begun.now) if r is not None] == [keys]
     life.erase()
     life.check()

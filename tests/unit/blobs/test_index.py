@@ -59,7 +59,7 @@ def test_an_index_from_memory_is_the_one_from_the_segment() -> None:
     life.ttl("blob 2", None)
     rows = life.store._index.recent.rows()
     life.roll()
-    (segment, _) = life.store._log.manifest.segments
+    (segment, _) = life.store.log.manifest.segments
     path = f"{DIRECTORY}/{key_index_name(segment.name)}"
     written = read_file(fs, path)
     task = life.store._index.task(segment)
@@ -85,7 +85,7 @@ def half_deleted() -> Life:
 
 def check_rewritten(life: Life) -> None:
     """The key index of the first segment is the one that is made from the segment."""
-    target = life.store._log.manifest.segments[0]
+    target = life.store.log.manifest.segments[0]
     path = f"{DIRECTORY}/{key_index_name(target.name)}"
     written = read_file(life.fs, path)
     run_index(life.store._index.task(target), no_check)
@@ -94,9 +94,9 @@ def check_rewritten(life: Life) -> None:
 
 def test_a_rewritten_segment_has_the_index_that_is_made_from_it() -> None:
     life = half_deleted()
-    names = {segment.name for segment in life.store._log.manifest.segments}
+    names = {segment.name for segment in life.store.log.manifest.segments}
     assert life.compact("all").result == "done"
-    assert life.store._log.manifest.segments[0].name not in names
+    assert life.store.log.manifest.segments[0].name not in names
     check_rewritten(life)
     life.check()
 
@@ -142,7 +142,7 @@ class Shortening(HookedJobs):
         if name != "rewrite":
             return
         store = self._life.store
-        task = store._index.task(store._log.manifest.segments[0])
+        task = store._index.task(store.log.manifest.segments[0])
         with open_index(task) as index:
             rows = index.read()
         self.rows = len(rows)
@@ -174,7 +174,7 @@ def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:
         life.undelete(name)
     life.roll()
     life.put("recent", 10)
-    index, log = life.store._index, life.store._log
+    index, log = life.store._index, life.store.log
     opened = index.opened(log)
     assert index.opened(log) is opened, "it is made once a generation"
     for name in names:

@@ -97,7 +97,7 @@ def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two(
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), content_of(number, 60_000)) for number in range(12)]
-    segments = store._log.manifest.segments
+    segments = store.log.manifest.segments
     assert len(segments) == 3
     assert all(segment.file_bytes <= SEGMENT for segment in segments)
     for number, future in enumerate(futures):
@@ -145,7 +145,7 @@ def test_a_store_that_is_closed_tells_all_that_wait() -> None:
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), b"x") for number in range(5)]
-        store._log.abandon()
+        store.log.abandon()
     assert all(isinstance(future.exception(), LogClosed) for future in futures)
 
 

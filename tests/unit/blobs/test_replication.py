@@ -425,7 +425,7 @@ def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World
     for change in first.changes[::2]:
         a.store.delete(change.blob_id)
     compact_all(world, a)
-    assert len(a.store._log.manifest.segments) == 2, "all is in one segment, and the active one"
+    assert len(a.store.log.manifest.segments) == 2, "all is in one segment, and the active one"
     assert a.store.forgotten().position == -1, "two peers have not passed the deletes"
     told = [change.blob_id for change in first.changes]
     page = a.store.changes_since(first.token, 5)

@@ -101,7 +101,7 @@ def test_an_index_that_is_lost_is_made_again() -> None:
     life.put("a", 1000, ttl_ms=1500)
     life.roll()
     before = ask(life)
-    [sealed, _] = life.store._log.manifest.segments
+    [sealed, _] = life.store.log.manifest.segments
     life.fs.remove(f"{DIRECTORY}/{key_index_name(sealed.name)}")
     assert ask(life) == before
 
@@ -159,8 +159,8 @@ def test_what_is_forecast_is_what_a_run_finds_then(seed: int) -> None:
     assert len(found.forecast()) == 10
     for span in found.forecast():
         life.clock.advance((span.stop_ms - life.clock.now_ms()) / 1000)
-        doomed = life.doomed(life.clock.now_ms(), life.store._log.last_position)
+        doomed = life.doomed(life.clock.now_ms(), life.store.log.last_position)
         dead = {r.position: r.frame_bytes for r in life.records if r.position in doomed}
-        kept = {s.id: s for s in life.store._log.manifest.segments if s.sealed}
+        kept = {s.id: s for s in life.store.log.manifest.segments if s.sealed}
         before = sum(s.frame_bytes - s.live_bytes for s in kept.values())
         assert span.reclaimable_bytes == before + sum(dead.values())

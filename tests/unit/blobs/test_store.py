@@ -161,7 +161,7 @@ def test_any_range_can_be_read(size: int) -> None:
             else:
                 with pytest.raises(RangeNotSatisfiable):
                     store.get(info.blob_id, span=(start, stop))
-    assert not store._log.pins()
+    assert not store.log.pins()
 
 
 def test_a_range_is_checked_without_the_rest() -> None:
@@ -341,7 +341,7 @@ def test_a_full_store_refuses_puts_but_can_be_emptied() -> None:
     report = store.compaction.run()
     assert report.reclaimed_bytes > SEGMENT
     store.put(bytes(50_000), service="s")
-    assert all(segment.file_bytes <= SEGMENT for segment in store._log.manifest.segments)
+    assert all(segment.file_bytes <= SEGMENT for segment in store.log.manifest.segments)
 
 
 def test_a_store_of_one_segment_says_that_it_cannot_be_compacted() -> None:
@@ -390,7 +390,7 @@ def test_a_get_costs_one_bucket_and_one_read() -> None:
     store = create(fs)
     for number in range(60):
         store.put(bytes(20_000), blob_id=f"blob {number}", service="s")
-    assert len(store._log.manifest.segments) > 4
+    assert len(store.log.manifest.segments) > 4
     for _ in range(2):
         for number in range(60):
             fs.trace.clear()
@@ -411,7 +411,7 @@ def test_what_is_above_a_hold_counts_but_is_not_judged() -> None:
     store.delete("a")
     store.put(b"y", blob_id="b", service="s", expiry_ms=clock.now_ms() + 100)
     roll()
-    last = store._log.last_position
+    last = store.log.last_position
     store.undelete("a")
     store.ttl("b", None)
     roll()
@@ -420,7 +420,7 @@ def test_what_is_above_a_hold_counts_but_is_not_judged() -> None:
     with store.compaction.holds.place("somebody", last, "tests"):
         assert store.compaction.plan().horizon.position == last
         store.compaction.run()
-        assert store._log.manifest.horizon == last
+        assert store.log.manifest.horizon == last
     assert read(store, "a") == b"x"
     assert read(store, "b") == b"y"
     store.compaction.run()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def test_nobody_sees_a_record_before_it_is_durable() -> None:
     store = create()
-    id_hash = hash_id("early", store._log.manifest.log_id)
+    id_hash = hash_id("early", store.log.manifest.log_id)
     put = a_put(blob_id="early")
     body = encode_put(put, id_hash) + b"rock"
     with store._writer.lock:
@@ -74,7 +74,7 @@ def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None
     fs = FaultyFileSystem(MemoryFileSystem())
     store = create(fs)
     store.put(b"first", blob_id="first", service="s")
-    id_hash = hash_id("lost", store._log.manifest.log_id)
+    id_hash = hash_id("lost", store.log.manifest.log_id)
     body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
     with store._writer.lock:
         pending = store._writer.append(
@@ -140,7 +140,7 @@ def test_a_full_disk_has_no_room_for_a_lost_index_but_the_store_opens() -> None:
     store.put(b"y" * 250_000, blob_id="c", service="s")
     store.put(b"y" * 250_000, blob_id="d", service="s")
     store.compaction.run(policy="stats")
-    assert any(segment.dead for segment in store._log.manifest.segments)
+    assert any(segment.dead for segment in store.log.manifest.segments)
     store.close()
     for name in disk.list("/blobs"):
         if name.endswith(".keys"):
@@ -165,7 +165,7 @@ def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
     clock.advance(5)
 
     def turn_back() -> None:
-        clock._now_s -= 4.5
+        clock.jump(-4.5)
         with pytest.raises(BlobExpired):
             store.ttl("expired", None)
         with pytest.raises(BlobDeletedForever):
@@ -189,7 +189,7 @@ def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back
     fs.add(Fault("rename", "*MANIFEST*", nth=1, kind="CRASH"))
     with pytest.raises(PowerCut):
         store.compaction.run()
-    clock._now_s -= 4.5
+    clock.jump(-4.5)
     store = BlobStore.open(disk.kill_clone(), "/blobs", settings=SETTINGS, clock=clock)
     with pytest.raises(BlobExpired):
         store.ttl("expired", None)
@@ -216,7 +216,7 @@ def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile(
         with pytest.raises(BlobDeleted):
             store.get("a", include=Include.ALL)
         assert first + b"".join(pieces) == content
-    assert not store._log.pins()
+    assert not store.log.pins()
     assert store.compaction.reclaim() > 2_000_000
 
 
@@ -262,5 +262,5 @@ def test_threads_put_get_and_delete_while_runs_go_on(tmp_path: Path) -> None:
         for worker in workers:
             worker.result()
         assert runner.result() > 0
-    assert not store._log.pins()
+    assert not store.log.pins()
     store.close()

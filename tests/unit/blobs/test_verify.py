@@ -152,7 +152,7 @@ def test_a_damaged_or_missing_key_index_is_named_and_left(life: Life) -> None:
 def test_rows_of_an_index_that_are_not_those_of_the_segment_are_named(
     life: Life, column: str, named: set[str]
 ) -> None:
-    ref = life.store._log.manifest.segments[0]
+    ref = life.store.log.manifest.segments[0]
     task = life.store._index.task(ref)
     rows = scan_rows(task, no_check)
     setattr(rows, column, getattr(rows, column) + 1)
@@ -161,7 +161,7 @@ def test_rows_of_an_index_that_are_not_those_of_the_segment_are_named(
 
 
 def test_a_row_too_few_is_named(life: Life) -> None:
-    task = life.store._index.task(life.store._log.manifest.segments[0])
+    task = life.store._index.task(life.store.log.manifest.segments[0])
     rows = scan_rows(task, no_check)
     for name in rows.__slots__:
         setattr(rows, name, getattr(rows, name)[1:])
@@ -176,7 +176,7 @@ def test_a_delete_that_was_dropped_before_its_put_is_named() -> None:
     life.delete("deleted")
     life.roll()
     assert verified(life).ok
-    log = life.store._log
+    log = life.store.log
     ref = log.manifest.segments[0]
     data = DeadSet(LiveSet.from_ranges(np.array([2]), np.array([3])), Parts.empty()).to_bytes()
     name = dead_set_name(ref.id, "0" * 12)
@@ -233,10 +233,10 @@ def test_an_erase_that_was_cut_off_is_no_damage(life: Life) -> None:
 
 def test_a_store_above_its_size_is_named(life: Life) -> None:
     small = Shape(2 * 100_000, 100_000)
-    life.store._log.publish(lambda m: replace(m, state=small.to_state()), "a mistake")
+    life.store.log.publish(lambda m: replace(m, state=small.to_state()), "a mistake")
     assert problems(life) == ["file 000000000001.seg"]
     tiny = Shape(100_000, 100_000)
-    life.store._log.publish(lambda m: replace(m, state=tiny.to_state()), "a mistake")
+    life.store.log.publish(lambda m: replace(m, state=tiny.to_state()), "a mistake")
     assert problems(life) == ["file 000000000001.seg"]
     assert any("its capacity is 100000" in warning for warning in verified(life).warnings)
 
@@ -278,7 +278,7 @@ def test_a_record_that_cannot_be_is_named(
     body: Callable[[bytes], bytes], flags: int, tag: int, what: str
 ) -> None:
     life = Life(MemoryFileSystem(), ManualClock())
-    log = life.store._log
+    log = life.store.log
     log.append(body(log.manifest.log_id), flags=flags, tag=tag).result()
     found = [str(problem) for problem in verified(life).problems if problem.kind == "record"]
     assert "000000000001.seg: byte 64: " in found[0]
@@ -288,7 +288,7 @@ def test_a_record_that_cannot_be_is_named(
 def test_parts_without_a_put_are_counted() -> None:
     life = Life(MemoryFileSystem(), ManualClock())
     life.put("a", 100)
-    life.store._log.append(b"part of nothing", flags=flags_of(Kind.PART)).result()
+    life.store.log.append(b"part of nothing", flags=flags_of(Kind.PART)).result()
     life.put("b", 100_000)
     report = verified(life)
     assert (report.ok, report.lost_parts) == (True, 1)

@@ -268,7 +268,8 @@ def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
         "write": lambda: log.append_many([bytes(100)] * 3),
         "fsync": log.roll,
     }
-    file = type(log._writes.current.active.writer.file)
+    with disk.open_read(ACTIVE) as opened:
+        file = type(opened)
     real = getattr(file, call)
 
     def interrupted(self: File, *args: object) -> None:

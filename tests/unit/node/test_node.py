@@ -93,4 +93,4 @@ def test_paths_of_a_relative_data_directory_are_absolute(
     with lithify.open("data") as node:
         assert node.topics.create(ORDERS).log.directory.startswith(f"{tmp_path}/data/")
         node.blobs.create("photos", capacity_bytes=16 * 2**20, segment_bytes=2**20)
-        assert node.blobs.get("photos")._log.directory.startswith(f"{tmp_path}/data/")
+        assert node.blobs.get("photos").log.directory.startswith(f"{tmp_path}/data/")
