@@ -13,24 +13,25 @@
 4. Files that nobody needs any more are deleted; a blob that is being read holds its files.
 
 Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store of
-one segment has nothing that could be compacted and says so. One run a store at a time; any thread
-may call, and `run` takes long. Many stores take turns in `compactions.py`.
+one segment has nothing that could be compacted and says so. One run per store and per disk at a
+time: another one waits, and a dry run waits for a run on its own store. Any thread may call, and
+`run` takes long. The stores of a node take turns in its queue (`compactions.py`).
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
+from lithify.compaction.control import RunControl
 from lithify.compaction.eligibility import Eligibility, WhyNot
-from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.jobs import ignore_progress
 from lithify.compaction.journal import Journal
 from lithify.compaction.latencies import Latencies
-from lithify.compaction.pace import Pacer, SharedRate, with_pace
+from lithify.compaction.pace import Pacing, SharedRate
 from lithify.compaction.packing import Limits
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.reserve import NO_RESERVE
@@ -38,10 +39,10 @@ from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
-from lithify.log.names import MANIFEST, PACE
+from lithify.log.names import PACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from lithify.blobs.rule import BlobRule
@@ -107,12 +108,12 @@ class BlobCompaction:
         self._shape = shape
         self._settings = settings
         self._clock = clock
-        self._rate = SharedRate(fs, f"{log.directory}/{PACE}")
-        self._before: tuple[int, ...] = ()
         self._reclaiming = threading.Lock()
         self._closed = False
         self.latencies = Latencies()
         """Of gets; the store adds to them."""
+        self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        """Of the run that is going on."""
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
@@ -125,20 +126,32 @@ class BlobCompaction:
             settings=self._run_settings(settings().policy, 0),
             clock=clock,
             events=events,
-            gate=gate,
             rewriting=BlobRewriting(log.manifest.log_id),
+            pacing=Pacing(self.latencies, self.rate, clock),
         )
-        self.runs = Runs(log.directory, self._compactor, limit="store")
+        self.runs = Runs(
+            fs,
+            log.directory,
+            self._compactor,
+            kind="store",
+            name=f"blob store {log.directory.rpartition('/')[2]}",
+            resumes=True,
+            gate=gate,
+        )
         self.history = self._compactor.history
         self.holds = self._compactor.holds
         self.reserve: NoReserve = NO_RESERVE
         """Space that a run may use on a full disk."""
 
-    def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
-        """What a run would do now; makes key indexes that are missing, changes nothing else."""
-        with self.runs.turn():
-            self._prepare(policy, jobs, ignore_progress)
-            found = self._compactor.plan()
+    def plan(
+        self, policy: str | None = None, jobs: Jobs | None = None, *, waits: bool = True
+    ) -> DryRun:
+        """What a run would do now; makes key indexes that are missing, changes nothing else.
+
+        It waits for the run that is going on, or is refused if it does not wait.
+        """
+        with self.runs.turn(RunControl(waits=waits)):
+            found = self._compactor.plan(settings=self._checked(policy), jobs=jobs)
         if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
             # A run would seal the active segment and judge it, which a dry run does not.
             return replace(found, declined=None)
@@ -151,42 +164,38 @@ class BlobCompaction:
         jobs: Jobs | None = None,
         progress: Progress = ignore_progress,
     ) -> Report:
-        """Compact now, by this policy or the one of the settings."""
+        """Compact now, by this policy or the one of the settings, when disk and store are free.
 
-        def run(note: Progress) -> Report:
-            self._prepare(policy, jobs, note)
+        `progress` may be a `RunControl`.
+        """
+
+        def run(control: RunControl) -> Report:
+            settings = self._checked(policy)
             if trigger != Trigger.UNFINISHED:
                 self._seal_full()
-            with self._erase_paused(), self._paced():
+            with self._erase_paused():
                 try:
-                    report = self._compactor.run(trigger)
+                    report = self._compactor.run(
+                        trigger, settings=settings, jobs=jobs, control=control
+                    )
                 finally:
                     # A run that fails may have finished an earlier one first.
                     self._published()
             freed = self.reclaim()
             return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
 
-        with self.reserve.if_full():
-            return self.runs.one(run, progress)
+        def run_with_reserve(control: RunControl) -> Report:
+            with self.reserve.if_full():
+                return run(control)
 
-    @contextmanager
-    def _paced(self) -> Iterator[None]:
-        """The run keeps to a rate that follows how long gets take."""
-        pace, latencies = self._settings().pace, self.latencies
-        pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
-        self._compactor.on_check = pacer.look
-        try:
-            yield
-        finally:
-            pacer.close()
-            # What gets take from now on until the next run is what that one is compared with.
-            self._before = latencies.counts()
+        return self.runs.one(run_with_reserve, RunControl.of(progress))
 
     def recover(self) -> Report | None:
         """Finish or give up a run that was killed; None if there was none. A run does it too."""
-        with self.runs.turn(), self._erase_paused():
+        control = RunControl()
+        with self.runs.disk(control), self.runs.turn(control), self._erase_paused():
             try:
-                return self._compactor.recover()
+                return self._compactor.recover(control=control)
             finally:
                 self._published()
 
@@ -204,7 +213,7 @@ class BlobCompaction:
             if self._closed:
                 return 0
             before = self._log.manifest.retired
-            done = self._compactor.reclaim()
+            done = self._compactor.reclaim(self._settings().budget)
             left = {retired.name for retired in self._log.manifest.retired}
             self._reclaimed(tuple(r.name for r in before if r.name not in left))
         if done.files:
@@ -218,11 +227,6 @@ class BlobCompaction:
         """Is a run going on?"""
         return self.runs.running
 
-    @property
-    def disk(self) -> str:
-        """On which the store is; one run at a time uses a disk."""
-        return str(self._rate.fs.stat(f"{self._log.directory}/{MANIFEST}").device)
-
     def status(self) -> CompactionStatus:
         """How the last run went, also one before a restart; or how far this one is."""
         return self.runs.status()
@@ -231,13 +235,9 @@ class BlobCompaction:
         """Ask a run that is going on to stop; it leaves everything as it was."""
         self.runs.cancel()
 
-    def suspend(self) -> None:
-        """Ask it to stop in such a way that the next run goes on with it."""
-        self.runs.suspend()
-
     def close(self) -> None:
         """Suspend the run that is going on, wait for its end, and let no other one begin."""
-        self.runs.close(suspends=True)
+        self.runs.close()
         with self._reclaiming:
             # Files of these names may soon be those of another store.
             self._closed = True
@@ -252,13 +252,11 @@ class BlobCompaction:
         if policy is not None:
             check_policy(policy, POLICY_NAMES)
 
-    def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
+    def _checked(self, policy: str | None) -> RunSettings:
+        """The settings of a run by this policy, or the store's own."""
         self.check(policy)
         name = policy or self._settings().policy
-        full_ms = self._last_full_ms() if name == "hybrid" else 0
-        self._compactor.settings = self._run_settings(name, full_ms)
-        self._compactor.jobs = jobs or LocalJobs()
-        self._compactor.progress = progress
+        return self._run_settings(name, self._last_full_ms() if name == "hybrid" else 0)
 
     def _run_settings(self, policy: str, last_full_ms: int) -> RunSettings:
         settings, options = self._settings(), dict[str, float]()
@@ -276,8 +274,14 @@ class BlobCompaction:
         eligibility = Eligibility(
             self._shape.capacity_bytes, settings.used_percent_min, settings.reclaim_segments_min
         )
-        budget = with_pace(settings.budget, self._rate)
-        return RunSettings(limits, policy, options, budget=budget, eligibility=eligibility)
+        return RunSettings(
+            limits,
+            policy,
+            options,
+            budget=settings.budget,
+            eligibility=eligibility,
+            pace=settings.pace,
+        )
 
     def _last_full_ms(self) -> int:
         """When everything was compacted last, 0 if never."""

@@ -2,9 +2,10 @@
 
 1. Runs are done by one worker process with a Spark session for all topics and blob stores. It is
    started by the first run and let go when it was idle for long (`pipeline/worker.py`).
-2. Once in a while both are looked at for what is due (`topics/compactions.py`,
-   `blobs/compactions.py`), in a thread.
-3. When the node stops, the runs that are going on are cancelled, and the worker ended.
+2. Topics and blob stores share the node's queue (`compaction/queue.py`). Once a second both tell it
+   what their triggers say (`topics/compactions.py`, `blobs/compactions.py`), in a thread.
+3. When the node stops, runs on topics are cancelled and those on blob stores suspended, and the
+   worker ended.
 
 Called by `serving.py`.
 """
@@ -35,15 +36,14 @@ log = get_logger("lithify.node")
 @asynccontextmanager
 async def compacting(node: Node) -> AsyncIterator[None]:
     """Compact what is due or asked for while the block runs."""
-    settings, both = node.settings, (node.topics.compactions, node.blobs.compactions)
+    settings = node.settings
     worker = WorkerJobs(
         node.clock,
         target=settings.spark,
         preload=tuple(dict.fromkeys((*TOPIC_TASKS, *BLOB_TASKS))),
         idle_s=settings.compaction_idle_ms / 1000,
     )
-    for compactions in both:
-        compactions.jobs = worker
+    node.queue.jobs = worker
     ended = asyncio.Event()
     task = asyncio.create_task(_look(node, worker, ended))
     try:
@@ -51,8 +51,7 @@ async def compacting(node: Node) -> AsyncIterator[None]:
     finally:
         ended.set()
         await task
-        for compactions in both:
-            await asyncio.to_thread(compactions.close)
+        await asyncio.to_thread(node.queue.close)
         await asyncio.to_thread(worker.close)
 
 

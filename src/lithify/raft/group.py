@@ -43,7 +43,7 @@ from lithify.logger import get_logger
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.backup import Saved, live_entries
-from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome
+from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome, RunWanted
 from lithify.raft.core import (
     Applied,
     DropReason,
@@ -285,7 +285,7 @@ class Group(Generic[S]):
 
     def compact(self) -> None:
         """Have segments merged, whatever the triggers say."""
-        self.compaction.ask(merge=True)
+        self.compaction.request(RunWanted())
 
     def rewrite(self) -> None:
         """Have scattered live entries moved to the head of the log, if this member leads."""

@@ -154,7 +154,12 @@ class Topic(TopicLog):
             log.close()
             raise
         compaction = TopicCompaction(
-            fs, log, settings=compaction_settings, clock=clock, events=events
+            fs,
+            log,
+            settings=compaction_settings,
+            clock=clock,
+            events=events,
+            name=f"{name.namespace}/{name.local}",
         )
         service = new_service(log, compaction)
         topic = cls(fs, name, log, cursors, clock, compaction, service)
