@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.control import RunControl
 from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
@@ -468,10 +469,18 @@ class Topic(TopicLog):
     # --- compaction -------------------------------------------------------------------------
 
     def compact(
-        self, spark: SparkSession | None = None, progress: JobProgress = ignore_progress
+        self,
+        spark: SparkSession | None = None,
+        progress: JobProgress = ignore_progress,
+        *,
+        wait: bool = True,
     ) -> Report:
-        """Compact now, by this session's jobs, which is left alone, or in this thread."""
-        return self.service.compact("library", _jobs_of(spark), progress)
+        """Compact now, by this session's jobs, which is left alone, or in this thread.
+
+        While another run has the topic or its disk it waits, or is refused without `wait`.
+        """
+        control = RunControl(progress, waits=wait)
+        return self.service.compact("library", _jobs_of(spark), control)
 
     def plan_compaction(self, spark: SparkSession | None = None) -> DryRun:
         """What a run would do now with what is sealed."""

@@ -103,16 +103,23 @@ class RunRequests:
         """The first interval of each group begins then."""
         self._queue = RunQueue(clock)
 
-    def compact(self, group: Group[Any], *, waits: bool = True) -> str:
-        """Have a group compacted as soon as its turn comes; the id of the request.
+    def begin(self, group: Group[Any], done: Done, *, waits: bool) -> None:
+        """Have a group compacted as soon as its turn comes; the answer has the request's id.
 
-        One that does not wait is refused if it would have to.
+        One that does not wait is refused if it would have to. Whether the disk is free is found
+        out by a reader.
         """
 
         def run(_: Jobs, control: RunControl) -> Report:
             return self.run(group, Trigger.ADMIN, control)
 
-        return self._queue.request(self._of(group), run, waits=waits)
+        def request() -> dict[str, Any]:
+            return {"request": self._queue.request(self._of(group), run, waits=waits)}
+
+        if waits:
+            done(_reply(request()))
+        else:
+            self._read(request, done)
 
     def look(self, groups: Iterable[Group[Any]]) -> None:
         """Tell the queue what the triggers of all groups say."""
