@@ -35,7 +35,7 @@ from lithify.fs.atomic import read_file
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lithify.clock import Clock
     from lithify.compaction.latencies import Latencies
@@ -251,18 +251,26 @@ class Pacing:
         self.rate = rate
         self._clock = clock
         self._before: tuple[int, ...] = ()
+        self._pacer: Pacer | None = None
+
+    def look(self) -> None:
+        """To be called several times a second while a run goes on."""
+        if self._pacer is not None:
+            self._pacer.look()
 
     def budget(self, budget: Budget) -> PacedBudget:
         """A run's budget, below its own rates and the one of this pace."""
         return with_pace(budget, self.rate)
 
     @contextmanager
-    def run(self, settings: PaceSettings) -> Iterator[Callable[[], None]]:
-        """A run goes on: what its thread calls several times a second."""
+    def run(self, settings: PaceSettings) -> Iterator[None]:
+        """A run goes on."""
         pacer = Pacer(settings, self.latencies, self.rate, self._clock, self._before)
+        self._pacer = pacer
         try:
-            yield pacer.look
+            yield
         finally:
+            self._pacer = None
             pacer.close()
             # Latencies from now on until the next run are what that one is compared with.
             self._before = self.latencies.counts()

@@ -296,12 +296,13 @@ class Compactor:
             with typed_errors(self._log.directory):
                 yield Allowance(budget, self._clock, check)
             return
-        with typed_errors(self._log.directory), self._pacing.run(pace) as look:
+        look = self._pacing.look
 
-            def look_and_check() -> None:
-                look()
-                check()
+        def look_and_check() -> None:
+            look()
+            check()
 
+        with typed_errors(self._log.directory), self._pacing.run(pace):
             yield Allowance(self._pacing.budget(budget), self._clock, look_and_check)
 
     def _run(self, means: _Means, steps: Steps, trigger: str, allowance: Allowance) -> Report:

@@ -145,7 +145,13 @@ class Group(Generic[S]):
         self._installing = Installing[S](name, storage)
         clock, limits = settings.clock, storage.limits
         self.compaction = GroupCompaction(
-            storage.fs, own.directory, own.log, limits, clock, settings.compaction
+            storage.fs,
+            own.directory,
+            own.log,
+            limits,
+            clock,
+            settings.compaction,
+            storage.latencies,
         )
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.ask)

@@ -9,6 +9,8 @@ A run:
 2. The active ledger is rolled, so that everything durable can be judged. What is younger than the
    minimum lag is kept out by a hold of that name.
 3. The kernel's run (`compaction/run.py`) with the topic's rule, into the view.
+   While it goes on it slows down when reads for consumers take longer than they did before it
+   (`compaction/pace.py`).
 4. Files that nobody needs any more are deleted.
 
 One that is begun because another was killed only finishes that one, or makes it again.
@@ -26,12 +28,15 @@ from typing import TYPE_CHECKING
 from lithify.compaction.control import RunControl
 from lithify.compaction.horizon import Holds
 from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import Pacing, SharedRate
 from lithify.compaction.policies import Limits
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
 from lithify.errors import CONFLICT, InvalidInput
+from lithify.log.names import PACE
 from lithify.topics.rebatch import TopicRewriting
 from lithify.topics.rule import FACTS, UNFINISHED, TopicRule
 from lithify.topics.unfinished import is_mark_due
@@ -87,8 +92,15 @@ class TopicCompaction:
         events: EventSink,
         name: str = "",
         gate: DiskGate | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
-        """`name` is what others are told who wait for the disk."""
+        """`name` is what others are told who wait for the disk.
+
+        `latencies` are those of reads for consumers, also of other topics on the disk.
+        """
+        self.latencies = latencies or Latencies()
+        self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        """Of the run that is going on."""
         self._log = log
         self._clock = clock
         self.settings = settings
@@ -106,6 +118,7 @@ class TopicCompaction:
             clock=clock,
             events=events,
             rewriting=TopicRewriting(log.manifest.log_id),
+            pacing=Pacing(self.latencies, self.rate, clock),
         )
         self.runs = Runs(
             fs,
@@ -267,6 +280,7 @@ def _run_settings(settings: CompactionSettings, new_bytes: int) -> RunSettings:
         options,
         in_view=True,
         budget=settings.budget(),
+        pace=settings.pace(),
     )
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
+from lithify.compaction.latencies import Latencies
 from lithify.compaction.queue import RunQueue
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
@@ -143,6 +144,7 @@ class Topics:
         """Of files of topics, as far as it was found since the start."""
         self.reserve: NoReserve = NO_RESERVE
         self.compactions = Compactions(self.opened, queue or RunQueue(clock), self.damage)
+        self._latencies = Latencies()
         self._new_service = service_factory(settings.compaction_service)
         check_no_backup(fs, directory)
         fs.mkdir(directory)
@@ -386,6 +388,7 @@ class Topics:
                 deduplicates=self._deduplicates(name),
                 compaction_settings=lambda: self.compaction_settings(name),
                 new_service=self._new_service,
+                latencies=self._latencies,
             )
         topic.compaction.reserve = self.reserve
         node = self.settings.policies

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.jobs import Jobs
     from lithify.compaction.jobs import Progress as JobProgress
+    from lithify.compaction.latencies import Latencies
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
     from lithify.errors import LithifyError
@@ -133,6 +134,7 @@ class Topic(TopicLog):
         deduplicates: Callable[[], bool] = bool,
         compaction_settings: Callable[[], CompactionSettings] = CompactionSettings,
         new_service: ServiceFactory = LogCompactionService,
+        latencies: Latencies | None = None,
     ) -> Topic:
         """Open or create the topic in `directory`; what can be asked is asked again and again."""
         log = Log.open(
@@ -161,6 +163,7 @@ class Topic(TopicLog):
             clock=clock,
             events=events,
             name=f"{name.namespace}/{name.local}",
+            latencies=latencies,
         )
         service = new_service(log, compaction)
         topic = cls(fs, name, log, cursors, clock, compaction, service)

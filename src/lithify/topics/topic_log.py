@@ -98,7 +98,7 @@ class TopicLog:
         self.bytes_in = 0
         self._clock = clock
         self._lookup = Lookup(fs, log)
-        self._reading = Reading(log, service)
+        self._reading = Reading(log, service, compaction.latencies, clock)
         self._end = LogEnd(log)
         self._deduplication: DeduplicationSwitch | None = None
         self._library_sequence = 0

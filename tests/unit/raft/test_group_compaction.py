@@ -9,15 +9,17 @@ import pytest
 
 from lithify.compaction.budget import DiskGate, find_gate_directory
 from lithify.compaction.control import RunControl
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import PaceSettings
 from lithify.compaction.report import Report
 from lithify.compaction.run import DryRun
 from lithify.compaction.schedule import Observation, Trigger
 from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import RunWanted
+from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import CompactionSettings
-from tests.unit.raft.stored import Member
+from tests.unit.raft.stored import LIMITS, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -362,3 +364,30 @@ def test_a_hold_that_is_released_while_a_run_begins_binds_that_run() -> None:
     found.compact()
     assert found.spans == [(2, 7, 27), (7, 31, 32)]
     Member(found.disk.kill_clone()).check()
+
+
+def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
+    latencies, rates = Latencies(), list[int | None]()
+    found = sparse()
+    pace = PaceSettings(bytes_per_s_min=2**20, bytes_per_s_max=2**26)
+    settings = CompactionSettings(after_drops=None, pace=pace)
+    found.compactor = GroupCompaction(
+        found.fs, found.own.directory, found.log, LIMITS, found.clock, settings, latencies
+    )
+    waits_s = iter([0.5] * 10 + [0.001] * 40)
+
+    def watch(phase: str, *_: int) -> None:
+        if phase != "rewrite":
+            return
+        for wait_s in waits_s:
+            for _each in range(100):
+                latencies.add(wait_s)
+            found.clock.advance(0.5)
+            found.compactor._pacing.look()
+            rates.append(found.compactor._pacing.rate.read())
+
+    found.compactor.request(RunWanted(control=RunControl(watch)))
+    assert due(found)
+    assert rates[:10] == [max(2**26 >> n, 2**20) for n in range(1, 11)]
+    assert rates[10:] == [min(2**20 + n * 2**21, 2**26) for n in range(1, 41)]
+    assert found.compactor._pacing.rate.read() is None, "the run is over"

@@ -30,7 +30,9 @@ and when a trigger calls (`triggers.py`, and the interval of the settings).
    that the others are merged.
 4. The worker never waits for the disk: the queue has it before it asks. Without a queue a run is
    refused while the disk is in use.
-5. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
+5. While a run copies it slows down when rounds of the write-ahead log take longer than they did
+   before it (`compaction/pace.py`).
+6. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
    still has an old name finds the merged file.
 
 A dry run is a job too, so that no file changes under it.
@@ -45,6 +47,8 @@ from typing import TYPE_CHECKING
 from lithify.compaction.control import RunControl
 from lithify.compaction.horizon import Holds
 from lithify.compaction.journal import NoJournal
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import HeldRate, Pacing
 from lithify.compaction.packing import Limits
 from lithify.compaction.policies import plan_whole_dead
 from lithify.compaction.run import Compactor, DryRun, RunSettings
@@ -130,7 +134,9 @@ class GroupCompaction:
         limits: SegmentLimits,
         clock: Clock,
         settings: CompactionSettings | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
+        """`latencies` are those of appends, which wait for the disk that runs use."""
         self._fs = fs
         self._directory = directory
         self._log = log
@@ -138,6 +144,7 @@ class GroupCompaction:
         self._settings = settings or CompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
         self._named = NamedLog(fs, directory, log.group)
+        self._pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
         self.holds = Holds(clock)
         """What keeps segments: no run, and no drop, goes beyond one of them."""
         self._hold = self.holds.place("snapshot", log.snapshot_index)
@@ -179,13 +186,18 @@ class GroupCompaction:
             self._fs,
             LiveIndexes(named, group, self._limits),
             settings=RunSettings(
-                self._limits, "neighbours", dead_sets=False, budget=self._settings.budget
+                self._limits,
+                "neighbours",
+                dead_sets=False,
+                budget=self._settings.budget,
+                pace=self._settings.pace,
             ),
             holds=self.holds,
             clock=self._clock,
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
             journal=NoJournal(),
+            pacing=self._pacing,
         )
 
     # --- the group's thread -----------------------------------------------------------------
