@@ -401,7 +401,7 @@ def compact_small(directory: str, sizes: Sizes) -> Iterator[Case]:
             return time.perf_counter() - began_s
 
         def empty_job() -> float:
-            jobs = node.topics.compactions.jobs
+            jobs = node.topics.compactions.queue.jobs
             assert jobs is not None
             began_s = time.perf_counter()
             # Without a weight it is a Spark job, however little it has to do.

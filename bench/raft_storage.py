@@ -33,7 +33,7 @@ from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft import kv_format
-from lithify.raft.compaction.group_compaction import GroupCompaction
+from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
@@ -97,7 +97,7 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
         own = storage.groups[GROUP]
         settings = CompactionSettings(after_drops=None)
         compactor = GroupCompaction(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
-        compactor.ask(merge=True)
+        compactor.request(RunWanted())
         job = compactor.next_job()
         assert job is not None
         os.sync()

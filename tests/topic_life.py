@@ -217,9 +217,9 @@ class Life:
             settings=lambda: self.settings,
             clock=self.clock,
             events=ignore_events,
+            # Tests in other processes compact on the same disk, and must not be waited for.
+            gate=DiskGate(self.fs, f"{self.directory}.gate"),
         )
-        # Tests in other processes compact on the same disk, and must not be waited for.
-        self.compaction._compactor._gate = DiskGate(self.fs, f"{self.directory}.gate")
 
     def reborn(self, fs: FileSystem) -> Life:
         """The same topic as it was left on another disk."""

@@ -299,6 +299,11 @@ class RunRefused(LithifyError):
         self.detail = detail
         super().__init__(f"compaction refused ({limit}): {detail}")
 
+    @property
+    def waits_for(self) -> str:
+        """What those who wait for it are told."""
+        return f"{self.limit}: {self.detail}"
+
 
 class RunFailed(LithifyError):
     """The file system failed a run. The log is unchanged, or as published by the run."""

@@ -103,6 +103,7 @@ def test_every_verb_has_a_row_for_each_node(cluster: Cluster) -> None:
     assert {row["status"] for row in status} == {"SUCCESS"}
     assert set(status[0]) == {
         "node", "group", "request", "status", "lastError", "phase", "done", "total", "report",
+        "waitsFor",
     }  # fmt: skip
 
     history = rows(cluster, "compaction-history", "--limit", "1000")

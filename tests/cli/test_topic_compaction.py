@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
-from lithify.errors import FAILED, UNREACHABLE, USAGE
+from lithify.compaction.budget import DiskGate
+from lithify.errors import CONFLICT, FAILED, UNREACHABLE, USAGE
+from lithify.fs import LocalFileSystem
 from tests.cli.nodes import COMMAND, served
 
 if TYPE_CHECKING:
@@ -121,6 +124,41 @@ def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
     assert row == {"topic": ORDERS} | report
     assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")
     assert "is not a data directory" in refused("compact", "orders", "--data", f"{tmp_path}/none")
+
+
+def test_a_command_waits_for_another_process_or_is_refused(tmp_path: Path) -> None:
+    """Another process has the disk: this one, in a directory of its own for the gate."""
+    data, runtime = tmp_path / "data", tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    fill(data)
+    fs = LocalFileSystem()
+    command = [
+        str(COMMAND),
+        "topics",
+        "compact",
+        "orders",
+        "--master",
+        "local[1,4]",
+        "--data",
+        str(data),
+    ]
+    environ = os.environ | {"XDG_RUNTIME_DIR": str(runtime)}
+    gate = DiskGate(fs, f"{runtime}/lithify")
+    with gate.enter(str(data), "pid 7 compacts public/default/other"):
+        done = subprocess.run(
+            [*command, "--no-wait"], capture_output=True, text=True, env=environ, check=False
+        )
+        assert done.returncode == CONFLICT
+        assert "run waits for disk: pid 7 compacts public/default/other" in done.stderr
+        waiting = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+        )
+        assert waiting.stderr is not None
+        expected = f"{ORDERS}: waiting for disk: pid 7 compacts public/default/other"
+        assert expected in waiting.stderr.readline()
+    told, _ = waiting.communicate()
+    assert waiting.returncode == 0
+    assert f"{ORDERS}: done in " in told
 
 
 NO_SPARK = "Spark did not start with master local[*,4] and --conf"

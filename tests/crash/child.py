@@ -13,7 +13,6 @@ import random
 import tempfile
 from typing import TYPE_CHECKING
 
-from lithify.compaction.budget import DiskGate
 from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
 from lithify.compaction.run import Compactor, RunSettings
@@ -48,7 +47,6 @@ def compactor_of(log: Log, below: int) -> Compactor:
         LocalFileSystem(),
         GivenLiveSet(LiveSet.from_iterable(live)),
         settings=RunSettings(limits=Limits(8192, 10_000), policy="all"),
-        gate=DiskGate(LocalFileSystem(), log.directory + ".gate"),
     )
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
 from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
 from lithify.compaction.run import Compactor, RunSettings
@@ -173,7 +172,6 @@ class Story:
                 policy=rng.choice(POLICIES),
             ),
             clock=ManualClock(),
-            gate=DiskGate(fs, "/gate"),
             # Names must not come again when a story is checked twice.
             random_bytes=secrets.token_bytes,
         )

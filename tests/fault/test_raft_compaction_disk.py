@@ -15,7 +15,7 @@ import pytest
 from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
 from lithify.fs.faulty import MUTATING
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import Outcome
+from lithify.raft.compaction.group_compaction import Outcome, RunWanted
 from tests.crash.test_raft_compaction import check, newest, prepared
 from tests.unit.raft.stored import Member
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def compact(member: Member) -> bool:
     """One job, as a node does it; has it failed?"""
     compactor = member.compactor
-    compactor.ask(merge=True)
+    compactor.request(RunWanted())
     job = compactor.next_job()
     assert job is not None
     outcome: Outcome | OSError

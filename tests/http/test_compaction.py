@@ -166,10 +166,10 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     node: HttpNode,
 ) -> None:
     fill(node.topic(), 100, 10)
-    jobs = node.topics.compactions.jobs = Halted()
+    jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(PROCESS_S_MAX)
-    assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan")
+    assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan?wait=false")
     assert node.get(f"{AT}/compaction")["status"] == "RUNNING"
     node.do("DELETE", f"{AT}/compaction")
     found = finished(node)
@@ -178,7 +178,7 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     assert [row["result"] for row in node.get(f"{AT}/compaction/history")] == ["cancelled"]
     assert "no run" in node.refused(409, "DELETE", f"{AT}/compaction")
     assert node.get(f"{AT}/stats")["compaction"]["lastCompactionFailedTimestamp"] > 0
-    node.topics.compactions.jobs = LocalJobs()
+    node.topics.compactions.queue.jobs = LocalJobs()
     node.do("PUT", f"{AT}/compaction")
     assert finished(node)["status"] == "SUCCESS"
 
@@ -227,7 +227,7 @@ def test_a_run_that_was_cancelled_before_it_found_the_disk_taken_does_not_come_b
 def test_one_topic_waits_for_the_other(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     fill(node.topic("persistent://public/default/other"), 100, 10)
-    jobs = node.topics.compactions.jobs = Halted()
+    jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(PROCESS_S_MAX)
     other = "/persistent/public/default/other"
@@ -315,7 +315,7 @@ def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
 
 def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
-    jobs = node.topics.compactions.jobs = Halted()
+    jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(PROCESS_S_MAX)
     node.do("DELETE", AT)
@@ -477,7 +477,7 @@ def test_a_second_deletion_of_the_view_is_refused(node: HttpNode) -> None:
     fill(topic, 100, 10)
     node.do("PUT", f"{AT}/compaction")
     finished(node)
-    jobs = node.topics.compactions.jobs = Halted()
+    jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(PROCESS_S_MAX)
     first = threading.Thread(target=topic.compaction.delete_view)

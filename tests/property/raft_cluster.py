@@ -156,6 +156,9 @@ class World:
 
     def work(self, member: Member) -> None:
         for name, group in member.groups.items():
+            if group.compaction.observe().reached:
+                # As the queue of a node does.
+                group.compact()
             out = group.work()
             member.jobs += ((group, job) for job in out.jobs)
             member.reads += ((group, job) for job in out.reads)

@@ -24,7 +24,7 @@ from lithify.clock import ManualClock
 from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
 from lithify.liveset import LiveSet
 from lithify.log.names import HISTORY
-from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome
+from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome, RunWanted
 from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
@@ -145,7 +145,9 @@ class Life:
             assert outcome.failure is None
             compactor.done(outcome)
         else:
-            compactor.ask(merge=self.rng.random() < 0.6)
+            compactor.ask()
+            if self.rng.random() < 0.6 or compactor.observe().reached:
+                compactor.request(RunWanted())
             job = compactor.next_job()
             if job is not None:
                 self.jobs[group] = job

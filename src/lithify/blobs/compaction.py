@@ -13,24 +13,25 @@
 5. Delete retired files. A blob that is open for reading pins its files.
 
 Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store of
-one segment cannot be compacted; a run is refused. One run per store at a time. Any thread may call;
-`run` takes long. `compactions.py` schedules the runs of many stores.
+one segment has nothing that could be compacted, and the report says so. One run per store and per
+disk at a time: another run waits, and a dry run waits for a run on its own store. Any thread may
+call, and `run` takes long. The stores of a node take turns in its queue (`compactions.py`).
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.blobs.rule import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
+from lithify.compaction.control import RunControl
 from lithify.compaction.eligibility import Eligibility, WhyNot
-from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.jobs import ignore_progress
 from lithify.compaction.journal import Journal
 from lithify.compaction.latencies import Latencies
-from lithify.compaction.pace import Pacer, SharedRate, with_pace
+from lithify.compaction.pace import Pacing, SharedRate
 from lithify.compaction.packing import Limits
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.reserve import NO_RESERVE
@@ -38,10 +39,10 @@ from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
-from lithify.log.names import MANIFEST, PACE
+from lithify.log.names import PACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from lithify.blobs.rule import BlobRule
@@ -107,12 +108,12 @@ class BlobCompaction:
         self._shape = shape
         self._settings = settings
         self._clock = clock
-        self._rate = SharedRate(fs, f"{log.directory}/{PACE}")
-        self._before: tuple[int, ...] = ()
         self._reclaiming = threading.Lock()
         self._closed = False
         self.latencies = Latencies()
         """Of gets; the store adds them."""
+        self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        """Of the current run."""
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
@@ -125,20 +126,32 @@ class BlobCompaction:
             settings=self._run_settings(settings().policy, 0),
             clock=clock,
             events=events,
-            gate=gate,
             rewriting=BlobRewriting(log.manifest.log_id),
+            pacing=Pacing(self.latencies, self.rate, clock),
         )
-        self.runs = Runs(log.directory, self._compactor, limit="store")
+        self.runs = Runs(
+            fs,
+            log.directory,
+            self._compactor,
+            kind="store",
+            name=f"blob store {log.directory.rpartition('/')[2]}",
+            resumes=True,
+            gate=gate,
+        )
         self.history = self._compactor.history
         self.holds = self._compactor.holds
         self.reserve: NoReserve = NO_RESERVE
         """Space that a run may use on a full disk."""
 
-    def plan(self, policy: str | None = None, jobs: Jobs | None = None) -> DryRun:
-        """What a run would do now. Builds missing key indexes and changes nothing else."""
-        with self.runs.turn():
-            self._prepare(policy, jobs, ignore_progress)
-            found = self._compactor.plan()
+    def plan(
+        self, policy: str | None = None, jobs: Jobs | None = None, *, waits: bool = True
+    ) -> DryRun:
+        """What a run would do now. Builds missing key indexes and changes nothing else.
+
+        Waits for the current run, or is refused without `waits`.
+        """
+        with self.runs.turn(RunControl(waits=waits)):
+            found = self._compactor.plan(settings=self._checked(policy), jobs=jobs)
         if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
             # A run would seal the active segment and judge it; a dry run does not.
             return replace(found, declined=None)
@@ -151,42 +164,38 @@ class BlobCompaction:
         jobs: Jobs | None = None,
         progress: Progress = ignore_progress,
     ) -> Report:
-        """Compact now, by this policy or by the one in the settings."""
+        """Compact now, by this policy or by the one in the settings, when disk and store are free.
 
-        def run(note: Progress) -> Report:
-            self._prepare(policy, jobs, note)
+        `progress` may be a `RunControl`.
+        """
+
+        def run(control: RunControl) -> Report:
+            settings = self._checked(policy)
             if trigger != Trigger.UNFINISHED:
                 self._seal_full()
-            with self._erase_paused(), self._paced():
+            with self._erase_paused():
                 try:
-                    report = self._compactor.run(trigger)
+                    report = self._compactor.run(
+                        trigger, settings=settings, jobs=jobs, control=control
+                    )
                 finally:
                     # A run that fails may first have finished an earlier one.
                     self._published()
             freed = self.reclaim()
             return replace(report, reclaimed_bytes=freed) if report.result == "done" else report
 
-        with self.reserve.if_full():
-            return self.runs.one(run, progress)
+        def run_with_reserve(control: RunControl) -> Report:
+            with self.reserve.if_full():
+                return run(control)
 
-    @contextmanager
-    def _paced(self) -> Iterator[None]:
-        """Limit the run to a rate that adapts to the latency of gets."""
-        pace, latencies = self._settings().pace, self.latencies
-        pacer = Pacer(pace, latencies, self._rate, self._clock, self._before)
-        self._compactor.on_check = pacer.look
-        try:
-            yield
-        finally:
-            pacer.close()
-            # The next run compares its latencies with those from here on.
-            self._before = latencies.counts()
+        return self.runs.one(run_with_reserve, RunControl.of(progress))
 
     def recover(self) -> Report | None:
         """Finish or abandon a run that was killed; None if there was none. `run` calls this."""
-        with self.runs.turn(), self._erase_paused():
+        control = RunControl()
+        with self.runs.disk(control), self.runs.turn(control), self._erase_paused():
             try:
-                return self._compactor.recover()
+                return self._compactor.recover(control=control)
             finally:
                 self._published()
 
@@ -204,7 +213,7 @@ class BlobCompaction:
             if self._closed:
                 return 0
             before = self._log.manifest.retired
-            done = self._compactor.reclaim()
+            done = self._compactor.reclaim(self._settings().budget)
             left = {retired.name for retired in self._log.manifest.retired}
             self._reclaimed(tuple(r.name for r in before if r.name not in left))
         if done.files:
@@ -218,11 +227,6 @@ class BlobCompaction:
         """Whether a run is in progress."""
         return self.runs.running
 
-    @property
-    def disk(self) -> str:
-        """The device that holds the store. One run at a time uses a disk."""
-        return str(self._rate.fs.stat(f"{self._log.directory}/{MANIFEST}").device)
-
     def status(self) -> CompactionStatus:
         """The progress of the current run, or the result of the last one, kept across restarts."""
         return self.runs.status()
@@ -231,13 +235,9 @@ class BlobCompaction:
         """Ask the current run to stop; the store stays as it is."""
         self.runs.cancel()
 
-    def suspend(self) -> None:
-        """Ask the current run to stop and keep its journal, so that the next run resumes it."""
-        self.runs.suspend()
-
     def close(self) -> None:
         """Suspend the current run, wait until it stops, and refuse new ones."""
-        self.runs.close(suspends=True)
+        self.runs.close()
         with self._reclaiming:
             # Another store may soon use files with these names.
             self._closed = True
@@ -254,13 +254,11 @@ class BlobCompaction:
         if policy is not None:
             check_policy(policy, POLICY_NAMES)
 
-    def _prepare(self, policy: str | None, jobs: Jobs | None, progress: Progress) -> None:
+    def _checked(self, policy: str | None) -> RunSettings:
+        """The settings of a run by this policy, or the store's own."""
         self.check(policy)
         name = policy or self._settings().policy
-        full_ms = self._last_full_ms() if name == "hybrid" else 0
-        self._compactor.settings = self._run_settings(name, full_ms)
-        self._compactor.jobs = jobs or LocalJobs()
-        self._compactor.progress = progress
+        return self._run_settings(name, self._last_full_ms() if name == "hybrid" else 0)
 
     def _run_settings(self, policy: str, last_full_ms: int) -> RunSettings:
         settings, options = self._settings(), dict[str, float]()
@@ -278,8 +276,14 @@ class BlobCompaction:
         eligibility = Eligibility(
             self._shape.capacity_bytes, settings.used_percent_min, settings.reclaim_segments_min
         )
-        budget = with_pace(settings.budget, self._rate)
-        return RunSettings(limits, policy, options, budget=budget, eligibility=eligibility)
+        return RunSettings(
+            limits,
+            policy,
+            options,
+            budget=settings.budget,
+            eligibility=eligibility,
+            pace=settings.pace,
+        )
 
     def _last_full_ms(self) -> int:
         """When everything was compacted last, 0 if never."""

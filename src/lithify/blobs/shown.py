@@ -114,9 +114,14 @@ def settings_row(stores: BlobStores, name: str) -> dict[str, Any]:
     return {"store": name, "own": own, "applied": setting_names(stores.applied(name))}
 
 
-def plan_row(name: str, store: BlobStore, policy: str | None, jobs: Jobs) -> dict[str, Any]:
-    """What a run would do now: `text` for people, `plan` for programs, or why nothing."""
-    found = store.compaction.plan(policy, jobs)
+def plan_row(
+    name: str, store: BlobStore, policy: str | None, jobs: Jobs, *, waits: bool = True
+) -> dict[str, Any]:
+    """What a run would do now: `text` for people, `plan` for programs, or why nothing.
+
+    `waits` is that of `BlobCompaction.plan`.
+    """
+    found = store.compaction.plan(policy, jobs, waits=waits)
     return {
         "store": name,
         "text": found.explain(),

@@ -38,6 +38,7 @@ from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
 from lithify.blobs.verify import verify_store
 from lithify.claims import Claims
 from lithify.compaction.marks import begin_creation, remove_created
+from lithify.compaction.queue import RunQueue
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
 from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
@@ -75,8 +76,12 @@ class BlobStores:
         settings: BlobSettings,
         clock: Clock,
         events: EventSink,
+        queue: RunQueue | None = None,
     ) -> None:
-        """The stores below `directory`, which no other process may have open."""
+        """The stores below `directory`, which no other process may have open.
+
+        `queue` is that of the node; there is one without logs of others unless given.
+        """
         self._fs = fs
         self._definitions = definitions
         self.clock = clock
@@ -86,7 +91,7 @@ class BlobStores:
         self.damage = Damage()
         """Damage of files of stores found since the start."""
         self.reserve: NoReserve = NO_RESERVE
-        self.compactions = BlobCompactions(self.opened, clock, self.damage)
+        self.compactions = BlobCompactions(self.opened, queue or RunQueue(clock), self.damage)
         self.settings = settings
         """The defaults of all stores."""
         self.peers = BlobPeers()

@@ -19,8 +19,9 @@ from lithify.cli.compaction_admin import (
     POLL_S,
     known_requests,
     nothing_runs,
-    run_when_disk_is_free,
     spark_jobs,
+    wait_query,
+    watched,
 )
 from lithify.cli.spark_options import SparkOptions
 from lithify.errors import InvalidInput
@@ -106,11 +107,14 @@ class BlobsAdmin(Protocol):
     def set_replicas(self, name: str, urls: list[str]) -> None:
         """Replicate with these stores, and with no others."""
 
-    def plan(self, name: str, policy: str | None) -> Row:
+    def plan(self, name: str, policy: str | None, *, waits: bool) -> Row:
         """What a run would do."""
 
-    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
-        """Compact and wait for the end; the status after it."""
+    def run(self, name: str, policy: str | None, watch: Watch, *, waits: bool) -> Row:
+        """Compact and wait for the end; the status after it.
+
+        A run that does not wait is refused while another one has the store or its disk.
+        """
 
     def status(self, name: str) -> Row:
         """How the last run went, or how far it is."""
@@ -223,12 +227,14 @@ class _Remote:
     def set_replicas(self, name: str, urls: list[str]) -> None:
         self._node.call("PUT", f"{_path(name)}/replicas", urls)
 
-    def plan(self, name: str, policy: str | None) -> Row:
+    def plan(self, name: str, policy: str | None, *, waits: bool) -> Row:
         body = {"dry_run": True, "policy": policy}
-        return self._row("POST", f"{_path(name)}/compaction", body, timeout_s=None)
+        path = f"{_path(name)}/compaction{wait_query(waits=waits)}"
+        return self._row("POST", path, body, timeout_s=None)
 
-    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
-        row = self._row("POST", f"{_path(name)}/compaction", {"policy": policy})
+    def run(self, name: str, policy: str | None, watch: Watch, *, waits: bool) -> Row:
+        asked = f"{_path(name)}/compaction{wait_query(waits=waits)}"
+        row = self._row("POST", asked, {"policy": policy})
         path = f"{_path(name)}/compaction?{_query(request=row['request'])}"
         while row["status"] == "RUNNING":
             watch(row)
@@ -365,20 +371,15 @@ class _Local:
     def set_replicas(self, name: str, urls: list[str]) -> None:
         self._stores.get(name).replication.set_peers(urls)
 
-    def plan(self, name: str, policy: str | None) -> Row:
+    def plan(self, name: str, policy: str | None, *, waits: bool) -> Row:
         from lithify.blobs.shown import plan_row
 
-        return plan_row(name, self._stores.get(name), policy, self._jobs())
+        return plan_row(name, self._stores.get(name), policy, self._jobs(), waits=waits)
 
-    def run(self, name: str, policy: str | None, watch: Watch) -> Row:
+    def run(self, name: str, policy: str | None, watch: Watch, *, waits: bool) -> Row:
         compaction = self._stores.get(name).compaction
-        jobs = self._jobs()
-
-        def tell(phase: str, done: int, total: int) -> None:
-            row = {"store": name, "status": "RUNNING"}
-            watch({**row, "phase": phase, "done": done, "total": total})
-
-        run_when_disk_is_free(lambda: compaction.run("command", policy, jobs, tell), tell)
+        control = watched({"store": name}, watch, waits=waits)
+        compaction.run("command", policy, self._jobs(), control)
         return {"store": name, **compaction.status().row()}
 
     def status(self, name: str) -> Row:

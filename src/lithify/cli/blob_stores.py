@@ -1,7 +1,7 @@
 """`lithify blobs`, the verbs on whole stores: sizes, forecast, compaction, erasing, replicas.
 
     lithify blobs stats STORE [--forecast]
-    lithify blobs compact STORE [--dry-run] [--policy P] [--master M]…
+    lithify blobs compact STORE [--dry-run] [--no-wait] [--policy P] [--master M]…
     lithify blobs compaction-status STORE [--watch]
     lithify blobs compaction-history STORE [--limit N]
     lithify blobs cancel-compaction STORE
@@ -28,7 +28,11 @@ from lithify.cli.admin import open_data
 from lithify.cli.blob_admin import open_blobs
 from lithify.cli.blobs import Capacity, Segment, Settings, Store, print_result, settings_of
 from lithify.cli.output import human_count, human_time, print_json, print_line, print_table
-from lithify.cli.runs import STORES, run_continues
+from lithify.cli.runs import (  # typer reads NoWait at run time
+    STORES,
+    NoWait,
+    run_continues,
+)
 from lithify.cli.spark_options import (  # typer reads them at run time
     Archives,
     Conf,
@@ -93,6 +97,7 @@ def compact(
     policy: Annotated[
         str | None, typer.Option(metavar="P", help="all, stats, hybrid; else the store's own.")
     ] = None,
+    no_wait: NoWait = False,  # noqa: FBT002  an option
     master: Master = None,
     conf: Conf = None,
     archives: Archives = None,
@@ -103,10 +108,10 @@ def compact(
     """Compact a store, and wait for it: give back what is deleted and expired."""
     with open_blobs(data, url, SparkOptions(master, conf, archives)) as admin:
         if dry_run:
-            STORES.print_plans([admin.plan(store, policy)], as_json=as_json)
+            STORES.print_plans([admin.plan(store, policy, waits=not no_wait)], as_json=as_json)
             return
         with STORES.progress() as watch, run_continues("blobs", store, data):
-            row = admin.run(store, policy, watch)
+            row = admin.run(store, policy, watch, waits=not no_wait)
     STORES.print_statuses([row], as_json=as_json)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.cli.admin import Refused, RemoteNode, open_place, topic_path
@@ -20,6 +19,7 @@ from lithify.errors import OUTCOME_UNKNOWN, LithifyError, RunRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from lithify.compaction.control import RunControl
     from lithify.compaction.jobs import Jobs
     from lithify.pipeline.target import SparkTarget
     from lithify.topics.names import TopicName
@@ -36,8 +36,9 @@ __all__ = [
     "known_requests",
     "nothing_runs",
     "open_compaction",
-    "run_when_disk_is_free",
     "spark_jobs",
+    "wait_query",
+    "watched",
 ]
 
 POLL_S = 0.2
@@ -52,10 +53,13 @@ class RunForgotten(LithifyError):
 class CompactionAdmin(Protocol):
     """What can be done about compaction from afar; rows of each partition."""
 
-    def run(self, name: TopicName, watch: Watch) -> list[Row]:
-        """Compact and wait for the end; the status after it."""
+    def run(self, name: TopicName, watch: Watch, *, waits: bool) -> list[Row]:
+        """Compact and wait for the end; the status after it.
 
-    def plan(self, name: TopicName) -> list[Row]:
+        A run that does not wait is refused while another one has the log or its disk.
+        """
+
+    def plan(self, name: TopicName, *, waits: bool) -> list[Row]:
         """What a run would do."""
 
     def status(self, name: TopicName) -> list[Row]:
@@ -87,9 +91,9 @@ class _Remote:
     def __init__(self, node: RemoteNode) -> None:
         self._node = node
 
-    def run(self, name: TopicName, watch: Watch) -> list[Row]:
+    def run(self, name: TopicName, watch: Watch, *, waits: bool) -> list[Row]:
         path = f"{topic_path(name)}/compaction"
-        with self._node.open("PUT", f"admin/v2/{path}") as answer:
+        with self._node.open("PUT", f"admin/v2/{path}{wait_query(waits=waits)}") as answer:
             request = answer.headers["x-lithify-request"]
         while True:
             with known_requests():
@@ -100,10 +104,9 @@ class _Remote:
                 return rows
             time.sleep(POLL_S)
 
-    def plan(self, name: TopicName) -> list[Row]:
-        rows: list[Row] = self._node.call(
-            "POST", f"{topic_path(name)}/compaction/plan", timeout_s=None
-        )
+    def plan(self, name: TopicName, *, waits: bool) -> list[Row]:
+        path = f"{topic_path(name)}/compaction/plan{wait_query(waits=waits)}"
+        rows: list[Row] = self._node.call("POST", path, timeout_s=None)
         return rows
 
     def status(self, name: TopicName) -> list[Row]:
@@ -137,26 +140,21 @@ class _Local:
         self._target = target
         self._stack = stack
 
-    def run(self, name: TopicName, watch: Watch) -> list[Row]:
+    def run(self, name: TopicName, watch: Watch, *, waits: bool) -> list[Row]:
         jobs = self._jobs()
         for topic in self._parts(name):
-
-            def tell(phase: str, done: int, total: int, topic: Topic = topic) -> None:
-                row = {"topic": str(topic.name), "status": "RUNNING"}
-                watch({**row, "phase": phase, "done": done, "total": total})
-
-            run = partial(topic.service.compact, "command", jobs, tell)
-            run_when_disk_is_free(run, tell)
+            row = {"topic": str(topic.name)}
+            topic.service.compact("command", jobs, watched(row, watch, waits=waits))
         rows = self.status(name)
         for row in rows:
             watch(row)
         return rows
 
-    def plan(self, name: TopicName) -> list[Row]:
+    def plan(self, name: TopicName, *, waits: bool) -> list[Row]:
         from lithify.topics.compaction_plan import plan_row
 
         jobs = self._jobs()
-        return [plan_row(topic, jobs) for topic in self._parts(name)]
+        return [plan_row(topic, jobs, waits=waits) for topic in self._parts(name)]
 
     def status(self, name: TopicName) -> list[Row]:
         return [
@@ -224,15 +222,18 @@ def known_requests() -> Iterator[None]:
         raise
 
 
-def run_when_disk_is_free(run: Callable[[], object], tell: Callable[[str, int, int], None]) -> None:
-    """Run, again and again as long as another process compacts on the same disk."""
-    while True:
-        try:
-            run()
-        except RunRefused as error:
-            if error.limit != "disk":
-                raise
-            tell("WAITING", 0, 0)
-            time.sleep(POLL_S)
-        else:
-            return
+def wait_query(*, waits: bool) -> str:
+    """What a node is asked with by one who does not want to wait."""
+    return "" if waits else "?wait=false"
+
+
+def watched(row: Row, watch: Watch, *, waits: bool) -> RunControl:
+    """The control of a run in this process, whose status is told to `watch` at each step."""
+    from lithify.compaction.control import RunControl
+
+    def tell(phase: str, done: int, total: int) -> None:
+        how_far = {"status": "RUNNING", "phase": phase, "done": done, "total": total}
+        watch({**row, **how_far, "waitsFor": control.waits_for})
+
+    control = RunControl(tell, waits=waits)
+    return control

@@ -1,13 +1,14 @@
 """`lithify raft`, the verbs of compaction: the same as those of topics and blob stores.
 
-    lithify raft compact [GROUP] [--dry-run | --wait] [--rewrite]
+    lithify raft compact [GROUP] [--dry-run | --wait] [--no-wait] [--rewrite]
     lithify raft compaction-status [GROUP] [--watch]
     lithify raft compaction-history [GROUP] [--limit N]
     lithify raft cancel-compaction [GROUP]
 
 Every member has files of its own, so each of the nodes that are named is asked, all at once, and
 has a row of its own. One that does not answer within a few seconds is `unreachable`: exit code 1 if
-some did not answer, 5 if none did. A run that failed ends the command with exit code 1.
+some did not answer, 5 if none did. A run that failed ends the command with exit code 1. With
+`--no-wait` it is 4 if a node would have had to wait.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -32,7 +33,7 @@ from lithify.cli.raft_options import (
     ask_all,
     ask_each,
 )
-from lithify.cli.runs import MEMBERS, run_continues
+from lithify.cli.runs import MEMBERS, NoWait, run_continues  # typer reads NoWait at run time
 from lithify.errors import CONFLICT, InvalidInput, LithifyError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def compact(
     wait: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--wait", help="Wait for the runs, and print their reports.")
     ] = False,
+    no_wait: NoWait = False,  # noqa: FBT002  an option
     rewrite: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--rewrite", help="The leader also moves scattered live entries.")
     ] = False,
@@ -82,7 +84,10 @@ def compact(
         found |= ask_all(asked, tls, group, Operation.COMPACTION, PLAN_S)
         _show(found, lambda rows: MEMBERS.print_plans(rows, as_json=False), as_json=as_json)
         return
-    begun = ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite)
+    begun = ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite, wait=not no_wait)
+    if no_wait and any(_code(each) == CONFLICT for each in begun.values()):
+        _print_errors(begun)
+        raise typer.Exit(CONFLICT)
     if not wait:
         show_each(begun, "compaction begun", as_json=as_json)
         return

@@ -2,7 +2,8 @@
 
 A run's row is as `CompactionStatus.row` has it, with the name of the log under the word for such a
 log: `topic` or `store`; that of a Raft group has the `node`. Progress goes to a terminal only: one
-bar per phase, with bytes and the time that is left. Used by the modules of this package only.
+bar per phase, with bytes and the time that is left. What a run waits for is also told elsewhere.
+Used by the modules of this package only.
 """
 
 # ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
@@ -12,7 +13,9 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from lithify.cli.output import (
     human_age,
@@ -30,7 +33,12 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-__all__ = ["MEMBERS", "STORES", "TOPICS", "CompactionFailed", "Shown", "run_continues"]
+__all__ = ["MEMBERS", "STORES", "TOPICS", "CompactionFailed", "NoWait", "Shown", "run_continues"]
+
+NoWait = Annotated[
+    bool,
+    typer.Option("--no-wait", help="Exit with code 4 if another run has the log or its disk."),
+]
 
 
 class CompactionFailed(LithifyError):
@@ -79,7 +87,8 @@ class Shown:
             if as_json:
                 continue
             if row["status"] == "RUNNING":
-                print_line(f"{name}: {row['phase']}, {row['lastError'] or _share(row)}")
+                how_far = f"{row['phase']}, {_share(row)}"
+                print_line(f"{name}: {_waiting(row) or how_far}")
             elif row["status"] == "NOT_RUN":
                 print_line(f"{name}: has not been compacted")
             elif row["status"] == "SUCCESS":
@@ -137,8 +146,17 @@ class Shown:
     @contextmanager
     def progress(self) -> Iterator[Callable[[Row], None]]:
         """A function to be told statuses again and again."""
+        told: dict[str, str] = {}
+
+        def tell_waiting(row: Row) -> None:
+            """A line for each thing that a run waits for."""
+            waiting = _waiting(row)
+            if waiting and told.get(row[self.log]) != waiting:
+                told[row[self.log]] = waiting
+                print_error_line(f"{row[self.log]}: {waiting}")
+
         if not sys.stderr.isatty():
-            yield lambda _: None
+            yield tell_waiting
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -157,11 +175,17 @@ class Shown:
                     return
                 place = row[self.log], row["phase"]
                 short = row[self.log].rpartition("/")[2]
+                text = f"{short}  {_waiting(row) or row['phase'].lower()}"
                 if place not in bars:
-                    text = f"{short}  {row['phase'].lower()}"
                     bars[place] = bar.add_task(text, total=None, amount="")
                 total, amount = row["total"] or None, _amount(row)
-                bar.update(bars[place], total=total, completed=row["done"], amount=amount)
+                bar.update(
+                    bars[place],
+                    description=text,
+                    total=total,
+                    completed=row["done"],
+                    amount=amount,
+                )
 
             yield tell
 
@@ -175,6 +199,12 @@ def _bytes(count: int) -> str:
     from lithify.compaction.plan import human_bytes
 
     return human_bytes(count)
+
+
+def _waiting(row: Row) -> str:
+    """What a run waits for, as text; empty if it does not wait."""
+    waits_for = row.get("waitsFor", "")
+    return f"waiting for {waits_for}" if waits_for else ""
 
 
 def _share(row: Row) -> str:

@@ -1,6 +1,6 @@
 """`lithify topics`, the verbs of compaction: run, look, list, and what it leaves of one key.
 
-    lithify topics compact TOPIC [--dry-run] [--master M] [--conf K=V]… [--archives F]
+    lithify topics compact TOPIC [--dry-run] [--no-wait] [--master M] [--conf K=V]… [--archives F]
     lithify topics compaction-status TOPIC [--watch]
     lithify topics compaction-history TOPIC [--limit N]
     lithify topics cancel-compaction TOPIC
@@ -20,7 +20,11 @@ import typer
 
 from lithify.cli.compaction_admin import open_compaction
 from lithify.cli.output import print_json, print_line
-from lithify.cli.runs import TOPICS, run_continues
+from lithify.cli.runs import (  # typer reads NoWait at run time
+    TOPICS,
+    NoWait,
+    run_continues,
+)
 from lithify.cli.spark_options import (  # typer reads them at run time
     Archives,
     Conf,
@@ -52,6 +56,7 @@ def compact(
     dry_run: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--dry-run", help="Print what a run would do, and do nothing.")
     ] = False,
+    no_wait: NoWait = False,  # noqa: FBT002  an option
     master: Master = None,
     conf: Conf = None,
     archives: Archives = None,
@@ -65,10 +70,10 @@ def compact(
     name = TopicName.parse(topic)
     with open_compaction(data, url, SparkOptions(master, conf, archives)) as admin:
         if dry_run:
-            TOPICS.print_plans(admin.plan(name), as_json=as_json)
+            TOPICS.print_plans(admin.plan(name, waits=not no_wait), as_json=as_json)
             return
         with TOPICS.progress() as watch, run_continues("topics", topic, data):
-            rows = admin.run(name, watch)
+            rows = admin.run(name, watch, waits=not no_wait)
     TOPICS.print_statuses(rows, as_json=as_json)
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
-from lithify.errors import InvalidInput, RunCancelled, RunRefused, RunSuspended
+from lithify.errors import InvalidInput, RunRefused
 from lithify.fs.atomic import read_file
 from lithify.logger import get_logger
 from lithify.settings import check_range
@@ -230,8 +230,6 @@ class Allowance:
         self._clock = clock
         self._follow_s = clock.monotonic_s() if budget.changes else inf
         self._follow()
-        self._cancelled = threading.Event()
-        self._suspended = False
         self._lock = threading.Lock()
         self._bytes_read = 0
         self._bytes_written = 0
@@ -252,32 +250,10 @@ class Allowance:
         """Seconds slept for the rates, over all threads."""
         return self._waited_s
 
-    @property
-    def cancelled(self) -> bool:
-        """True once the run was asked to stop."""
-        return self._cancelled.is_set()
-
-    def cancel(self) -> None:
-        """Ask the run to stop at its next check, read or write; from any thread."""
-        self._cancelled.set()
-
-    def suspend(self) -> None:
-        """The same, but what was copied is to be kept for the next run."""
-        self._suspended = True
-        self._cancelled.set()
-
     def check(self) -> None:
-        """Raise `RunCancelled` if the run was asked to stop."""
+        """Raise if the run was asked to stop."""
         self._stop()
         self._follow()
-        if self._cancelled.is_set():
-            stopped, how = RunCancelled, "cancelled"
-            if self._suspended:
-                stopped, how = RunSuspended, "suspended"
-            raise stopped(
-                f"run was {how} after {self._bytes_read} bytes read "
-                f"and {self._bytes_written} bytes written"
-            )
 
     def _follow(self) -> None:
         """Take over the rate that the budget says now."""
@@ -328,6 +304,9 @@ def reserve_scratch(
 class DiskGate:
     """One run per disk among all processes that name the same `directory`.
 
+    Those who find it taken are told by whom. The operating system releases the lock of a process
+    that died, so nobody waits for one.
+
     If that is not private and cannot be made so, one run per disk in this process. A data
     directory is open in one process only, so the runs on it still take turns.
     """
@@ -347,15 +326,15 @@ class DiskGate:
         device = found.device
         if not _make_private(self._fs, self._directory):
             log.warning("runs of other processes are not waited for", not_ours=self._directory)
-            if not _in_process.take(device):
-                raise RunRefused("disk", f"disk {device} of {path} is in use by this process")
+            holder = _in_process.take(device, owner)
+            if holder is not None:
+                raise RunRefused("disk", holder)
             return DiskTurn(lambda: _in_process.release(device))
         lock_path = f"{self._directory}/disk-{device}.lock"
         lock = self._fs.lock(lock_path, owner)
         if lock is None:
             holder = read_file(self._fs, lock_path).decode("utf-8", "replace").strip()
-            detail = f"disk {device} of {path} is in use by {holder or 'a run without a name'}"
-            raise RunRefused("disk", detail)
+            raise RunRefused("disk", holder or f"a run without a name uses disk {device}")
         return DiskTurn(lock.release)
 
 
@@ -364,17 +343,19 @@ class _InProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._devices: set[int] = set()
+        self._owners: dict[int, str] = {}
 
-    def take(self, device: int) -> bool:
+    def take(self, device: int, owner: str) -> str | None:
+        """Take a disk; who has it if it is taken."""
         with self._lock:
-            taken = device in self._devices
-            self._devices.add(device)
-            return not taken
+            if device in self._owners:
+                return self._owners[device]
+            self._owners[device] = owner
+            return None
 
     def release(self, device: int) -> None:
         with self._lock:
-            self._devices.discard(device)
+            self._owners.pop(device, None)
 
 
 _in_process = _InProcess()

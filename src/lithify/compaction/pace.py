@@ -13,19 +13,20 @@ directory, so the rate stands there in a file that they look at a few times a se
 
     rate (8 bytes, little-endian)   its CRC-32C (4)      PACE.tmp
 
-It is replaced in place and never made durable. Who finds it missing or torn keeps the rate he has;
-the next open removes what a crash leaves.
+It is replaced in place and never made durable. A task that finds it missing or torn keeps its rate;
+the next open removes what a crash leaves. Where all tasks are threads of one process, a value in
+memory is enough (`HeldRate`).
 
-`next_rate` and `limit_ms` are pure. A `Pacer` belongs to the process that runs a run, a
-`PacedBudget` goes to its tasks.
+`next_rate` and `limit_ms` are pure. A log has a `Pacing`. It makes a `Pacer` for each run, which
+belongs to the process that runs it; a `PacedBudget` goes to the tasks.
 """
 
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 from lithify.checksum import crc32c
 from lithify.compaction.budget import BYTES_MAX, RATE_BYTES_PER_S_MIN, Budget
@@ -34,14 +35,19 @@ from lithify.fs.atomic import read_file
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lithify.clock import Clock
     from lithify.compaction.latencies import Latencies
     from lithify.fs import FileSystem
 
 __all__ = [
+    "HeldRate",
     "PaceSettings",
     "PacedBudget",
     "Pacer",
+    "Pacing",
+    "Rate",
     "SharedRate",
     "limit_ms",
     "next_rate",
@@ -88,6 +94,47 @@ def next_rate(settings: PaceSettings, rate: int, p95_ms: float | None, limit_ms:
     return min(settings.bytes_per_s_max, rate + max(1, settings.bytes_per_s_max // STEPS))
 
 
+class Rate(Protocol):
+    """The rate of a run as its tasks see it."""
+
+    def share(self, tasks: int) -> Rate:
+        """The part of one of so many tasks."""
+
+    def write(self, bytes_per_s: int) -> None:
+        """Set the rate of the run."""
+
+    def read(self) -> int | None:
+        """One task's part; None if there is no rate."""
+
+    def remove(self) -> None:
+        """The run is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRate:
+    """A rate for tasks that are threads of this process."""
+
+    tasks: int = 1
+    _held: list[int] = field(default_factory=list)
+
+    def share(self, tasks: int) -> HeldRate:
+        """See `Rate`."""
+        return replace(self, tasks=self.tasks * max(1, tasks))
+
+    def write(self, bytes_per_s: int) -> None:
+        """See `Rate`."""
+        self._held[:] = [bytes_per_s]
+
+    def read(self) -> int | None:
+        """See `Rate`."""
+        held = tuple(self._held)
+        return max(1, held[0] // self.tasks) if held else None
+
+    def remove(self) -> None:
+        """See `Rate`."""
+        self._held.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class SharedRate:
     """The rate of a run as its tasks see it: each of `tasks` has a part of it."""
@@ -95,6 +142,10 @@ class SharedRate:
     fs: FileSystem
     path: str
     tasks: int = 1
+
+    def share(self, tasks: int) -> SharedRate:
+        """See `Rate`."""
+        return replace(self, tasks=self.tasks * max(1, tasks))
 
     def write(self, bytes_per_s: int) -> None:
         """Tell the tasks; on a disk that is full they go on as they are."""
@@ -123,12 +174,11 @@ class SharedRate:
 class PacedBudget(Budget):
     """A budget whose rates follow a shared one, below its own."""
 
-    rate: SharedRate
+    rate: Rate
 
     def share(self, tasks: int) -> PacedBudget:
         """See `Budget`."""
-        rate = replace(self.rate, tasks=self.rate.tasks * max(1, tasks))
-        return replace(self, **self._shared(tasks), rate=rate)
+        return replace(self, **self._shared(tasks), rate=self.rate.share(tasks))
 
     @property
     def changes(self) -> bool:
@@ -140,7 +190,7 @@ class PacedBudget(Budget):
         return self.rate.read()
 
 
-def with_pace(budget: Budget, rate: SharedRate) -> PacedBudget:
+def with_pace(budget: Budget, rate: Rate) -> PacedBudget:
     """The budget, following a rate."""
     return PacedBudget(
         read_bytes_per_s=budget.read_bytes_per_s,
@@ -159,7 +209,7 @@ class Pacer:
         self,
         settings: PaceSettings,
         latencies: Latencies,
-        rate: SharedRate,
+        rate: Rate,
         clock: Clock,
         before: tuple[int, ...] = (),
     ) -> None:
@@ -190,3 +240,37 @@ class Pacer:
     def close(self) -> None:
         """The run is over."""
         self._rate.remove()
+
+
+class Pacing:
+    """How the runs of one log keep pace with the latencies of its users."""
+
+    def __init__(self, latencies: Latencies, rate: Rate, clock: Clock) -> None:
+        """`latencies` may be those of several logs that share a disk."""
+        self.latencies = latencies
+        self.rate = rate
+        self._clock = clock
+        self._before: tuple[int, ...] = ()
+        self._pacer: Pacer | None = None
+
+    def look(self) -> None:
+        """To be called several times a second while a run goes on."""
+        if self._pacer is not None:
+            self._pacer.look()
+
+    def budget(self, budget: Budget) -> PacedBudget:
+        """A run's budget, below its own rates and the one of this pace."""
+        return with_pace(budget, self.rate)
+
+    @contextmanager
+    def run(self, settings: PaceSettings) -> Iterator[None]:
+        """A run goes on."""
+        pacer = Pacer(settings, self.latencies, self.rate, self._clock, self._before)
+        self._pacer = pacer
+        try:
+            yield
+        finally:
+            self._pacer = None
+            pacer.close()
+            # Latencies from now on until the next run are what that one is compared with.
+            self._before = self.latencies.counts()

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.report import Report
 
-__all__ = ["WAITING", "CompactionRecord", "CompactionState", "CompactionStatus", "report_row"]
-
-WAITING = "WAITING"
-"""The phase of a run whose turn has not come."""
+__all__ = ["CompactionRecord", "CompactionState", "CompactionStatus", "report_row"]
 
 
 class CompactionState(StrEnum):
@@ -46,6 +43,8 @@ class CompactionStatus:
     """Of the phase: bytes while indexing and rewriting, else tasks or entries."""
     report: Report | None = None
     """Of the last run that is over."""
+    waits_for: str = ""
+    """What a run that has not begun waits for."""
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
@@ -53,6 +52,7 @@ class CompactionStatus:
             "status": str(self.state),
             "lastError": self.error,
             "phase": self.phase,
+            "waitsFor": self.waits_for,
             "done": self.done,
             "total": self.total,
             "report": None if self.report is None else report_row(self.report),

@@ -2,8 +2,11 @@
 
     compactor = Compactor(log, fs, rule, settings=RunSettings(policy="stats", limits=limits))
     print(compactor.plan().explain())     # dry run: writes nothing
-    report = compactor.run()
+    report = compactor.run(control=control)
     compactor.reclaim()
+
+One run at a time: callers hold the turn of the log and of its disk (`runs.py`). Settings, jobs and
+the control are arguments of a run; those of the constructor are the default.
 
 Steps of a run; each may be the last one before a crash, see `docs/recovery.md`:
 
@@ -28,25 +31,17 @@ that is not worth it (`eligibility.py`) or would change nothing publishes nothin
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
-from lithify.compaction.budget import (
-    Allowance,
-    Budget,
-    DiskGate,
-    TokenBucket,
-    find_gate_directory,
-    reserve_scratch,
-)
+from lithify.compaction.budget import Allowance, Budget, TokenBucket, reserve_scratch
+from lithify.compaction.control import RunControl
 from lithify.compaction.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.horizon import Hold, Holds, Horizon, find_horizon
-from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.jobs import LocalJobs
 from lithify.compaction.journal import Journal, NoJournal, Phase, RunRecord
 from lithify.compaction.judging import judge_segments, segment_stats
 from lithify.compaction.plugins import plan_by_name
@@ -54,7 +49,7 @@ from lithify.compaction.publish import candidates
 from lithify.compaction.report import History, Report
 from lithify.compaction.resume import resume_run
 from lithify.compaction.rule import Question
-from lithify.compaction.schedule import Observation, Trigger
+from lithify.compaction.schedule import Trigger
 from lithify.compaction.steps import Steps, Times, typed_errors
 from lithify.compaction.targets import AttemptTargets
 from lithify.errors import LithifyError, RunRefused, RunSuspended
@@ -65,7 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.jobs import Jobs
+    from lithify.compaction.pace import PaceSettings, Pacing
     from lithify.compaction.packing import Limits
     from lithify.compaction.plan import Plan, SegmentStats
     from lithify.compaction.port import CompactedLog, Targets
@@ -91,6 +87,8 @@ class RunSettings:
     """Write down what is dead in segments that are kept: readers do not know it otherwise."""
     budget: Budget = field(default_factory=Budget)
     eligibility: Eligibility = field(default_factory=Eligibility)
+    pace: PaceSettings | None = None
+    """How a run slows down while users of the log wait; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +115,15 @@ class DryRun:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What one run or dry run is done with."""
+
+    settings: RunSettings
+    jobs: Jobs
+    control: RunControl
+
+
 class Compactor:
     """Compacts one log that is open for writing; one run at a time."""
 
@@ -130,51 +137,53 @@ class Compactor:
         holds: Holds | None = None,
         clock: Clock | None = None,
         events: EventSink = ignore_events,
-        gate: DiskGate | None = None,
         jobs: Jobs | None = None,
         rewriting: Rewriting | None = None,
         targets: Targets | None = None,
         journal: NoJournal | None = None,
-        progress: Progress = ignore_progress,
+        pacing: Pacing | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """`jobs` do the heavy work, in this thread unless given; `progress` hears how far it is.
+        """`jobs` do the heavy work, in this thread unless given.
 
-        Both, and the settings, may be replaced between two runs. `rewriting` is needed where
-        entries may be partly live. `targets` and `journal` are those of a log with a manifest
-        unless given (`port.py`).
+        `rewriting` is needed where entries may be partly live. `targets` and `journal` are those
+        of a log with a manifest unless given (`port.py`). `pacing` is needed where settings have a
+        pace.
         """
         self._log = log
         self._fs = fs
         self._rule = rule
         self._clock = clock or SystemClock()
-        self._gate = gate
         self._events = events
         self._random_bytes = random_bytes
         self._journal = journal or Journal(fs, log.directory)
         self._targets = targets or AttemptTargets(log, fs, rewriting, self._clock, random_bytes)
-        self._running = threading.Lock()
-        self._allowance: Allowance | None = None
-        self.settings = settings
-        self.jobs: Jobs = jobs or LocalJobs()
-        self.progress: Progress = progress
-        self.on_check: Callable[[], None] = lambda: None
-        """Called several times a second while a run goes on, by its thread."""
+        self._settings = settings
+        self._jobs: Jobs = jobs or LocalJobs()
+        self._pacing = pacing
         self.holds = holds or Holds(self._clock)
         self.history = History(fs, f"{log.directory}/{HISTORY}", repaired=events)
 
-    def _steps(self) -> Steps:
+    def _means(
+        self,
+        settings: RunSettings | None = None,
+        jobs: Jobs | None = None,
+        control: RunControl | None = None,
+    ) -> _Means:
+        return _Means(settings or self._settings, jobs or self._jobs, control or RunControl())
+
+    def _steps(self, means: _Means) -> Steps:
         return Steps(
             self._log,
             self._fs,
             journal=self._journal,
             history=self.history,
             targets=self._targets,
-            dead_sets=self.settings.dead_sets,
-            jobs=self.jobs,
+            dead_sets=means.settings.dead_sets,
+            jobs=means.jobs,
             clock=self._clock,
             events=self._events,
-            progress=self.progress,
+            progress=means.control,
         )
 
     # --- looking ----------------------------------------------------------------------------
@@ -183,45 +192,34 @@ class Compactor:
         """How far a run could judge now, and what holds it back."""
         return _horizon(self._log.manifest, self.holds)
 
-    def observe(self) -> Observation:
-        """What has come since the last run, for the scheduler; looks at the manifest only."""
-        manifest = self._log.manifest
-        horizon = _horizon(manifest, self.holds).position
-        new = [
-            segment
-            for segment in candidates(manifest, horizon, in_view=False)
-            if segment.last_position > manifest.horizon
-        ]
-        return Observation(
-            new_bytes=sum(segment.frame_bytes for segment in new),
-            new_entries=sum(segment.entries for segment in new),
-            oldest_unjudged_ms=min((segment.time_min for segment in new), default=None),
-            unfinished=self._journal.exists(),
-        )
+    def unfinished(self) -> bool:
+        """Has a run been killed that no other one has resumed?"""
+        return self._journal.exists()
 
-    def plan(self) -> DryRun:
+    def plan(self, *, settings: RunSettings | None = None, jobs: Jobs | None = None) -> DryRun:
         """What a run would do now. Publishes nothing, and keeps to no rate.
 
         The rule may make side files, which cost the next run nothing any more.
         """
-        now_ms = self._clock.now_ms()
-        unlimited = replace(self.settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
+        means = self._means(settings, jobs)
+        settings, now_ms = means.settings, self._clock.now_ms()
+        unlimited = replace(settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
         with self._log.pin("compaction plan"):
             manifest = self._log.manifest
             horizon = _horizon(manifest, self.holds)
             allowance = Allowance(unlimited, self._clock)
-            question = self._question(manifest, horizon.position, now_ms, allowance)
+            question = self._question(means, manifest, horizon.position, now_ms, allowance)
             stats, is_new = segment_stats(question, self._rule)
-        is_new = is_new and self.settings.dead_sets
-        plan = self._plan(stats)
-        eligibility = self.settings.eligibility
+        is_new = is_new and settings.dead_sets
+        plan = _plan(settings, stats)
+        eligibility = settings.eligibility
         declined = eligibility.by_use(self._used_bytes()) or eligibility.by_plan(plan)
         if declined is None:
             last = question.segments[-1].last_position if question.segments else manifest.horizon
             changes = question.segments and (
                 is_new
                 or not plan.is_empty
-                or (self.settings.in_view and last > manifest.horizon)
+                or (settings.in_view and last > manifest.horizon)
                 or not _knows(manifest, self._rule.facts())
             )
             declined = None if changes else no_gain(plan)
@@ -232,58 +230,56 @@ class Compactor:
         return sum(segment.file_bytes for segment in segments) + self._log.active_bytes
 
     def _question(
-        self, manifest: Manifest, horizon: int, as_of_ms: int, allowance: Allowance
+        self,
+        means: _Means,
+        manifest: Manifest,
+        horizon: int,
+        as_of_ms: int,
+        allowance: Allowance,
     ) -> Question:
         return Question(
             fs=self._fs,
             directory=self._log.directory,
             log_id=manifest.log_id,
-            segments=candidates(manifest, horizon, in_view=self.settings.in_view),
+            segments=candidates(manifest, horizon, in_view=means.settings.in_view),
             horizon=horizon,
             as_of_ms=as_of_ms,
             budget=allowance.budget,
-            jobs=self.jobs,
+            jobs=means.jobs,
             check=allowance.check,
-            progress=self.progress,
+            progress=means.control,
             before_read=allowance.read,
         )
 
-    def _plan(self, stats: Sequence[SegmentStats]) -> Plan:
-        settings = self.settings
-        return plan_by_name(settings.policy, stats, settings.limits, **settings.policy_options)
-
     # --- running ----------------------------------------------------------------------------
 
-    def cancel(self) -> None:
-        """Ask the run that is going on, if any, to stop; it leaves the log as it was."""
-        allowance = self._allowance
-        if allowance is not None:
-            allowance.cancel()
-
-    def suspend(self) -> None:
-        """Ask it to stop in such a way that the next run goes on with it."""
-        allowance = self._allowance
-        if allowance is not None:
-            allowance.suspend()
-
-    def run(self, trigger: str = "admin") -> Report:
+    def run(
+        self,
+        trigger: str = "admin",
+        *,
+        settings: RunSettings | None = None,
+        jobs: Jobs | None = None,
+        control: RunControl | None = None,
+    ) -> Report:
         """Compact now. Raises `RunRefused` with the name of what it waits for."""
-        steps = self._steps()
-        with self._exclusively():
-            with self._allowed() as allowance:
-                finished = resume_run(steps, allowance)
+        means = self._means(settings, jobs, control)
+        steps = self._steps(means)
+        with self._allowed(means) as allowance:
+            finished = resume_run(steps, allowance)
             if finished is not None and trigger == Trigger.UNFINISHED:
                 return finished
-            return self._run(steps, trigger)
+            return self._run(means, steps, trigger, allowance)
 
-    def recover(self) -> Report | None:
+    def recover(self, *, control: RunControl | None = None) -> Report | None:
         """Finish or give up a run that was killed; None if there was none."""
-        with self._exclusively(), self._allowed() as allowance:
-            return resume_run(self._steps(), allowance)
+        means = self._means(control=control)
+        with self._allowed(means) as allowance:
+            return resume_run(self._steps(means), allowance)
 
-    def reclaim(self) -> Reclaimed:
+    def reclaim(self, budget: Budget | None = None) -> Reclaimed:
         """Delete retired files that nobody pins, paced, and add the bytes to the last report."""
-        bucket = TokenBucket(self.settings.budget.delete_bytes_per_s, self._clock)
+        bytes_per_s = (budget or self._settings.budget).delete_bytes_per_s
+        bucket = TokenBucket(bytes_per_s, self._clock)
         with typed_errors(self._log.directory):
             done = self._log.reclaim(lambda size: _take(bucket, size))
             if done.files:
@@ -293,46 +289,37 @@ class Compactor:
         return done
 
     @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        """One run a log and one run a disk."""
-        directory = self._log.directory
-        if not self._running.acquire(blocking=False):
-            raise RunRefused("log", f"a run on {directory} is going on")
-        try:
-            gate = self._gate or DiskGate(self._fs, find_gate_directory(self._fs, os.environ))
-            owner = f"pid {os.getpid()}, compacting {directory}"
-            with typed_errors(directory), gate.enter(directory, owner):
-                yield
-        finally:
-            self._running.release()
+    def _allowed(self, means: _Means) -> Iterator[Allowance]:
+        """What the run may use; it stops and slows down by its checks."""
+        budget, pace, check = means.settings.budget, means.settings.pace, means.control.check
+        if pace is None or self._pacing is None:
+            with typed_errors(self._log.directory):
+                yield Allowance(budget, self._clock, check)
+            return
+        look = self._pacing.look
 
-    @contextmanager
-    def _allowed(self) -> Iterator[Allowance]:
-        """What the run may use, and the handle to cancel it by."""
-        self._allowance = Allowance(self.settings.budget, self._clock, self.on_check)
-        try:
-            yield self._allowance
-        finally:
-            self._allowance = None
+        def look_and_check() -> None:
+            look()
+            check()
 
-    def _run(self, steps: Steps, trigger: str) -> Report:
+        with typed_errors(self._log.directory), self._pacing.run(pace):
+            yield Allowance(self._pacing.budget(budget), self._clock, look_and_check)
+
+    def _run(self, means: _Means, steps: Steps, trigger: str, allowance: Allowance) -> Report:
         times = Times(self._clock)
         run_id = self._random_bytes(6).hex()
         before = self._log.manifest
-        record = _blank(run_id, self.settings, trigger, self._clock.now_ms(), before)
+        record = _blank(run_id, means.settings, trigger, self._clock.now_ms(), before)
         try:
             # The pin keeps the sources on disk until the new generation rules.
-            with (
-                typed_errors(self._log.directory),
-                self._allowed() as allowance,
-                self._log.pin(f"compaction run {run_id}"),
-            ):
+            with typed_errors(self._log.directory), self._log.pin(f"compaction run {run_id}"):
                 steps.enter(Phase.PREPARE, run_id, times)
-                record, decision = self._decide(record, self._log.manifest, allowance)
+                record, decision = self._decide(means, record, self._log.manifest, allowance)
                 if isinstance(decision, Declined):
                     steps.sweep()
                     return steps.report(record, "nothing to do", times, before, declined=decision)
-                self._begin(record, steps.scratch_bytes(record, decision.overhead_bytes))
+                scratch_bytes = steps.scratch_bytes(record, decision.overhead_bytes)
+                self._begin(means.settings, record, scratch_bytes)
                 return steps.carry_out(record, times, allowance, before)
         except RunRefused:
             steps.sweep()
@@ -348,17 +335,16 @@ class Compactor:
             raise
 
     def _decide(
-        self, blank: RunRecord, manifest: Manifest, allowance: Allowance
+        self, means: _Means, blank: RunRecord, manifest: Manifest, allowance: Allowance
     ) -> tuple[RunRecord, Plan | Declined]:
         """Judge and plan, if it is worth it."""
-        eligibility = self.settings.eligibility
+        eligibility, dead_sets = means.settings.eligibility, means.settings.dead_sets
         if declined := eligibility.by_use(self._used_bytes()):
             return blank, declined
         horizon = _horizon(manifest, self.holds).position
-        question = self._question(manifest, horizon, blank.as_of_ms, allowance)
-        dead_sets = self.settings.dead_sets
+        question = self._question(means, manifest, horizon, blank.as_of_ms, allowance)
         judged = judge_segments(question, self._rule, blank.run_id, dead_sets=dead_sets)
-        plan = self._plan(judged.stats)
+        plan = _plan(means.settings, judged.stats)
         record = replace(
             blank,
             policy=plan.policy,
@@ -376,12 +362,12 @@ class Compactor:
         changes = not _changes_nothing(record, plan, manifest, dead_sets=dead_sets)
         return record, plan if changes else no_gain(plan)
 
-    def _begin(self, record: RunRecord, needed_bytes: int) -> None:
+    def _begin(self, settings: RunSettings, record: RunRecord, needed_bytes: int) -> None:
         """Refuse what cannot fit; else the journal says from now on what was decided."""
         directory = self._log.directory
-        scratch_bytes = self.settings.budget.scratch_bytes
+        scratch_bytes = settings.budget.scratch_bytes
         reserve_scratch(self._fs, directory, needed_bytes, scratch_bytes)
-        if self.settings.dead_sets:
+        if settings.dead_sets:
             # The journal must not outlive the dead sets that it refers to, nor their names. Made
             # durable all together they cost little more than one.
             for segment in record.judged:
@@ -390,6 +376,10 @@ class Compactor:
                         file.fsync()
             self._fs.sync_dir(directory)
         self._journal.create(record)
+
+
+def _plan(settings: RunSettings, stats: Sequence[SegmentStats]) -> Plan:
+    return plan_by_name(settings.policy, stats, settings.limits, **settings.policy_options)
 
 
 def _take(bucket: TokenBucket, size: int) -> None:

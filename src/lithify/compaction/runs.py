@@ -1,62 +1,80 @@
-"""The runs of one log as its users see them: one at a time, how far, how they ended.
+"""The runs of one log: one at a time, how far the run is, and how the last one ended.
 
-    with runs.turn(): ...                      # nobody else compacts meanwhile
-    report = runs.one(lambda note: compactor.run(...), progress)
+    report = runs.one(lambda control: compactor.run("admin", control=control), control)
+    with runs.turn(): ...                      # no run meanwhile
     runs.status()
 
-1. One at a time: a run waits for the dry run or the run that is going on. A dry run is refused with
-   `RunRefused` instead.
-2. While it goes on, each step tells how far it is, and is where a cancel reaches it.
-3. When it ends its report is the latest one. The status is folded from the history on disk, so it
-   survives restarts; one that was killed is told as interrupted until the next run takes it up.
+A run has two turns, which are all that keeps runs apart:
+
+1. The **disk**: one run at a time on a device, among all processes of a user (`DiskGate`). It is
+   taken first. The queue takes it before it hands out a run (`queue.py`).
+2. The **log**: one run, dry run, recovery or deletion of a view at a time. A dry run takes only
+   this one, so it never waits for a disk.
+
+Whatever meets a turn that is taken waits for it and says so in its control, or is refused with
+`RunRefused` if it does not wait. Each step of a run tells how far it is, and is where a cancel
+reaches it. When a run ends its report is the latest one. The status is folded from the history on
+disk, so it survives restarts; a run that was killed is told as interrupted until the next one
+resumes it.
 
 Any thread may call; `one` takes as long as the run. Called by the stores.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.budget import DiskGate, find_gate_directory
+from lithify.compaction.control import WAITING, RunControl
 from lithify.compaction.record import CompactionRecord, CompactionState, CompactionStatus
 from lithify.compaction.steps import typed_errors
-from lithify.errors import (
-    Corrupt,
-    LogClosed,
-    RunCancelled,
-    RunRefused,
-    RunSuspended,
-    UnsupportedVersion,
-)
+from lithify.errors import Corrupt, LogClosed, RunRefused, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from lithify.compaction.jobs import Progress
+    from lithify.compaction.budget import DiskTurn
     from lithify.compaction.report import Report
     from lithify.compaction.run import Compactor
+    from lithify.fs import FileSystem
 
 __all__ = ["Runs"]
 
 HISTORY_MAX = 1000
 """Runs that the record is made from; a history file keeps about as many."""
 
-TURN_S = 0.1
-
 
 class Runs:
     """See the module."""
 
-    def __init__(self, directory: str, compactor: Compactor, *, limit: str) -> None:
-        """`limit` is what a run that is refused waits for: the word for such a log."""
-        self._limit = limit
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        compactor: Compactor,
+        *,
+        kind: str,
+        name: str,
+        resumes: bool,
+        gate: DiskGate | None = None,
+    ) -> None:
+        """`kind` and `name` are the words for such a log and for this one.
+
+        `resumes` is whether a run that is interrupted because the log is closed is resumed later.
+        """
+        self.kind = kind
+        self.name = name
+        self._fs = fs
         self._directory = directory
         self._compactor = compactor
+        self._resumes = resumes
+        self._gate = gate
         self._turn = threading.Lock()
-        self._progress: tuple[str, int, int] | None = None
-        self._stopping: type[RunCancelled] | None = None
+        self._control: RunControl | None = None
         self._closed = False
         self._record: CompactionRecord | None = None
         self._failure = ""
@@ -65,12 +83,12 @@ class Runs:
 
     @property
     def running(self) -> bool:
-        """Is a run going on?"""
-        return self._progress is not None
+        """Does a run have the log?"""
+        return self._control is not None
 
     def unfinished(self) -> bool:
-        """Has a run been killed that no other one has taken up?"""
-        return not self.running and self._compactor.observe().unfinished
+        """Has a run been killed that no other one has resumed?"""
+        return not self.running and self._compactor.unfinished()
 
     def record(self) -> CompactionRecord:
         """What all runs have done, also before a restart; an unreadable history is a failure."""
@@ -90,8 +108,10 @@ class Runs:
 
     def status(self) -> CompactionStatus:
         """How the last run went, also one before a restart; or how far this one is."""
-        progress, report = self._progress, self.record().latest
-        if progress is not None:
+        control, report = self._control, self.record().latest
+        if control is not None:
+            phase = "PREPARE" if control.phase == WAITING else control.phase
+            progress = phase, control.done, control.total
             return CompactionStatus(CompactionState.RUNNING, "", *progress, report)
         error = self._failure or (report.error if report is not None else None)
         if self.unfinished():
@@ -103,74 +123,97 @@ class Runs:
 
     # --- running ----------------------------------------------------------------------------
 
-    def one(
-        self, run: Callable[[Progress], Report], progress: Progress = ignore_progress
-    ) -> Report:
-        """Carry out a run, which is handed what each of its steps has to call."""
-
-        def note(phase: str, done: int, total: int) -> None:
-            self._progress = phase, done, total
-            if self._stopping is RunSuspended:
-                raise RunSuspended(f"the run on {self._directory} was suspended")
-            if self._stopping is not None:
-                raise RunCancelled(f"the run on {self._directory} was cancelled")
-            progress(phase, done, total)
-
-        with self.turn(waits=True):
-            self._stopping = None
+    def one(self, run: Callable[[RunControl], Report], control: RunControl) -> Report:
+        """Carry out a run when the disk and the log are free."""
+        disk: AbstractContextManager[object] = nullcontext()
+        if not control.has_disk:
+            disk = self.disk(control)
+        with disk, self.turn(control):
+            self._control = control
             try:
                 with typed_errors(self._directory):
-                    note("PREPARE", 0, 0)
-                    report = run(note)
+                    control("PREPARE", 0, 0)
+                    report = run(control)
                     self._record, self._failure = None, ""
                     if report.result == "nothing to do":
                         # It is not in the history, but it is the latest all the same.
                         self._record = self.record().with_report(report)
                 return report
-            except RunRefused as error:
-                if error.limit != "disk":
-                    self._record, self._failure = None, str(error)
-                # One that waits for the disk has not begun: the last run went as it went.
-                raise
             except Exception as error:
                 # The history is read when somebody asks: it may be what cannot be read now.
                 self._record, self._failure = None, str(error)
                 raise
             finally:
-                self._progress = None
+                self._control = None
 
     def cancel(self) -> None:
-        """Ask a run that is going on to stop; it leaves everything as it was."""
-        # Between two steps there is nothing that the compactor could cancel.
-        self._stopping = RunCancelled
-        self._compactor.cancel()
+        """Ask the run that is going on to stop; it leaves everything as it was."""
+        control = self._control
+        if control is not None:
+            control.cancel()
 
-    def suspend(self) -> None:
-        """Ask it to stop in such a way that the next run goes on with it."""
-        self._stopping = RunSuspended
-        self._compactor.suspend()
+    def interrupt(self, control: RunControl | None = None) -> None:
+        """Ask a run to stop because the log is closed: the next one resumes it, if it may."""
+        control = control or self._control
+        if control is not None and self._resumes:
+            control.suspend()
+        elif control is not None:
+            control.cancel()
 
-    def close(self, *, suspends: bool = False) -> None:
+    def close(self) -> None:
         """Stop the run that is going on, wait for its end, and let no other one begin."""
         if not self._closed:
             self._closed = True
-            while not self._turn.acquire(timeout=TURN_S):
-                if suspends:
-                    self.suspend()
-                else:
-                    self.cancel()
+            while not self._turn.acquire(timeout=0.1):
+                self.interrupt()
+
+    # --- turns ------------------------------------------------------------------------------
 
     @contextmanager
-    def turn(self, *, waits: bool = False) -> Iterator[None]:
-        """One at a time; the second is refused, or waits if it says so."""
-        mine = self._turn.acquire(blocking=False)
-        while waits and not mine and not self._closed:
-            mine = self._turn.acquire(timeout=TURN_S)
-        if not mine:
-            if self._closed:
-                raise LogClosed(f"{self._directory} is closed")
-            raise RunRefused(self._limit, f"a run on {self._directory} is going on")
+    def turn(self, control: RunControl | None = None) -> Iterator[None]:
+        """Have the log; waits, or is refused if the control says so."""
+        (control or RunControl()).wait(self._take_log)
         try:
             yield
         finally:
             self._turn.release()
+
+    def _take_log(self) -> RunRefused | None:
+        if self._closed:
+            raise LogClosed(f"{self._directory} is closed")
+        if self._turn.acquire(blocking=False):
+            return None
+        what = "a run" if self.running else "a dry run"
+        return RunRefused(self.kind, f"{what} on {self.name} is going on")
+
+    @contextmanager
+    def disk(self, control: RunControl) -> Iterator[None]:
+        """Have the disk; waits, or is refused if the control says so."""
+        turns: list[DiskTurn] = []
+
+        def take() -> RunRefused | None:
+            if self._closed:
+                raise LogClosed(f"{self._directory} is closed")
+            try:
+                turns.append(self.take_disk())
+            except RunRefused as refused:
+                return refused
+            return None
+
+        control.wait(take)
+        with turns.pop():
+            yield
+
+    def take_disk(self) -> DiskTurn:
+        """Have the disk now, or raise `RunRefused` with who has it."""
+        gate = self._gate or DiskGate(self._fs, find_gate_directory(self._fs, os.environ))
+        with typed_errors(self._directory):
+            return gate.enter(self._directory, f"pid {os.getpid()} compacts {self.name}")
+
+    @property
+    def device(self) -> str:
+        """The disk that the log is on."""
+        found = self._fs.stat(self._directory)
+        if found.is_symlink:
+            found = self._fs.stat(f"{self._directory}/.")
+        return str(found.device)

@@ -1,17 +1,18 @@
-"""Which log is compacted next: one queue per disk, decided from facts and a time.
+"""Which log is compacted next on a disk: decided from facts, requests and a time.
 
-A pure core: no threads, no clock, no files. The caller feeds facts (`add`, `observe`, `request`),
-asks `next` for a disk, reports `started` and `finished`, and calls from one thread at a time.
+A pure core: no threads, no clock, no files. The queue (`queue.py`) feeds it facts (`observe`) and
+requests, asks `next` for a disk, reports `started` and `finished`, and calls from one thread at a
+time.
 
 What may call for a run, in the order of their classes:
 
 | class | calls when |
 |---|---|
-| admin | somebody asked; first come, first served; also lifts a quarantine |
-| unfinished | an earlier run left a journal behind |
-| lag | the oldest entry no run has judged is older than `lag_ms_max` |
-| threshold | `threshold_bytes` or `threshold_entries` came in since the last run |
-| periodic | `period_ms` went by; first visits are spread over a period by a hash of the name |
+| admin | a person asked; first come, first served |
+| unfinished | an earlier run was killed and left its journal |
+| lag | the oldest entry that no run has judged is older than `lag_ms_max` |
+| threshold | enough has come in, or died, since the last run: the store says what was reached |
+| periodic | `period_ms` has passed since the last run began |
 
 How `next` decides:
 
@@ -19,15 +20,18 @@ How `next` decides:
 2. Of the logs with a call that is due, those of the best class come first, and in a class the one
    that has waited longest.
 3. A log yields to any other that was waiting already when it got its own last turn, whatever the
-   class; only admin requests pass this rule. So a log that always has a reason to run gets one
-   turn while an idle one waits: with N logs on a disk a due log waits for at most N runs.
+   class, also with a person's request. So a log that always has a reason to run gets one turn while
+   another one waits: with N logs on a disk a due log waits for at most N runs.
 4. A failed run uses nothing up: what called for it still calls, but no sooner than the back-off
-   says: `backoff_ms`, doubled by each further failure in a row, at most `backoff_ms_max`.
-5. A successful run uses up what had called for it by then: the request (not one made while it
-   ran), the observed facts, the visit.
+   says: `REST_MS`, doubled by each further failure in a row, at most `BACKOFF_MS_MAX`. A person's
+   request does not wait for that. It is over when its run is, however that ended.
+5. Any other run uses up what had called for it: the facts and the visit. After a run that found
+   nothing to do, or was cancelled, triggers leave the log alone for `REST_MS`.
+6. A run that was begun to finish an earlier one does not use up the visit. A run that was
+   interrupted, because its log was closed, uses nothing up and is followed by no pause.
 
-A wall clock that is set back delays no visit by more than a period and no retry by more than
-`backoff_ms_max`.
+A wall clock that is set back delays no visit by more than a period and no retry by more than its
+pause.
 """
 
 from __future__ import annotations
@@ -35,29 +39,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lithify.checksum import crc32c
-from lithify.errors import InvalidInput, InvalidSetting
-from lithify.settings import check_range
+from lithify.errors import InvalidInput
 
 __all__ = [
-    "LogStatus",
+    "BACKOFF_MS_MAX",
+    "NOTHING_CALLS",
+    "REST_MS",
     "Observation",
-    "ScheduleSettings",
-    "Scheduler",
-    "State",
+    "Result",
+    "Schedule",
     "Trigger",
     "Wait",
     "Work",
 ]
 
-TIME_MS_MAX = 10 * 366 * 24 * 3_600_000
-"""Ten years: a longer period, lag or back-off is a mistake of unit."""
+REST_MS = 60_000
+"""How long triggers leave a log alone after a run that failed or found nothing to do."""
 
-COUNT_MAX = 1 << 60
-"""More bytes or entries than a log can have."""
+BACKOFF_MS_MAX = 3_600_000
 
 NEVER_MS = -(1 << 62)
-"""Before every time there is: a log that had no turn yet, a log that is not quarantined."""
+"""Before every time there is: a log that had no turn yet."""
 
 
 class Trigger(StrEnum):
@@ -73,43 +75,30 @@ class Trigger(StrEnum):
 RANK = {trigger: rank for rank, trigger in enumerate(Trigger)}
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleSettings:
-    """When to compact without being asked. `None` switches a trigger off."""
+class Result(StrEnum):
+    """How a run ended."""
 
-    period_ms: int | None = 3_600_000
-    threshold_bytes: int | None = 100 << 20
-    threshold_entries: int | None = None
-    lag_ms_max: int | None = None
-    backoff_ms: int = 10_000
-    backoff_ms_max: int = 3_600_000
-
-    def __post_init__(self) -> None:
-        for name, value, most in (
-            ("period_ms", self.period_ms, TIME_MS_MAX),
-            ("threshold_bytes", self.threshold_bytes, COUNT_MAX),
-            ("threshold_entries", self.threshold_entries, COUNT_MAX),
-            ("lag_ms_max", self.lag_ms_max, TIME_MS_MAX),
-            ("backoff_ms", self.backoff_ms, TIME_MS_MAX),
-            ("backoff_ms_max", self.backoff_ms_max, TIME_MS_MAX),
-        ):
-            check_range(name, value, 1, most)
-        if self.backoff_ms_max < self.backoff_ms:
-            limit = f"at least backoff_ms, which is {self.backoff_ms}"
-            raise InvalidSetting("backoff_ms_max", self.backoff_ms_max, limit)
+    DONE = "done"
+    NOTHING = "nothing to do"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Facts about a log: what came in at or below the horizon that no run has judged.
+    """What a store has found out about a log, and the settings that judge it. `None` is off."""
 
-    `oldest_unjudged_ms` is the time of the oldest such entry, `None` when there is none.
-    """
-
-    new_bytes: int = 0
-    new_entries: int = 0
     oldest_unjudged_ms: int | None = None
+    """When the oldest entry came that no run has judged."""
+    lag_ms_max: int | None = None
+    reached: str = ""
+    """Which threshold was reached, as text; empty when none was."""
+    period_ms: int | None = None
     unfinished: bool = False
+
+
+NOTHING_CALLS = Observation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,35 +118,9 @@ class Wait:
     reason: str
 
 
-class State(StrEnum):
-    """What a log is doing as far as the scheduler knows."""
-
-    IDLE = "idle"
-    QUEUED = "queued"
-    RUNNING = "running"
-    QUARANTINED = "quarantined"
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatus:
-    """One line of `Scheduler.status`.
-
-    `trigger` is set while queued or running; `until_ms` while quarantined.
-    """
-
-    name: str
-    disk: str
-    state: State
-    trigger: Trigger | None
-    until_ms: int | None
-    failures: int
-    last_result: str | None
-    last_finished_ms: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """An admin request; `number` counts them, because two may come in one millisecond."""
+    """A person's request; `number` counts them, because two may come in one millisecond."""
 
     number: int
     at_ms: int
@@ -180,35 +143,41 @@ class _Log:
 
     name: str
     disk: str
-    visit_ms: int | None
-    observation: Observation = field(default_factory=Observation)
+    since_ms: int | None
+    """When the last run began; None: a visit is due at once."""
+    observation: Observation = NOTHING_CALLS
     unfinished_ms: int | None = None
-    threshold_ms: int | None = None
-    request: _Request | None = None
-    request_running: _Request | None = None
+    reached_ms: int | None = None
+    requests: list[_Request] = field(default_factory=list)
     running: Trigger | None = None
     turn_ms: int = NEVER_MS
-    retry_ms: int = NEVER_MS
+    paused_ms: int = NEVER_MS
+    """When the present pause began."""
+    pause_ms: int = 0
     failures: int = 0
-    last_result: str | None = None
-    last_finished_ms: int | None = None
+
+    @property
+    def retry_ms(self) -> int:
+        """Triggers count from then on."""
+        return self.paused_ms + self.pause_ms
 
 
-class Scheduler:
+class Schedule:
     """Decides; see the module for how."""
 
-    def __init__(self, settings: ScheduleSettings) -> None:
-        self.settings = settings
+    def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._requests = 0
 
-    def add(self, name: str, disk: str, now_ms: int) -> None:
-        """Begin to look after a log. Its first visit comes within a period."""
+    def add(self, name: str, disk: str, since_ms: int | None) -> None:
+        """Begin to look after a log whose last run began then; None: its visit is due at once."""
         if name in self._logs:
             raise InvalidInput(f"log {name} is scheduled already")
-        period_ms = self.settings.period_ms
-        visit_ms = None if period_ms is None else now_ms + crc32c(name.encode()) % period_ms
-        self._logs[name] = _Log(name, disk, visit_ms)
+        self._logs[name] = _Log(name, disk, since_ms)
+
+    def began(self, name: str, since_ms: int | None) -> None:
+        """When the last run on a log began; None: its visit is due at once."""
+        self._find(name).since_ms = since_ms
 
     def remove(self, name: str) -> None:
         """Forget a log, which must not be running."""
@@ -217,23 +186,28 @@ class Scheduler:
         del self._logs[name]
 
     def observe(self, name: str, observation: Observation, now_ms: int) -> None:
-        """Replace what is known about a log's new entries."""
+        """Replace what is known about a log."""
         log = self._find(name)
         log.observation = observation
         log.unfinished_ms = _since(log.unfinished_ms, now_ms, holds=observation.unfinished)
-        over = bool(self._over_threshold(observation))
-        log.threshold_ms = _since(log.threshold_ms, now_ms, holds=over)
+        log.reached_ms = _since(log.reached_ms, now_ms, holds=bool(observation.reached))
 
     def request(self, name: str, now_ms: int) -> None:
-        """Somebody wants this log compacted: it goes to the head, behind earlier requests.
+        """A person wants this log compacted: behind earlier requests, before all triggers."""
+        self._requests += 1
+        self._find(name).requests.append(_Request(self._requests, now_ms))
 
-        A second request changes nothing while the first one waits.
-        """
+    def withdraw_first(self, name: str) -> None:
+        """Forget the oldest request for a run on this log."""
+        del self._find(name).requests[0]
+
+    def withdraw(self, name: str, now_ms: int) -> None:
+        """Forget what calls for a run on this log, which triggers leave alone for a while."""
         log = self._find(name)
-        log.retry_ms = NEVER_MS
-        if log.request is None:
-            self._requests += 1
-            log.request = _Request(self._requests, now_ms)
+        log.requests.clear()
+        log.since_ms = now_ms
+        self._use_up(log)
+        _pause(log, now_ms, REST_MS)
 
     def next(self, disk: str, now_ms: int) -> Work | Wait:
         """What to do on `disk` now. It stays the answer until `started` or a new fact."""
@@ -241,7 +215,6 @@ class Scheduler:
         for log in logs:
             if log.running is not None:
                 return Wait(None, f"{log.name} is running on disk {disk}")
-            self._bound(log, now_ms)
         calls = {log.name: self._calls(log, now_ms) for log in logs}
         ready = [best for some in calls.values() if (best := _best(some, now_ms))]
         if not ready:
@@ -252,14 +225,18 @@ class Scheduler:
         )
         # The one whose last turn is longest ago never yields, so somebody is always left.
         first = min(
-            (
-                best
-                for best in ready
-                if best.trigger is Trigger.ADMIN or self._logs[best.name].turn_ms <= waiting_ms
-            ),
+            (best for best in ready if self._logs[best.name].turn_ms <= waiting_ms),
             key=lambda call: (RANK[call.trigger], call.order, call.name),
         )
         return Work(first.name, first.trigger, first.reason)
+
+    def calls(self, name: str, now_ms: int) -> Trigger | None:
+        """What calls for a run on a log now, if it does not run and something does."""
+        log = self._logs.get(name)
+        if log is None or log.running is not None:
+            return None
+        best = _best(self._calls(log, now_ms), now_ms)
+        return None if best is None else best.trigger
 
     def started(self, work: Work, now_ms: int) -> None:
         """The run that `next` gave has begun."""
@@ -271,99 +248,61 @@ class Scheduler:
                 )
         log.running = work.trigger
         log.turn_ms = now_ms
-        log.request_running, log.request = log.request, None
+        if work.trigger is Trigger.ADMIN:
+            del log.requests[0]
 
-    def finished(self, name: str, now_ms: int, error: str | None = None) -> None:
-        """The run of `name` has ended, well or with `error`."""
+    def finished(self, name: str, now_ms: int, result: Result) -> None:
+        """The run of `name` has ended."""
         log = self._find(name)
-        if log.running is None:
+        trigger, log.running = log.running, None
+        if trigger is None:
             raise InvalidInput(f"log {name} is not running, so its run cannot finish")
-        log.running = None
-        log.last_finished_ms = now_ms
-        if error is None:
-            log.failures, log.retry_ms, log.last_result = 0, NEVER_MS, "done"
-            log.observation, log.unfinished_ms, log.threshold_ms = Observation(), None, None
-            if self.settings.period_ms is not None:
-                log.visit_ms = log.turn_ms + self.settings.period_ms
-        else:
-            doublings = min(log.failures, TIME_MS_MAX.bit_length())
+        if result is Result.FAILED:
+            doublings = min(log.failures, BACKOFF_MS_MAX.bit_length())
             log.failures += 1
-            log.last_result = f"failed: {error}"
-            backoff_ms = self.settings.backoff_ms << doublings
-            log.retry_ms = now_ms + min(backoff_ms, self.settings.backoff_ms_max)
-            if log.request is None:
-                log.request = log.request_running
-        log.request_running = None
+            _pause(log, now_ms, min(REST_MS << doublings, BACKOFF_MS_MAX))
+            return
+        self._use_up(log)
+        if result is Result.INTERRUPTED:
+            return
+        log.failures = 0
+        _pause(log, now_ms, 0 if result is Result.DONE else REST_MS)
+        if trigger is not Trigger.UNFINISHED:
+            log.since_ms = log.turn_ms
 
-    def status(self, now_ms: int) -> list[LogStatus]:
-        """Every log, by name."""
-        return [self._status(self._logs[name], now_ms) for name in sorted(self._logs)]
+    @staticmethod
+    def _use_up(log: _Log) -> None:
+        log.observation, log.unfinished_ms, log.reached_ms = NOTHING_CALLS, None, None
 
-    def _status(self, log: _Log, now_ms: int) -> LogStatus:
-        best = _best(self._calls(log, now_ms), now_ms)
-        until_ms = None
-        if log.running is not None:
-            state, trigger = State.RUNNING, log.running
-        elif log.retry_ms > now_ms:
-            state, trigger, until_ms = State.QUARANTINED, None, log.retry_ms
-        elif best is not None:
-            state, trigger = State.QUEUED, best.trigger
-        else:
-            state, trigger = State.IDLE, None
-        return LogStatus(
-            log.name,
-            log.disk,
-            state,
-            trigger,
-            until_ms,
-            log.failures,
-            log.last_result,
-            log.last_finished_ms,
-        )
-
-    def _bound(self, log: _Log, now_ms: int) -> None:
-        """Bring back times that a clock set back has moved too far away."""
-        period_ms = self.settings.period_ms
-        if log.visit_ms is not None and period_ms is not None:
-            log.visit_ms = min(log.visit_ms, now_ms + period_ms)
-        log.retry_ms = min(log.retry_ms, now_ms + self.settings.backoff_ms_max)
+    # --- calls ------------------------------------------------------------------------------
 
     def _calls(self, log: _Log, now_ms: int) -> list[_Call]:
-        """Everything that calls for a run of `log`, now or at a time already known."""
+        """Every reason to run this log, due or not."""
+        if log.observation is NOTHING_CALLS and not log.requests:
+            return []
+        _bound(log, now_ms)
         found: list[tuple[Trigger, int, str]] = []
-        if log.request is not None:
-            found.append((Trigger.ADMIN, min(log.request.at_ms, now_ms), "requested"))
+        seen = log.observation
         if log.unfinished_ms is not None:
-            reason = "an earlier run is unfinished"
-            found.append((Trigger.UNFINISHED, min(log.unfinished_ms, now_ms), reason))
-        oldest_ms, lag_ms_max = log.observation.oldest_unjudged_ms, self.settings.lag_ms_max
-        if oldest_ms is not None and lag_ms_max is not None:
-            reason = f"oldest entry no run has judged is {now_ms - oldest_ms} ms old"
-            found.append((Trigger.LAG, oldest_ms + lag_ms_max + 1, f"{reason}, limit {lag_ms_max}"))
-        if log.threshold_ms is not None:
-            reason = self._over_threshold(log.observation)
-            found.append((Trigger.THRESHOLD, min(log.threshold_ms, now_ms), reason))
-        if log.visit_ms is not None:
-            reason = f"every {self.settings.period_ms} ms"
-            found.append((Trigger.PERIODIC, log.visit_ms, reason))
+            found.append((Trigger.UNFINISHED, log.unfinished_ms, "an earlier run was killed"))
+        if seen.lag_ms_max is not None and seen.oldest_unjudged_ms is not None:
+            age_ms = now_ms - seen.oldest_unjudged_ms
+            reason = f"oldest entry no run has judged is {age_ms} ms old, limit {seen.lag_ms_max}"
+            found.append((Trigger.LAG, seen.oldest_unjudged_ms + seen.lag_ms_max, reason))
+        if log.reached_ms is not None:
+            found.append((Trigger.THRESHOLD, log.reached_ms, seen.reached))
+        if seen.period_ms is not None:
+            due_ms = NEVER_MS if log.since_ms is None else log.since_ms + seen.period_ms
+            found.append((Trigger.PERIODIC, due_ms, f"period of {seen.period_ms} ms is over"))
         retry = f", retry after failure {log.failures}" if log.failures else ""
         calls = []
         for trigger, called_ms, reason in found:
             due_ms = max(called_ms, log.retry_ms)
-            order = max(due_ms, log.turn_ms)
-            if trigger is Trigger.ADMIN and log.request is not None:
-                order = log.request.number
-            calls.append(_Call(log.name, trigger, due_ms, order, reason + retry))
+            calls.append(_Call(log.name, trigger, due_ms, max(due_ms, log.turn_ms), reason + retry))
+        if log.requests:
+            first = log.requests[0]
+            calls.append(_Call(log.name, Trigger.ADMIN, first.at_ms, first.number, "a person asks"))
         return calls
-
-    def _over_threshold(self, observation: Observation) -> str:
-        """Which threshold was reached, as text; empty when none was."""
-        bytes_min, entries_min = self.settings.threshold_bytes, self.settings.threshold_entries
-        if bytes_min is not None and observation.new_bytes >= bytes_min:
-            return f"{observation.new_bytes} new bytes, threshold {bytes_min}"
-        if entries_min is not None and observation.new_entries >= entries_min:
-            return f"{observation.new_entries} new entries, threshold {entries_min}"
-        return ""
 
     def _wait(self, disk: str, later: list[_Call]) -> Wait:
         """Nothing is due: say what will be first."""
@@ -371,7 +310,7 @@ class Scheduler:
             return Wait(None, f"nothing calls for a run on disk {disk}")
         first = min(later, key=lambda call: (call.due_ms, call.name))
         log = self._logs[first.name]
-        what = "quarantine ends" if first.due_ms == log.retry_ms else f"{first.trigger} run is due"
+        what = "its pause ends" if first.due_ms == log.retry_ms else f"{first.trigger} run is due"
         return Wait(first.due_ms, f"next on disk {disk}: {first.name}, {what}")
 
     def _find(self, name: str) -> _Log:
@@ -379,6 +318,24 @@ class Scheduler:
         if log is None:
             raise InvalidInput(f"no log named {name} is scheduled")
         return log
+
+
+def _pause(log: _Log, now_ms: int, pause_ms: int) -> None:
+    log.paused_ms, log.pause_ms = now_ms, pause_ms
+
+
+def _bound(log: _Log, now_ms: int) -> None:
+    """Bring back times that a clock set back has moved into the future."""
+    log.paused_ms = min(log.paused_ms, now_ms)
+    log.turn_ms = min(log.turn_ms, now_ms)
+    if log.since_ms is not None:
+        log.since_ms = min(log.since_ms, now_ms)
+    if log.unfinished_ms is not None:
+        log.unfinished_ms = min(log.unfinished_ms, now_ms)
+    if log.reached_ms is not None:
+        log.reached_ms = min(log.reached_ms, now_ms)
+    if log.requests and log.requests[0].at_ms > now_ms:
+        log.requests = [_Request(each.number, min(each.at_ms, now_ms)) for each in log.requests]
 
 
 def _best(calls: list[_Call], now_ms: int) -> _Call | None:

@@ -12,14 +12,16 @@
 | erase                 | GET: the state of erasing                                                |
 
 The body may contain `policy` and `dry_run` as JSON. A run is a background task: 202 means that it
-was requested, 409 that it is refused. A request during another run waits for its turn; `request` in
-the answer identifies it in later requests for its report. Blobs whose id is one of these words
-cannot be reached over HTTP; generated ids never are.
+was requested, 409 that it is refused. A request during another run waits for its turn, or is
+refused with `?wait=false`; `request` in the answer identifies it in later requests for its report.
+Blobs whose id is one of these words cannot be reached over HTTP; generated ids never are.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
+import asyncio
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -31,7 +33,6 @@ from lithify.blobs.shown import plan_row, settings_row, statistics_row
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.plugins import check_policy
 from lithify.compaction.record import report_row
-from lithify.compaction.schedule import Trigger
 from lithify.errors import RunRefused
 from lithify.http.blobs import BlobsHere, StoreName
 from lithify.http.errors import Refused
@@ -41,6 +42,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/blobs/{store}", tags=["blobs"])
 
 HISTORY_MAX = 1000
+POLL_S = 0.1
 
 
 class NewRun(BaseModel):
@@ -68,8 +70,12 @@ async def run(
     policy: str | None = None,
     *,
     dry_run: bool = False,
+    wait: bool = True,
 ) -> dict[str, Any]:
-    """Compact a store, or with `dry_run` return the plan."""
+    """Compact a store, or with `dry_run` return the plan.
+
+    With `wait=false`, 409 if it would have to wait for another run, or a run for the disk.
+    """
     given = wanted or NewRun()
     policy = given.policy or policy
     if policy is not None:
@@ -80,10 +86,14 @@ async def run(
     with service.using(name, store):
         if given.dry_run or dry_run:
             response.status_code = HTTPStatus.OK
-            jobs = service.stores.compactions.jobs
-            return await service.threads.step(plan_row, name, store, policy, jobs)
-        ask = service.stores.compactions.request
-        request_id = await service.threads.step(ask, store, Trigger.ADMIN, policy)
+            jobs = service.stores.compactions.queue.jobs
+            while wait and store.compaction.running:
+                # No thread waits as long as a run takes.
+                await asyncio.sleep(POLL_S)
+            plan = partial(plan_row, waits=wait)
+            return await service.threads.step(plan, name, store, policy, jobs)
+        ask = partial(service.stores.compactions.request, waits=wait)
+        request_id = await service.threads.step(ask, store, policy)
         return await status(name, service, request_id)
 
 

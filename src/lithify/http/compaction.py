@@ -48,6 +48,7 @@ _NAMESPACE = "/namespaces/{tenant}/{namespace}"
 _THRESHOLD = "compaction_threshold_bytes"
 _NAMES = tuple(field.name for field in fields(CompactionSettings))
 HISTORY_MAX = 1000
+POLL_S = 0.1
 REQUEST = "x-lithify-request"
 
 
@@ -59,14 +60,15 @@ def _done() -> Response:
 
 
 @router.put(f"{_TOPIC}/compaction", status_code=204)
-async def run(name: TopicPath, broker: BrokerHere) -> Response:
+async def run(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> Response:
     """Compact all partitions, after runs in progress.
 
-    The header `x-lithify-request` of the answer identifies these runs in requests for progress.
+    With `wait=false`, 409 if a run would have to wait for another one, or for the disk. The header
+    `x-lithify-request` of the answer identifies these runs in requests for progress.
     """
-    request_id = new_request_id()
+    request_id, ask = new_request_id(), broker.topics.compactions.request
     for topic in await topics_at(broker, name):
-        broker.topics.compactions.request(topic, request_id=request_id)
+        await asyncio.to_thread(ask, topic, request_id, waits=wait)
     return Response(status_code=204, headers={REQUEST: request_id})
 
 
@@ -101,11 +103,16 @@ async def progress(
 
 
 @router.post(f"{_TOPIC}/compaction/plan")
-async def plan(name: TopicPath, broker: BrokerHere) -> list[dict[str, Any]]:
-    """What a run would do now; 409 while one is in progress."""
-    jobs = broker.topics.compactions.jobs
-    topics = await topics_at(broker, name)
-    return [await asyncio.to_thread(plan_row, topic, jobs) for topic in topics]
+async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> list[dict[str, Any]]:
+    """What a run would do now, after the current run; with `wait=false`, 409 during a run."""
+    jobs = broker.topics.compactions.queue.jobs
+    rows = []
+    for topic in await topics_at(broker, name):
+        while wait and topic.compaction.running:
+            # No thread waits as long as a run takes.
+            await asyncio.sleep(POLL_S)
+        rows.append(await asyncio.to_thread(plan_row, topic, jobs, waits=wait))
+    return rows
 
 
 @router.get(f"{_TOPIC}/compaction/history")

@@ -2,9 +2,10 @@
 
 1. One worker process with a Spark session does the runs of all topics and blob stores. The first
    run starts it; it stops after an idle time (`pipeline/worker.py`).
-2. A loop checks topics and stores periodically for runs that are due (`topics/compactions.py`,
-   `blobs/compactions.py`), in a thread.
-3. When the node stops, runs in progress are cancelled, and the worker is stopped.
+2. Topics and blob stores share the node's queue (`compaction/queue.py`). Once a second both report
+   to it what their triggers say (`topics/compactions.py`, `blobs/compactions.py`), in a thread.
+3. When the node stops, runs on topics are cancelled, those on blob stores are suspended, and the
+   worker is stopped.
 
 Called by `serving.py`.
 """
@@ -35,15 +36,14 @@ log = get_logger("lithify.node")
 @asynccontextmanager
 async def compacting(node: Node) -> AsyncIterator[None]:
     """Run compactions that are due or requested, while the block runs."""
-    settings, both = node.settings, (node.topics.compactions, node.blobs.compactions)
+    settings = node.settings
     worker = WorkerJobs(
         node.clock,
         target=settings.spark,
         preload=tuple(dict.fromkeys((*TOPIC_TASKS, *BLOB_TASKS))),
         idle_s=settings.compaction_idle_ms / 1000,
     )
-    for compactions in both:
-        compactions.jobs = worker
+    node.queue.jobs = worker
     ended = asyncio.Event()
     task = asyncio.create_task(_check_due(node, worker, ended))
     try:
@@ -51,8 +51,7 @@ async def compacting(node: Node) -> AsyncIterator[None]:
     finally:
         ended.set()
         await task
-        for compactions in both:
-            await asyncio.to_thread(compactions.close)
+        await asyncio.to_thread(node.queue.close)
         await asyncio.to_thread(worker.close)
 
 

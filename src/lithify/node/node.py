@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 
 from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
+from lithify.compaction.queue import RunQueue
 from lithify.compaction.reserve import Reserve
 from lithify.compiled import offer_cache
 from lithify.events import ignore_events
@@ -74,6 +75,8 @@ class Node:
         if isinstance(self.fs, LocalFileSystem):
             self.fs.mkdir(directory)
             offer_cache(f"{directory}/kernels")
+        self.queue = RunQueue(self.clock)
+        """Of the runs of topics and blob stores."""
         # First the topics: they lock the directory and read all definitions.
         self.topics = Topics(
             self.fs,
@@ -82,6 +85,7 @@ class Node:
             clock=self.clock,
             events=events,
             owner=f"{what}, pid {os.getpid()}",
+            queue=self.queue,
         )
         try:
             self.blobs = BlobStores(
@@ -91,6 +95,7 @@ class Node:
                 settings=settings.blobs,
                 clock=self.clock,
                 events=events,
+                queue=self.queue,
             )
         except BaseException:
             self.topics.close()

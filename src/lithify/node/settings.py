@@ -104,6 +104,10 @@ class NodeSettings:
     compaction_write_bytes_per_s: int = _COMPACTION.compaction_write_bytes_per_s
     compaction_memory_bytes: int = _COMPACTION.compaction_memory_bytes
     compaction_scratch_bytes: int = _COMPACTION.compaction_scratch_bytes
+    compaction_pace_bytes_per_s_min: int = _COMPACTION.compaction_pace_bytes_per_s_min
+    compaction_pace_bytes_per_s_max: int = _COMPACTION.compaction_pace_bytes_per_s_max
+    compaction_pace_p95_ms_max: float = _COMPACTION.compaction_pace_p95_ms_max
+    compaction_pace_p95_rise_max: float = _COMPACTION.compaction_pace_p95_rise_max
     """The settings up to here are defaults of topics and namespaces; see `CompactionSettings`."""
     compaction_service: str = ""
     """The service that compacts topics, as "module:factory"; see `compaction_service.py`."""

@@ -273,17 +273,23 @@ class Answering:
             self.handovers.begin(group, _given(given, "to", str), _with_value(done))
         elif operation == Operation.COMPACTION:
             self._node.runs.ask(group, given, done)
+        elif operation == Operation.COMPACT:
+            self._compact(group, given, done)
         else:
-            done(_reply(self._do(group, operation, given)))
+            done(_reply(self._do(group, operation)))
 
-    def _do(self, group: Group[Any], operation: int, given: dict[str, Any]) -> dict[str, Any]:
+    def _compact(self, group: Group[Any], given: dict[str, Any], done: requests.Done) -> None:
+        def begun(answer: requests.Answer | LithifyError) -> None:
+            if given.get("rewrite") and not isinstance(answer, LithifyError):
+                group.rewrite()
+            done(answer)
+
+        self._node.runs.begin(group, begun, waits=given.get("wait") is not False)
+
+    def _do(self, group: Group[Any], operation: int) -> dict[str, Any]:
         """What is done at once, or only begun."""
         if operation == Operation.SNAPSHOT:
             group.take_snapshot()
-        elif operation == Operation.COMPACT:
-            if given.get("rewrite"):
-                group.rewrite()
-            return {"request": self._node.runs.compact(group)}
         elif operation == Operation.OVERVIEW:
             return group.overview()
         elif operation == Operation.MEMBERS:

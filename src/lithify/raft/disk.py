@@ -24,6 +24,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from lithify.clock import SystemClock
 from lithify.errors import WriteFailed
 from lithify.events import WriteRefused
 from lithify.logger import get_logger
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from lithify.raft.segment_writer import Flushed
     from lithify.raft.storage import RaftStorage
-    from lithify.raft.wal import WalEvent
+    from lithify.raft.wal import Wal, WalEvent
 
 __all__ = ["Disk"]
 
@@ -58,6 +59,7 @@ class Disk:
         failed: Callable[[BaseException], None],
     ) -> None:
         self._storage = storage
+        self._clock = SystemClock()
         self._written = written
         self._flushed = flushed
         self._failed = failed
@@ -124,7 +126,7 @@ class Disk:
         wal = self._storage.wal
         refused_s = REFUSED_S_MIN
         while not self._ending.is_set() or wal.wait(0):
-            events = wal.flush() if wal.wait(IDLE_S) else wal.prove()
+            events = self._round(wal) if wal.wait(IDLE_S) else wal.prove()
             if not events:
                 continue
             self._post(self._written, events)
@@ -140,6 +142,13 @@ class Disk:
             else:
                 refused_s = REFUSED_S_MIN
         wal.prove()
+
+    def _round(self, wal: Wal) -> list[WalEvent]:
+        """Make what was handed in durable; appends and commits of all groups wait so long."""
+        began_s = self._clock.monotonic_s()
+        events = wal.flush()
+        self._storage.latencies.add(self._clock.monotonic_s() - began_s)
+        return events
 
     def _move(self) -> None:
         while (rolled := self._rolled.get()) is not None:

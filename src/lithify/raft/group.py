@@ -43,7 +43,7 @@ from lithify.logger import get_logger
 from lithify.raft.appends import Appends
 from lithify.raft.applying import apply_entries, apply_many_of
 from lithify.raft.backup import Saved, live_entries
-from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome
+from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome, RunWanted
 from lithify.raft.core import (
     Applied,
     DropReason,
@@ -145,7 +145,13 @@ class Group(Generic[S]):
         self._installing = Installing[S](name, storage)
         clock, limits = settings.clock, storage.limits
         self.compaction = GroupCompaction(
-            storage.fs, own.directory, own.log, limits, clock, settings.compaction
+            storage.fs,
+            own.directory,
+            own.log,
+            limits,
+            clock,
+            settings.compaction,
+            storage.latencies,
         )
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.ask)
@@ -285,7 +291,7 @@ class Group(Generic[S]):
 
     def compact(self) -> None:
         """Have segments merged, whatever the triggers say."""
-        self.compaction.ask(merge=True)
+        self.compaction.request(RunWanted())
 
     def rewrite(self) -> None:
         """Have scattered live entries moved to the head of the log, if this member leads."""

@@ -90,6 +90,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_GROUP", "NodeSettings", "RaftNode"]
 
 DEFAULT_GROUP = "default"
+LOOK_MS = 1000
+"""The triggers of compaction are looked at this often."""
 FOREIGN_MAX = 256
 """Senders of another group's messages that the log names."""
 
@@ -138,6 +140,7 @@ class RaftNode:
         self._foreign: set[tuple[str, str]] = set()
         """(key, sender) of messages that are not of the group here; the log has each once."""
         self._founding = Founding(self)
+        self._look_ticks = max(1, LOOK_MS // settings.tick_ms)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -293,6 +296,8 @@ class RaftNode:
             with self._guarded():
                 self.identity.recognition.ticks = tick
                 self._end_probation()
+                if tick % self._look_ticks == 0:
+                    self.runs.look(self.groups.values())
                 if tick % TELL_TICKS == 0:
                     for key in self.identity.dropped:
                         self._tell_end(key)

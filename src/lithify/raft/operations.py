@@ -11,8 +11,8 @@
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says; the
                answer has `already` if the members were so before
     transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
-    compact    {"rewrite": true}                 a leader also moves scattered entries to the head;
-               the answer has the `request` of the run, which waits for its turn
+    compact    {"rewrite": true, "wait": true}   a leader also moves scattered entries to the head;
+               the answer has the `request` of the run, which waits for its turn, or is refused
     compaction {"ask": "status", "request": ID}  or plan, history (with `limit`), cancel; the rows
                that topics have, see `compaction/run_requests.py`
     backup     see `backups.py`; the answer to a read is bytes

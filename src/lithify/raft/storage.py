@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.latencies import Latencies
 from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import hold_directory
 from lithify.fs.atomic import TEMPORARY_SUFFIX
@@ -130,6 +131,8 @@ class RaftStorage:
             self._lock.release()
             raise
         self.states = LiveStates()
+        self.latencies = Latencies()
+        """Of the rounds of the write-ahead log."""
         self.wal = Wal(
             fs,
             f"{directory}/{WAL}",

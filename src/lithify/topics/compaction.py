@@ -9,11 +9,14 @@ A run:
 2. The active ledger is rolled, so that everything durable can be judged. What is younger than the
    minimum lag is kept out by a hold of that name.
 3. The kernel's run (`compaction/run.py`) with the topic's rule, into the view.
+   While it goes on it slows down when reads for consumers take longer than they did before it
+   (`compaction/pace.py`).
 4. Files that nobody needs any more are deleted.
 
 One that is begun because another was killed only finishes that one, or makes it again.
-One run a topic at a time: a second one waits for the first. Any thread may call; `run`
-takes long and belongs into one of its own. Many topics take turns in `compactions.py`.
+One run per topic and per disk at a time: another one waits, and a dry run waits for a run on its
+own topic. Any thread may call; `run` takes long and belongs into one of its own. The topics of a
+node take turns in its queue (`compactions.py`).
 """
 
 from __future__ import annotations
@@ -22,14 +25,18 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lithify.compaction.control import RunControl
 from lithify.compaction.horizon import Holds
-from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import Pacing, SharedRate
 from lithify.compaction.policies import Limits
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.compaction.run import Compactor, RunSettings
 from lithify.compaction.runs import Runs
 from lithify.compaction.schedule import Trigger
 from lithify.errors import CONFLICT, InvalidInput
+from lithify.log.names import PACE
 from lithify.topics.rebatch import TopicRewriting
 from lithify.topics.rule import FACTS, UNFINISHED, TopicRule
 from lithify.topics.unfinished import is_mark_due
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
+    from lithify.compaction.budget import DiskGate
     from lithify.compaction.horizon import HoldHandle
     from lithify.compaction.jobs import Jobs, Progress
     from lithify.compaction.record import CompactionRecord, CompactionStatus
@@ -82,7 +90,17 @@ class TopicCompaction:
         settings: Callable[[], CompactionSettings],
         clock: Clock,
         events: EventSink,
+        name: str = "",
+        gate: DiskGate | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
+        """`name` is what others are told who wait for the disk.
+
+        `latencies` are those of reads for consumers, also of other topics on the disk.
+        """
+        self.latencies = latencies or Latencies()
+        self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        """Of the run that is going on."""
         self._log = log
         self._clock = clock
         self.settings = settings
@@ -100,8 +118,17 @@ class TopicCompaction:
             clock=clock,
             events=events,
             rewriting=TopicRewriting(log.manifest.log_id),
+            pacing=Pacing(self.latencies, self.rate, clock),
         )
-        self._runs = Runs(log.directory, self._compactor, limit="topic")
+        self.runs = Runs(
+            fs,
+            log.directory,
+            self._compactor,
+            kind="topic",
+            name=name or log.directory,
+            resumes=False,
+            gate=gate,
+        )
         self.history = self._compactor.history
         self.reserve: NoReserve = NO_RESERVE
         """Space that a run, and the deletion of old segments, may use on a full disk."""
@@ -132,45 +159,59 @@ class TopicCompaction:
     @property
     def running(self) -> bool:
         """Is a run going on?"""
-        return self._runs.running
+        return self.runs.running
 
     def unfinished(self) -> bool:
         """Has a run been killed that no other one has taken up?"""
-        return self._runs.unfinished()
+        return self.runs.unfinished()
 
     def record(self) -> CompactionRecord:
         """What all runs have done, also before a restart; an unreadable history is a failure."""
-        return self._runs.record()
+        return self.runs.record()
 
     def status(self) -> CompactionStatus:
         """How the last run went, also one before a restart; or how far this one is."""
-        return self._runs.status()
+        return self.runs.status()
 
-    def plan(self, jobs: Jobs | None = None) -> DryRun:
-        """What a run would do now with what is sealed; makes key indexes, changes nothing else."""
-        with self._runs.turn():
-            settings = self._prepare(jobs, ignore_progress)
+    def now_ms(self) -> int:
+        """The time by the topic's clock."""
+        return self._clock.now_ms()
+
+    def plan(self, jobs: Jobs | None = None, *, waits: bool = True) -> DryRun:
+        """What a run would do now with what is sealed; makes key indexes, changes nothing else.
+
+        It waits for the run that is going on, or is refused if it does not wait.
+        """
+        with self.runs.turn(RunControl(waits=waits)):
+            settings = self.settings()
             with self._minimum_lag(settings):
-                return self._compactor.plan()
+                return self._compactor.plan(
+                    settings=_run_settings(settings, self._new_bytes()), jobs=jobs
+                )
 
     # --- running ----------------------------------------------------------------------------
 
     def run(
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
-        """Compact now."""
-        with self.reserve.if_full():
-            return self._runs.one(lambda note: self._run(trigger, jobs, note), progress)
+        """Compact now, when disk and topic are free. `progress` may be a `RunControl`."""
 
-    def _run(self, trigger: str, jobs: Jobs | None, note: Progress) -> Report:
-        settings = self._prepare(jobs, note)
+        def run(control: RunControl) -> Report:
+            with self.reserve.if_full():
+                return self._run(trigger, jobs, control)
+
+        return self.runs.one(run, RunControl.of(progress))
+
+    def _run(self, trigger: str, jobs: Jobs | None, control: RunControl) -> Report:
+        settings = self.settings()
+        run_settings = _run_settings(settings, self._new_bytes())
         if trigger != Trigger.UNFINISHED:
-            self._compactor.recover()
+            self._compactor.recover(control=control)
             if self.is_new() and self._log.active_bytes:
                 self._log.roll()
-        note("PREPARE", 0, 0)
+        control("PREPARE", 0, 0)
         with self._minimum_lag(settings):
-            report = self._compactor.run(trigger)
+            report = self._compactor.run(trigger, settings=run_settings, jobs=jobs, control=control)
         with self._reclaiming:
             freed = self._compactor.reclaim()
         return replace(report, reclaimed_bytes=freed.bytes) if report.result == "done" else report
@@ -184,40 +225,29 @@ class TopicCompaction:
             return
         try:
             if self._compactor.reclaim().files:
-                self._runs.forget_record()
+                self.runs.forget_record()
         finally:
             self._reclaiming.release()
 
     def cancel(self) -> None:
         """Ask a run that is going on to stop; it leaves everything as it was."""
-        self._runs.cancel()
-
-    def suspend(self) -> None:
-        """Stop it because the process ends: a run of a topic is not worth to be gone on with."""
-        self._runs.cancel()
+        self.runs.cancel()
 
     def close(self) -> None:
         """Cancel the run that is going on, wait for its end, and let no other one begin."""
-        self._runs.close()
+        self.runs.close()
 
     def delete_view(self) -> None:
         """Forget everything that was compacted; the log stays. Waits for the end of a run."""
         if not self._deleting.acquire(blocking=False):
             raise ViewBeingDeleted(f"the view of {self._log.directory} is being deleted")
         try:
-            with self._runs.turn(waits=True):
+            with self.runs.turn():
                 self._log.publish(_without_view, "compacted view deleted")
                 with self._reclaiming:
                     self._compactor.reclaim()
         finally:
             self._deleting.release()
-
-    def _prepare(self, jobs: Jobs | None, progress: Progress) -> CompactionSettings:
-        settings = self.settings()
-        self._compactor.settings = _run_settings(settings, self._new_bytes())
-        self._compactor.jobs = jobs or LocalJobs()
-        self._compactor.progress = progress
-        return settings
 
     def _new_bytes(self) -> int:
         """That no run has judged."""
@@ -250,6 +280,7 @@ def _run_settings(settings: CompactionSettings, new_bytes: int) -> RunSettings:
         options,
         in_view=True,
         budget=settings.budget(),
+        pace=settings.pace(),
     )
 
 

@@ -1,4 +1,4 @@
-"""When a topic is to be compacted without being asked.
+"""What calls for the compaction of a topic without being asked.
 
 | trigger | when |
 |---|---|
@@ -7,7 +7,8 @@
 | threshold | `compaction_threshold_bytes` or `…_messages` came since the last run |
 | periodic | the last run began `compaction_every_ms` ago |
 
-All but the first need something new; none of them counts where `compaction_enabled` is off.
+All but the first need something new; none of them counts where `compaction_enabled` is off. The
+queue decides which one is due, and when (`compaction/schedule.py`).
 
 How far runs have judged says the topic's `TopicCompactionService`. Bytes and times come from the
 manifest. Messages are counted by reading what is new, each message once, and only as far as the
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.compaction.schedule import Trigger
+from lithify.compaction.schedule import NOTHING_CALLS, Observation
 from lithify.positions import NO_POSITION
 from lithify.topics.stats import stored_above
 
@@ -29,56 +30,42 @@ if TYPE_CHECKING:
     from lithify.topics.compaction_settings import CompactionSettings
     from lithify.topics.topic import Topic
 
-__all__ = ["REST_MS", "Due"]
-
-REST_MS = 60_000
-"""How long a topic rests after a run that failed or found nothing to do."""
+__all__ = ["Due"]
 
 
 @dataclass(slots=True)
 class Due:
     """What is known of one topic from one look to the next."""
 
-    since_ms: int
-    """When the last run began, or when the topic was first looked at."""
-    rest_until_ms: int = 0
-    """Not before: the last run failed or found nothing to do."""
-    looked: bool = False
     _horizon: int = NO_POSITION
     _counted: int = NO_POSITION
     _messages: int = 0
 
-    def trigger(self, topic: Topic, now_ms: int) -> Trigger | None:
-        """Why the topic is to be compacted now; None if it is not."""
-        # A clock that was set back must not make it wait for as long as it went back.
-        self.since_ms = min(self.since_ms, now_ms)
-        self.rest_until_ms = min(self.rest_until_ms, now_ms + REST_MS)
+    def observe(self, topic: Topic) -> Observation:
+        """What calls for a run on the topic now."""
         settings = topic.compaction.settings()
-        if not settings.compaction_enabled or now_ms < self.rest_until_ms:
-            return None
-        if not self.looked:
-            # A killed run is found when its topic is opened, and not looked for again.
-            self.looked = True
-            if topic.compaction.unfinished():
-                return Trigger.UNFINISHED
+        if not settings.by_itself:
+            return NOTHING_CALLS
         is_new = topic.log.last_position > topic.service.last_compacted_position
         if not is_new and not topic.compaction.may_have_expired():
-            return None
-        return self._of_new(topic, settings, now_ms)
+            return NOTHING_CALLS
+        lag_ms = settings.compaction_lag_max_ms
+        return Observation(
+            _oldest_ms(topic) if lag_ms else None,
+            lag_ms or None,
+            self._reached(topic, settings),
+            settings.compaction_every_ms or None,
+        )
 
-    def _of_new(self, topic: Topic, settings: CompactionSettings, now_ms: int) -> Trigger | None:
-        lag_ms, every_ms = settings.compaction_lag_max_ms, settings.compaction_every_ms
-        size_bytes = settings.compaction_threshold_bytes
-        messages = settings.compaction_threshold_messages
-        oldest_ms = _oldest_ms(topic) if lag_ms else None
-        if oldest_ms is not None and now_ms - oldest_ms >= lag_ms:
-            return Trigger.LAG
+    def _reached(self, topic: Topic, settings: CompactionSettings) -> str:
+        bytes_max = settings.compaction_threshold_bytes
+        messages_max = settings.compaction_threshold_messages
         judged = topic.service.last_compacted_position
-        if size_bytes and stored_above(topic, judged)[1] >= size_bytes:
-            return Trigger.THRESHOLD
-        if messages and self._has_new(topic, messages):
-            return Trigger.THRESHOLD
-        return Trigger.PERIODIC if every_ms and now_ms - self.since_ms >= every_ms else None
+        if bytes_max and (new_bytes := stored_above(topic, judged)[1]) >= bytes_max:
+            return f"{new_bytes} new bytes, threshold {bytes_max}"
+        if messages_max and self._has_new(topic, messages_max):
+            return f"{self._messages} new messages, threshold {messages_max}"
+        return ""
 
     def _has_new(self, topic: Topic, wanted: int) -> bool:
         horizon = topic.service.last_compacted_position

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["plan_row"]
 
 
-def plan_row(topic: Topic, jobs: Jobs | None = None) -> dict[str, Any]:
-    """What a run would do now."""
+def plan_row(topic: Topic, jobs: Jobs | None = None, *, waits: bool = True) -> dict[str, Any]:
+    """What a run would do now; `waits` is that of `TopicCompaction.plan`."""
     # Before the plan: what is sealed meanwhile is then in both, and not in neither.
     _, _, entries, size_bytes = ledgers_of(topic)[-1]
-    found = topic.compaction.plan(jobs)
+    found = topic.compaction.plan(jobs, waits=waits)
     if entries and found.declined is not None and topic.compaction.is_new():
         # What is sealed brings nothing, but a run seals and judges the active ledger as well.
         found = replace(found, declined=None)

@@ -62,7 +62,11 @@ class TopicCompactionService(Protocol):
     def compact(
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
-        """Make a run; raises `RunRefused` while one is going on."""
+        """Make a run.
+
+        `progress` is called with each step, and raises to stop the run. It is a `RunControl` where
+        the queue has begun the run: hand it on to `TopicCompaction.run`.
+        """
 
     def read_compacted_entries(
         self, start: int, limit: int, through: int | None = None

@@ -16,6 +16,10 @@
     compaction_write_bytes_per_s
     compaction_memory_bytes         that the tasks of a run may hold
     compaction_scratch_bytes        disk that a run may take while it goes on; 0 is no limit
+    compaction_pace_bytes_per_s_min between these rates a run slows down while reads for consumers
+    compaction_pace_bytes_per_s_max   take longer, see `compaction/pace.py`
+    compaction_pace_p95_ms_max      it slows down above this p95 of such reads, or
+    compaction_pace_p95_rise_max      above so many times what it was before the run
 
 Pure: values only.
 """
@@ -25,12 +29,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.compaction.budget import Budget
+from lithify.compaction.pace import PaceSettings
 from lithify.errors import InvalidSetting
 from lithify.settings import check_range
 
 __all__ = ["CompactionSettings"]
 
 _LIMIT = 2**62
+_PACE = PaceSettings(bytes_per_s_max=4 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,10 @@ class CompactionSettings:
     compaction_write_bytes_per_s: int = 0
     compaction_memory_bytes: int = 2**28
     compaction_scratch_bytes: int = 0
+    compaction_pace_bytes_per_s_min: int = _PACE.bytes_per_s_min
+    compaction_pace_bytes_per_s_max: int = _PACE.bytes_per_s_max
+    compaction_pace_p95_ms_max: float = _PACE.p95_ms_max
+    compaction_pace_p95_rise_max: float = _PACE.p95_rise_max
 
     def __post_init__(self) -> None:
         for name in (
@@ -71,6 +81,11 @@ class CompactionSettings:
         if not 0 <= self.live_ratio_min <= 1:
             raise InvalidSetting("live_ratio_min", self.live_ratio_min, "0 to 1")
         self.budget()
+        try:
+            self.pace()
+        except InvalidSetting as error:
+            name = f"compaction_pace_{error.name}"
+            raise InvalidSetting(name, error.value, error.limit) from error
 
     @property
     def by_event_time(self) -> bool:
@@ -95,4 +110,13 @@ class CompactionSettings:
             write_bytes_per_s=self.compaction_write_bytes_per_s or None,
             memory_bytes=self.compaction_memory_bytes,
             scratch_bytes=self.compaction_scratch_bytes or None,
+        )
+
+    def pace(self) -> PaceSettings:
+        """How a run slows down while consumers wait."""
+        return PaceSettings(
+            self.compaction_pace_bytes_per_s_min,
+            self.compaction_pace_bytes_per_s_max,
+            self.compaction_pace_p95_ms_max,
+            self.compaction_pace_p95_rise_max,
         )

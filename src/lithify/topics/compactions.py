@@ -1,47 +1,76 @@
-"""The compaction of all topics of a node: runs on request and by themselves, one after the other.
+"""The compaction of all topics of a node: what they bring to the queue.
 
-    request_id = compactions.request(topic, "admin")     # waits for its turn
-    compactions.status(topic, request_id)                # how that one stands, or its report
-    compactions.look()                                   # once in a while: requests what is due
+    request_id = compactions.request(topic)              # waits for its turn
+    compactions.status(topic, request_id)                # how that one is, or its report
+    compactions.look()                                   # once a second: what the triggers say
     compactions.close()
 
-1. Requests take turns, those of persons first (`compaction/queue.py`). All of them count as of one
-   disk: there is one Spark, and two runs at a time would only be slower together.
-2. A topic whose run failed or found nothing to do is left alone by triggers for a minute. Persons
-   need not wait.
+Order, fairness, back-off and disks are the queue's (`compaction/queue.py`). A topic that is closed,
+because it is unloaded or deleted, cancels its run itself (`TopicCompaction.close`).
 
-All methods may be called from any thread. A topic that is closed, because it is unloaded or
-deleted, cancels its run itself (`TopicCompaction.close`); its request is forgotten here.
+All methods may be called from any thread.
 """
 
 from __future__ import annotations
 
-import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.compaction.jobs import LocalJobs
-from lithify.compaction.queue import Request, RunQueue, new_request_id
-from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.schedule import Trigger
 from lithify.damage import Damage
-from lithify.errors import LithifyError, LogClosed, RunRefused
-from lithify.logger import get_logger
-from lithify.topics.compaction_due import REST_MS, Due
+from lithify.topics.compaction_due import Due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lithify.clock import Clock
-    from lithify.compaction.jobs import Jobs, Progress
+    from lithify.compaction.control import RunControl
+    from lithify.compaction.jobs import Jobs
+    from lithify.compaction.queue import RunQueue
+    from lithify.compaction.record import CompactionStatus
     from lithify.compaction.report import Report
+    from lithify.compaction.runs import Runs
+    from lithify.compaction.schedule import Observation
+    from lithify.errors import LithifyError
     from lithify.topics.names import TopicName
     from lithify.topics.topic import Topic
 
 __all__ = ["Compactions"]
 
-DISK = "topics"
+KIND = "topic"
 
-log = get_logger("lithify.compaction")
+
+@dataclass(slots=True)
+class _Scheduled:
+    """One open topic; an implementation of `ScheduledLog`."""
+
+    topic: Topic
+    damage: Damage
+    _due: Due = field(default_factory=Due)
+
+    @property
+    def runs(self) -> Runs:
+        return self.topic.compaction.runs
+
+    @property
+    def name(self) -> str:
+        return str(self.topic.name)
+
+    @property
+    def device(self) -> str:
+        return self.runs.device
+
+    def began_ms(self) -> int:
+        latest = self.topic.compaction.record().latest
+        return self.topic.compaction.now_ms() if latest is None else latest.started_ms
+
+    def observe(self) -> Observation:
+        return self._due.observe(self.topic)
+
+    def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:
+        return self.topic.service.compact(trigger, jobs, control)
+
+    def failed(self, error: LithifyError) -> None:
+        self.damage.note(error)
 
 
 class Compactions:
@@ -50,99 +79,55 @@ class Compactions:
     def __init__(
         self,
         opened: Callable[[], Mapping[TopicName, Topic]],
-        clock: Clock,
+        queue: RunQueue,
         damage: Damage | None = None,
     ) -> None:
         """`damage` is told what runs come across."""
         self._opened = opened
         self._damage = damage or Damage()
-        self._clock = clock
-        self._due: dict[TopicName, Due] = {}
-        self._lock = threading.Lock()
-        self._queue = RunQueue(limit="topic")
-        self.jobs: Jobs = LocalJobs()
-        """Who does the work of the runs to come."""
+        self._scheduled: dict[TopicName, _Scheduled] = {}
+        self.queue = queue
 
-    def request(
-        self, topic: Topic, trigger: str = Trigger.ADMIN, request_id: str | None = None
-    ) -> str:
+    def request(self, topic: Topic, request_id: str | None = None, *, waits: bool = True) -> str:
         """Have a topic compacted as soon as its turn comes, or raise `RunRefused`.
 
-        The id of the request, which may be given: a person's is a run of its own, also while
-        another one goes on.
+        The id of the request, which may be given: each is a run of its own, also while another one
+        goes on. One that does not wait is refused if it would have to.
         """
+        scheduled = self._of(topic)
 
-        def run(go_on: Progress) -> Report:
-            return self._run(topic, trigger, go_on)
+        def run(jobs: Jobs, control: RunControl) -> Report:
+            return scheduled.run(Trigger.ADMIN, jobs, control)
 
-        name, request_id = str(topic.name), request_id or new_request_id()
-        return self._queue.add(Request(topic.compaction, name, DISK, trigger, run, request_id))
+        return self.queue.request(scheduled, run, request_id=request_id, waits=waits)
 
     def is_busy(self, topic: Topic) -> bool:
         """Does a run of it go on or wait for its turn?"""
-        return self._queue.is_busy(topic.compaction)
+        return self.queue.is_busy(self._of(topic))
 
     def status(self, topic: Topic, request_id: str | None = None) -> CompactionStatus:
         """That of the topic, or of a request; a run that waits for its turn counts as running.
 
         Raises `RequestUnknown`.
         """
-        if request_id is not None:
-            return self._queue.status(request_id, topic.compaction, str(topic.name))
-        if self._queue.waits(topic.compaction):
-            return CompactionStatus(CompactionState.RUNNING, phase=WAITING)
-        return topic.compaction.status()
+        return self.queue.status(self._of(topic), request_id)
 
     def cancel(self, topic: Topic) -> bool:
         """Stop the run of a topic, or forget the request; False if there is neither."""
-        return self._queue.cancel(topic.compaction)
+        return self.queue.cancel(self._of(topic))
 
     def look(self) -> None:
-        """Request the runs that are due; reads files where messages are counted."""
-        now_ms = self._clock.now_ms()
+        """Tell the queue what the triggers say; reads files where messages are counted."""
         opened = self._opened()
-        with self._lock:
-            self._due = {name: due for name, due in self._due.items() if name in opened}
-        for name, topic in opened.items():
-            due = self._due.get(name)
-            if due is None:
-                latest = topic.compaction.record().latest
-                due = self._due[name] = Due(now_ms if latest is None else latest.started_ms)
-            try:
-                trigger = due.trigger(topic, now_ms)
-                if trigger is not None and not self._queue.is_busy(topic.compaction):
-                    self.request(topic, trigger)
-            except LogClosed:
-                continue
-            except LithifyError as error:
-                log.warning("a topic's need of compaction is unknown", topic=str(name), why=error)
+        self._scheduled = {name: self._of(topic) for name, topic in opened.items()}
+        self.queue.look(KIND, self._scheduled.values())
 
     def close(self) -> None:
-        """Cancel the run that is going on, forget the others, and wait until nothing goes on."""
-        self._queue.close()
+        """Stop the run that is going on, forget the others, and wait until nothing goes on."""
+        self.queue.close()
 
-    def _run(self, topic: Topic, trigger: str, go_on: Progress) -> Report:
-        """One run, by the thread of the queue."""
-        started_ms = self._clock.now_ms()
-        try:
-            report = topic.service.compact(trigger, self.jobs, go_on)
-        except LogClosed:
-            raise
-        except RunRefused as error:
-            if error.limit != "disk":
-                log.warning("compaction is refused", topic=str(topic.name), reason=str(error))
-                self._ended(topic, started_ms, rests=True)
-            raise
-        except LithifyError as error:
-            self._damage.note(error)
-            log.warning("compaction failed", topic=str(topic.name), reason=str(error))
-            self._ended(topic, started_ms, rests=True)
-            raise
-        self._ended(topic, started_ms, rests=report.result == "nothing to do")
-        return report
-
-    def _ended(self, topic: Topic, started_ms: int, *, rests: bool) -> None:
-        with self._lock:
-            due = self._due.setdefault(topic.name, Due(started_ms))
-        due.since_ms = started_ms
-        due.rest_until_ms = self._clock.now_ms() + REST_MS if rests else 0
+    def _of(self, topic: Topic) -> _Scheduled:
+        known = self._scheduled.get(topic.name)
+        if known is not None and known.topic is topic:
+            return known
+        return _Scheduled(topic, self._damage)

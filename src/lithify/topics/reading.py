@@ -45,6 +45,8 @@ from lithify.topics.steps import Work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lithify.clock import Clock
+    from lithify.compaction.latencies import Latencies
     from lithify.log.frame import Entry
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
@@ -111,9 +113,14 @@ def _at(entries: Sequence[Entry], positions: Sequence[int]) -> list[Entry]:
 class Reading:
     """The reads of one topic."""
 
-    def __init__(self, log: Log, service: TopicCompactionService) -> None:
+    def __init__(
+        self, log: Log, service: TopicCompactionService, latencies: Latencies, clock: Clock
+    ) -> None:
+        """`latencies` are told how long each read has taken."""
         self._log = log
         self._service = service
+        self._latencies = latencies
+        self._clock = clock
         self._pieces: list[Piece] = []
         self._gap_starts: list[int] = []
         self._gap_stops: dict[int, int] = {}
@@ -131,15 +138,21 @@ class Reading:
         kept = self._kept(start, None)
         if kept is not None:
             return kept
+        began_s = self._clock.monotonic_s()
         try:
             with self._log.snapshot("dispatch", cached=True) as snapshot:
-                return self._keep(_from_log(snapshot, start))
+                piece = self._keep(_from_log(snapshot, start))
         except NotCached:
             return None
+        self._latencies.add(self._clock.monotonic_s() - began_s)
+        return piece
 
     def loading(self, start: int, joined: int | None = None) -> Steps[Piece]:
         """Read the piece of a position in a thread."""
+        began_s = self._clock.monotonic_s()
         piece: Piece = yield Work(self, lambda: partial(self.load, start, joined))
+        # Consumers have waited for the thread as well as for the disk.
+        self._latencies.add(self._clock.monotonic_s() - began_s)
         return self._keep(piece)
 
     def load(self, start: int, joined: int | None = None) -> Piece:

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claims
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.queue import RunQueue
 from lithify.compaction.reserve import NO_RESERVE
 from lithify.damage import Damage
 from lithify.errors import (
@@ -116,8 +118,12 @@ class Topics:
         clock: Clock,
         events: EventSink,
         owner: str,
+        queue: RunQueue | None = None,
     ) -> None:
-        """Open the topics in `directory`, which no other process may have open."""
+        """Open the topics in `directory`, which no other process may have open.
+
+        `queue` is that of the node; there is one without topics of others unless given.
+        """
         self._fs = fs
         self.directory = directory
         self._clock = self.clock = clock
@@ -134,7 +140,8 @@ class Topics:
         self.damage = Damage()
         """Of files of topics, as far as it was found since the start."""
         self.reserve: NoReserve = NO_RESERVE
-        self.compactions = Compactions(self.opened, clock, self.damage)
+        self.compactions = Compactions(self.opened, queue or RunQueue(clock), self.damage)
+        self._latencies = Latencies()
         self._new_service = service_factory(settings.compaction_service)
         check_no_backup(fs, directory)
         fs.mkdir(directory)
@@ -379,6 +386,7 @@ class Topics:
                 deduplicates=self._deduplicates(name),
                 compaction_settings=lambda: self.compaction_settings(name),
                 new_service=self._new_service,
+                latencies=self._latencies,
             )
         topic.compaction.reserve = self.reserve
         node = self.settings.policies

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.control import RunControl
 from lithify.compaction.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.jobs import Jobs
     from lithify.compaction.jobs import Progress as JobProgress
+    from lithify.compaction.latencies import Latencies
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
     from lithify.errors import LithifyError
@@ -110,7 +112,7 @@ class Topic:
         self.compaction = compaction
         self.service = service
         end = LogEnd(log)
-        reading = Reading(log, service)
+        reading = Reading(log, service, compaction.latencies, clock)
         self.writer = TopicWriter(name, log, end, deduplication, clock)
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
@@ -148,6 +150,7 @@ class Topic:
         deduplicates: Callable[[], bool] = bool,
         compaction_settings: Callable[[], CompactionSettings] = CompactionSettings,
         new_service: ServiceFactory = LogCompactionService,
+        latencies: Latencies | None = None,
     ) -> Topic:
         """Open or create the topic in `directory`; what can be asked is asked again and again."""
         with ExitStack() as opened:
@@ -165,7 +168,13 @@ class Topic:
             opened.callback(cursors.close)
             _cut_cursors(cursors, name, log.next_position)
             compaction = TopicCompaction(
-                fs, log, settings=compaction_settings, clock=clock, events=events
+                fs,
+                log,
+                settings=compaction_settings,
+                clock=clock,
+                events=events,
+                name=f"{name.namespace}/{name.local}",
+                latencies=latencies,
             )
             opened.callback(compaction.close)
             service = new_service(log, compaction)
@@ -465,10 +474,18 @@ class Topic:
     # --- compaction -------------------------------------------------------------------------
 
     def compact(
-        self, spark: SparkSession | None = None, progress: JobProgress = ignore_progress
+        self,
+        spark: SparkSession | None = None,
+        progress: JobProgress = ignore_progress,
+        *,
+        wait: bool = True,
     ) -> Report:
-        """Compact now, by this session's jobs, which is left alone, or in this thread."""
-        return self.service.compact("library", _jobs_of(spark), progress)
+        """Compact now, by this session's jobs, which is left alone, or in this thread.
+
+        While another run has the topic or its disk it waits, or is refused without `wait`.
+        """
+        control = RunControl(progress, waits=wait)
+        return self.service.compact("library", _jobs_of(spark), control)
 
     def plan_compaction(self, spark: SparkSession | None = None) -> DryRun:
         """What a run would do now with what is sealed."""

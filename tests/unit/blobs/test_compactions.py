@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs.compactions import REST_MS, BlobCompactions
+from lithify.blobs.compactions import BlobCompactions
 from lithify.blobs.settings import DAY_MS, BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
+from lithify.compaction.control import WAITING
 from lithify.compaction.eligibility import WhyNot
 from lithify.compaction.jobs import LocalJobs
 from lithify.compaction.journal import Journal
-from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
+from lithify.compaction.queue import RunQueue
+from lithify.compaction.record import CompactionState, CompactionStatus
 from lithify.compaction.report import Cause
+from lithify.compaction.schedule import REST_MS
 from lithify.errors import InvalidSetting, JobFailed, RunRefused
 from lithify.fs import MemoryFileSystem
 from tests.hooked_jobs import HookedJobs
@@ -40,7 +43,8 @@ class Node:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.lives: dict[str, Life] = {}
-        self.compactions = BlobCompactions(self.opened, self.clock)
+        self.queue = RunQueue(self.clock)
+        self.compactions = BlobCompactions(self.opened, self.queue)
 
     def opened(self) -> dict[str, BlobStore]:
         return {name: life.store for name, life in self.lives.items()}
@@ -58,7 +62,7 @@ class Node:
 
     def settled(self, name: str) -> CompactionStatus:
         """When nothing goes on any more."""
-        while self.compactions._queue.is_busy(self.lives[name].store.compaction):
+        while self.compactions.is_busy(self.lives[name].store):
             pass
         return self.compactions.status(name)
 
@@ -103,7 +107,7 @@ def test_a_person_asks_for_a_policy(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, triggers=("admin",)))
     node.compactions.look()
     assert node.runs("photos") == [], "nobody but a person may ask"
-    node.compactions.request(life.store, "admin", "hybrid")
+    node.compactions.request(life.store, "hybrid")
     status = node.settled("photos")
     assert status.report is not None
     assert (status.report.policy, status.report.trigger) == ("hybrid:all", "admin")
@@ -152,7 +156,7 @@ def test_a_run_that_frees_too_few_segments_leaves_nothing_behind(node: Node, pol
 def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
     fs = MemoryFileSystem()
     store = BlobStore.create(fs, "/one", capacity_bytes=2**20, segment_bytes=2**20)
-    compactions = BlobCompactions(lambda: {"one": store}, node.clock)
+    compactions = BlobCompactions(lambda: {"one": store}, RunQueue(node.clock))
     compactions.look()
     assert compactions.status("one").state is CompactionState.NOT_RUN
     with pytest.raises(RunRefused, match="has one segment"):
@@ -163,7 +167,7 @@ def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
 def test_a_policy_that_there_is_not_is_refused_at_once(node: Node) -> None:
     life = node.add("photos")
     with pytest.raises(InvalidSetting, match="one of all, stats, hybrid"):
-        node.compactions.request(life.store, "admin", "view")
+        node.compactions.request(life.store, "view")
 
 
 def test_deletes_stay_until_every_replica_has_seen_them(node: Node) -> None:
@@ -202,7 +206,7 @@ class Stuck(HookedJobs):
 def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     life = node.add("photos")
     manifest = life.store.log.manifest
-    stuck = node.compactions.jobs = Stuck()
+    stuck = node.queue.jobs = Stuck()
     node.compactions.request(life.store)
     stuck.began.wait()
     assert node.compactions.status("photos").state is CompactionState.RUNNING
@@ -234,7 +238,7 @@ def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> No
 
 def test_a_run_that_is_asked_for_during_another_is_a_run_of_its_own(node: Node) -> None:
     life = node.add("photos")
-    stuck = node.compactions.jobs = Stuck()
+    stuck = node.queue.jobs = Stuck()
     first = node.compactions.request(life.store, policy="stats")
     stuck.began.wait()
     refill(life)
@@ -267,7 +271,7 @@ def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
 
 def test_stores_of_one_disk_take_turns(node: Node) -> None:
     first, second = node.add("first"), node.add("second")
-    stuck = node.compactions.jobs = Stuck()
+    stuck = node.queue.jobs = Stuck()
     node.compactions.request(first.store)
     stuck.began.wait()
     node.compactions.request(second.store)
@@ -295,7 +299,7 @@ class Together(HookedJobs):
 
 def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:
     first, second = node.add("first"), node.add("second", fs=OtherDisk())
-    node.compactions.jobs = Together(2)
+    node.queue.jobs = Together(2)
     node.compactions.request(first.store)
     node.compactions.request(second.store)
     assert node.runs("first") == node.runs("second") == ["admin"]
@@ -303,10 +307,10 @@ def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:
 
 def test_what_failed_rests_and_is_tried_again_by_itself(node: Node) -> None:
     life = node.add("photos")
-    node.compactions.jobs = Stuck(fails=True)
+    node.queue.jobs = Stuck(fails=True)
     node.compactions.look()
     assert "the worker died" in node.settled("photos").error
-    node.compactions.jobs = LocalJobs()
+    node.queue.jobs = LocalJobs()
     node.compactions.look()
     assert node.settled("photos").state is CompactionState.ERROR
     node.clock.advance(REST_MS / 1000)
@@ -350,7 +354,7 @@ def cut_off(node: Node, settings: BlobSettings = SETTINGS) -> tuple[Life, RunRec
         life.put(f"large {number}", 60_000, ttl_ms=None if number % 2 else 0)
     life.roll()
     node.clock.advance(0.001)
-    stuck = node.compactions.jobs = StuckCopying()
+    stuck = node.queue.jobs = StuckCopying()
     node.compactions.request(life.store)
     stuck.copied.wait()
     life.store.close()
@@ -358,7 +362,7 @@ def cut_off(node: Node, settings: BlobSettings = SETTINGS) -> tuple[Life, RunRec
     assert killed is not None
     assert 0 < len(killed.targets) < len(killed.groups)
     life.open()
-    node.compactions.jobs = LocalJobs()
+    node.queue.jobs = LocalJobs()
     return life, killed
 
 
@@ -395,7 +399,7 @@ def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) 
 
 def test_a_run_that_had_decided_nothing_leaves_nothing_when_its_store_is_closed(node: Node) -> None:
     life = node.add("photos")
-    stuck = node.compactions.jobs = Stuck()
+    stuck = node.queue.jobs = Stuck()
     node.compactions.request(life.store)
     stuck.began.wait()
     life.store.close()
@@ -413,11 +417,11 @@ def test_a_run_slows_down_while_gets_are_slow(node: Node) -> None:
         for _ in range(100):
             life.store.compaction.latencies.add(0.5)
         node.clock.advance(0.5)
-        rates.append(life.store.compaction._rate.read())
+        rates.append(life.store.compaction.rate.read())
 
     life.store.compaction.run(progress=watch)
     fast = life.settings.pace.bytes_per_s_max
     assert rates[1] == fast, "rates[0] is from before it began"
     assert rates[-1] is not None
     assert rates[-1] <= fast // 2
-    assert not life.fs.exists(life.store.compaction._rate.path), "and nothing is left of it"
+    assert not life.fs.exists(life.store.compaction.rate.path), "and nothing is left of it"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
-from lithify.compaction.jobs import LocalJobs, ignore_progress
+from lithify.compaction.jobs import LocalJobs
 from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
 from lithify.compaction.run import Compactor, RunSettings
@@ -101,7 +100,6 @@ def compactor_of(
     events: EventSink = ignore_events,
     jobs: Jobs | None = None,
     rewriting: Rewriting | None = None,
-    progress: Progress = ignore_progress,
 ) -> Compactor:
     rule = GivenLiveSet(LiveSet.from_iterable(live)) if isinstance(live, Iterable) else live
     settings = RunSettings(limits, policy, options or {}, in_view)
@@ -112,10 +110,8 @@ def compactor_of(
         settings=settings if budget is None else replace(settings, budget=budget),
         clock=clock or ManualClock(),
         events=events,
-        gate=DiskGate(fs, "/gate"),
         jobs=jobs,
         rewriting=rewriting,
-        progress=progress,
         random_bytes=lambda size: next(_names).to_bytes(size, "big"),
     )
 

@@ -18,6 +18,7 @@ from lithify.compaction.budget import (
     find_gate_directory,
     reserve_scratch,
 )
+from lithify.compaction.control import RunControl
 from lithify.errors import InvalidInput, InvalidSetting, PlanStale, RunCancelled, RunRefused
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
@@ -151,7 +152,6 @@ def test_an_allowance_counts_what_passes_and_what_was_waited_for() -> None:
     allowance.read(6_000)
     allowance.write(22_000)
 
-    assert not allowance.cancelled
     assert (allowance.bytes_read, allowance.bytes_written) == (6_000, 22_000)
     assert allowance.waited_s == pytest.approx(0.6 + 1.0, abs=0.001)
 
@@ -184,22 +184,23 @@ def test_whoever_started_a_task_can_stop_it() -> None:
 
 
 def test_a_cancelled_run_stops_at_its_next_call() -> None:
-    allowance = Allowance(Budget(), ManualClock())
+    control = RunControl()
+    allowance = Allowance(Budget(), ManualClock(), control.check)
     allowance.check()
     allowance.read(100)
 
-    allowance.cancel()
+    control.cancel()
 
-    assert allowance.cancelled
     for stopped in (allowance.check, lambda: allowance.read(1), lambda: allowance.write(0)):
-        with pytest.raises(RunCancelled, match="after 100 bytes read and 0 bytes written"):
+        with pytest.raises(RunCancelled, match="the run was cancelled"):
             stopped()
 
 
 def test_a_run_that_sleeps_for_its_rate_can_be_cancelled() -> None:
     clock = SteppingClock()
-    allowance = Allowance(Budget(write_bytes_per_s=1024), clock)
-    clock.when_asleep = allowance.cancel
+    control = RunControl()
+    allowance = Allowance(Budget(write_bytes_per_s=1024), clock, control.check)
+    clock.when_asleep = control.cancel
 
     with pytest.raises(RunCancelled):
         allowance.write(1 << 30)
@@ -231,8 +232,8 @@ def test_one_run_per_disk_and_the_second_learns_who_has_it(tmp_path: Path) -> No
     second.mkdir()
     directory = f"{tmp_path}/gate"
 
-    with DiskGate(fs, directory).enter(str(first), "run-1 of orders, pid 7"):
-        with pytest.raises(RunRefused, match="in use by run-1 of orders, pid 7") as caught:
+    with DiskGate(fs, directory).enter(str(first), "pid 7 compacts orders"):
+        with pytest.raises(RunRefused, match="run waits for disk: pid 7 compacts orders") as caught:
             DiskGate(fs, directory).enter(str(second), "run-2")
         assert caught.value.limit == "disk"
         assert fs.list(directory) == [f"disk-{os.stat(first).st_dev}.lock"]
@@ -298,7 +299,7 @@ def test_a_gate_that_another_user_can_reach_is_not_used(tmp_path: Path) -> None:
 
     for name in ("planted", "linked", "file"):
         gate = DiskGate(fs, str(tmp_path / name))
-        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match="this process"):
+        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match="disk: run-1"):
             gate.enter(str(tmp_path), "run-2")
         gate.enter(str(tmp_path), "run-3").release()
     assert precious.read_text() == "not to be lost"

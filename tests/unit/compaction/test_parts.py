@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from lithify.compaction.control import RunControl
 from lithify.compaction.report import Cause
 from lithify.compaction.rule import Judgement
 from lithify.errors import DamagedFile, InvalidInput
@@ -326,11 +327,6 @@ def test_a_run_that_is_given_up_publishes_no_facts() -> None:
 def test_progress_says_how_many_bytes_are_copied() -> None:
     fs, log = new_log(segments=2)
     told: list[tuple[str, int, int]] = []
-    compactor = compactor_of(
-        log,
-        fs,
-        ByMask({0: 0}),
-        progress=lambda name, done, total: told.append((name, done, total)),
-    )
-    compactor.run()
+    control = RunControl(lambda name, done, total: told.append((name, done, total)))
+    compactor_of(log, fs, ByMask({0: 0})).run(control=control)
     assert told == [("rewrite", 0, 7 * FRAME_BYTES), ("rewrite", 7 * FRAME_BYTES, 7 * FRAME_BYTES)]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.budget import Budget, DiskGate
+from lithify.compaction.budget import Budget
+from lithify.compaction.control import RunControl
 from lithify.compaction.policies import Limits
 from lithify.compaction.rule import GivenLiveSet
-from lithify.compaction.run import Compactor, RunSettings
 from lithify.errors import PlanStale, RunCancelled, RunRefused
-from lithify.fs import LocalFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
 from tests.unit.compaction.logs import (
     DIRECTORY,
-    LIMITS,
     Interrupted,
     body_of,
     compactor_of,
@@ -33,9 +29,9 @@ from tests.unit.compaction.logs import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from lithify.compaction.rule import Judgement, Question
+    from lithify.compaction.run import Compactor
     from lithify.log.log import Log
 
 EVEN = range(0, 10_000, 2)
@@ -163,103 +159,6 @@ def test_retention_does_not_disturb_a_run_that_did_not_judge_what_it_drops() -> 
     assert positions(log, compacted=True) == list(range(0, 50, 2))
 
 
-# --- one run at a time ----------------------------------------------------------------------
-
-
-def test_a_second_run_of_a_log_is_refused_while_one_goes_on() -> None:
-    fs, log = new_log()
-    refused: list[RunRefused] = []
-
-    def run_again(compactor: Compactor) -> None:
-        with pytest.raises(RunRefused) as raised:
-            compactor.run()
-        refused.append(raised.value)
-
-    compactor, _ = interrupted(log, fs, run_again)
-    assert compactor.run().result == "done"
-    assert [error.limit for error in refused] == ["log"] * 4
-    assert DIRECTORY in str(refused[0])
-    assert compactor.run().result == "nothing to do"
-
-
-def test_a_run_of_another_log_on_the_same_disk_is_refused_while_one_goes_on() -> None:
-    fs, log = new_log()
-    other = open_log(fs, "/data/other")
-    fill(other, 2)
-
-    def run_other(_: Compactor) -> None:
-        with pytest.raises(
-            RunRefused, match=f"pid {os.getpid()}, compacting {DIRECTORY}"
-        ) as raised:
-            compactor_of(other, fs, EVEN).run()
-        assert raised.value.limit == "disk"
-
-    compactor, _ = interrupted(log, fs, run_other)
-    compactor.run()
-    assert compactor_of(other, fs, EVEN).run().result == "done"
-
-
-CHILD = """
-import sys
-from lithify.compaction.budget import DiskGate
-from lithify.compaction.policies import Limits
-from lithify.compaction.rule import GivenLiveSet
-from lithify.compaction.jobs import LocalJobs
-from lithify.compaction.run import Compactor, RunSettings
-from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.log import Log
-
-class Waiting(LocalJobs):
-    def run(self, *job, **more):
-        print("copying", flush=True)
-        sys.stdin.readline()
-        return super().run(*job, **more)
-
-directory, gate = sys.argv[1:]
-fs = LocalFileSystem()
-log = Log.open(fs, directory, kind="test")
-log.append_many([b"a", b"b"]).result()
-log.roll()
-settings = RunSettings(Limits(1000, 1000))
-rule = GivenLiveSet(LiveSet.from_iterable([1]))
-gate = DiskGate(fs, gate)
-report = Compactor(log, fs, rule, settings=settings, gate=gate, jobs=Waiting()).run()
-print(report.result, flush=True)
-"""
-
-
-def test_one_run_a_disk_among_processes(tmp_path: Path) -> None:
-    fs = LocalFileSystem()
-    log = open_log(fs, f"{tmp_path}/ours")
-    fill(log, 2)
-    gate = f"{tmp_path}/gate"
-    compactor = Compactor(
-        log,
-        fs,
-        GivenLiveSet(LiveSet.from_iterable(EVEN)),
-        settings=RunSettings(LIMITS),
-        gate=DiskGate(fs, gate),
-    )
-    command = [sys.executable, "-c", CHILD, f"{tmp_path}/theirs", gate]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "copying\n"
-        with pytest.raises(RunRefused, match=f"pid {child.pid}, compacting") as raised:
-            compactor.run()
-        assert raised.value.limit == "disk"
-        assert positions(log) == list(range(20))
-        child.stdin.write("go on\n")
-        child.stdin.flush()
-        assert child.stdout.readline() == "done\n"
-    assert compactor.run().result == "done"
-    assert positions(log) == list(range(0, 20, 2))
-    log.close()
-
-
 # --- cancelling -----------------------------------------------------------------------------
 
 
@@ -269,14 +168,16 @@ def test_a_run_cancelled_while_it_copies_leaves_the_log_as_it_was(groups_before:
     before, files = log.manifest, fs.list(DIRECTORY)
     calls: list[int] = []
 
-    def cancel(compactor: Compactor) -> None:
+    control = RunControl()
+
+    def cancel(_: Compactor) -> None:
         calls.append(1)
         if len(calls) > groups_before:
-            compactor.cancel()
+            control.cancel()
 
     compactor, _ = interrupted(log, fs, cancel)
     with pytest.raises(RunCancelled):
-        compactor.run()
+        compactor.run(control=control)
     assert len(calls) == groups_before + 1
     assert log.manifest == before
     assert set(fs.list(DIRECTORY)) - {"HISTORY"} == set(files)
@@ -290,10 +191,11 @@ def test_a_run_cancelled_while_it_copies_leaves_the_log_as_it_was(groups_before:
 class Impatient:
     """Somebody cancels the run while its rule still judges."""
 
-    compactor: Compactor
+    def __init__(self) -> None:
+        self.control = RunControl()
 
     def judge(self, question: Question) -> Iterator[Judgement]:
-        self.compactor.cancel()
+        self.control.cancel()
         return GivenLiveSet(LiveSet.from_iterable(EVEN)).judge(question)
 
     def facts(self) -> dict[str, object]:
@@ -304,18 +206,11 @@ def test_a_run_cancelled_before_it_copies_publishes_nothing() -> None:
     fs, log = new_log()
     before = log.manifest
     rule = Impatient()
-    rule.compactor = compactor = compactor_of(log, fs, rule, policy="whole-dead")
+    compactor = compactor_of(log, fs, rule, policy="whole-dead")
     with pytest.raises(RunCancelled):
-        compactor.run()
+        compactor.run(control=rule.control)
     assert log.manifest == before
     assert strays(fs, log) == []
-
-
-def test_cancelling_when_nothing_runs_does_nothing() -> None:
-    fs, log = new_log()
-    compactor = compactor_of(log, fs, EVEN)
-    compactor.cancel()
-    assert compactor.run().result == "done"
 
 
 # --- budget ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from lithify.clock import ManualClock
 from lithify.compaction.run import DryRun
 from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
-from lithify.raft.compaction.group_compaction import GroupCompaction
+from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.core.config import Config
 from lithify.raft.core.values import SnapshotMeta
@@ -104,7 +104,10 @@ class Member:
 
     def compact(self, *, merge: bool = True) -> Outcome:
         """A whole compaction, from the question to its end."""
-        self.compactor.ask(merge=merge)
+        if merge:
+            self.compactor.request(RunWanted())
+        else:
+            self.compactor.ask()
         job = self.compactor.next_job()
         assert job is not None
         outcome = job()

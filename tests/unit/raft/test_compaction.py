@@ -15,6 +15,7 @@ from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSyste
 from lithify.liveset import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segment import read_header
+from lithify.raft.compaction.group_compaction import RunWanted
 from lithify.raft.compaction.merge_targets import SOURCES_MAX
 from lithify.raft.compaction.named_log import compactable, segment_stats
 from lithify.raft.compaction.settings import CompactionSettings
@@ -113,7 +114,7 @@ def test_live_entries_are_merged_and_stay_readable() -> None:
 
 def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
     member = Member(MemoryFileSystem()).fill(14).snapshot(13, [4, 8])
-    member.compactor.ask(merge=True)
+    member.compactor.request(RunWanted())
     job = member.compactor.next_job()
     assert job is not None
     member.fill(16)
@@ -127,7 +128,7 @@ def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
 def test_reading_goes_on_while_files_change_under_it() -> None:
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     plan = member.log.plan([2, 9, 12])
-    member.compactor.ask(merge=True)
+    member.compactor.request(RunWanted())
     job = member.compactor.next_job()
     assert job is not None
     outcome = job()

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.budget import DiskGate, find_gate_directory
-from lithify.compaction.jobs import ignore_progress
+from lithify.compaction.control import RunControl
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import PaceSettings
 from lithify.compaction.report import Report
 from lithify.compaction.run import DryRun
-from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunRefused
+from lithify.compaction.schedule import Observation, Trigger
+from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import RunWanted
+from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import CompactionSettings
-from tests.unit.raft.stored import Member
+from tests.unit.raft.stored import LIMITS, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +37,12 @@ def member(**settings: float | None) -> Member:
 
 
 def due(found: Member) -> bool:
-    """Do what is due; was there a merge?"""
+    """Do what is due, as the queue of a node would ask for it; was there a merge?"""
     merges = found.compactor.merges
     while (job := found.compactor.next_job()) is not None:
         found.compactor.done(job())
+        if found.compactor.observe().reached:
+            found.compactor.request(RunWanted(Trigger.THRESHOLD))
     found.check()
     return found.compactor.merges > merges
 
@@ -47,7 +52,7 @@ def test_nothing_is_merged_unless_somebody_asks() -> None:
     for index in (31, 32):
         found.snapshot(index, [1, 7])
         assert not due(found)
-    found.compactor.ask(merge=True)
+    found.compactor.request(RunWanted())
     assert due(found)
     assert found.spans == [(1, 1, 7), (7, 31, 32)]
     assert not due(found)
@@ -84,12 +89,7 @@ def test_when_so_many_bytes_are_dead() -> None:
 
 def test_every_so_often() -> None:
     found = member(interval_ms=10_000)
-    assert not due(found)
-    found.snapshot(31, [1, 7])
-    assert not due(found)
-    found.clock.advance(10)
-    assert due(found)
-    assert not due(found)
+    assert found.compactor.observe() == Observation(period_ms=10_000)
 
 
 def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
@@ -97,7 +97,7 @@ def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
     found.snapshot(31, [1, 7, 30])
     job = found.compactor.next_job()
     assert job is not None
-    found.compactor.ask(merge=True)
+    found.compactor.request(RunWanted())
     assert found.compactor.next_job() is None
     outcome = job()
     found.snapshot(32, [30])
@@ -108,7 +108,7 @@ def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
 
 def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
     found = member()
-    found.compactor.ask(merge=True)
+    found.compactor.request(RunWanted())
     job = found.compactor.next_job()
     assert job is not None
     found.snapshot(32, [30])
@@ -120,13 +120,15 @@ def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
 
 def test_a_failure_is_not_tried_again_at_once() -> None:
     found = member()
-    found.compactor.ask(merge=True)
+    found.compactor.request(RunWanted())
     assert found.compactor.next_job() is not None
     found.compactor.done(OSError("the disk is gone"))
     assert str(found.compactor.failure) == "the disk is gone"
     assert found.compactor.next_job() is None
     found.snapshot(31, [1, 7])
-    assert due(found), "it was asked for, and still is wanted"
+    assert not due(found), "whoever asked was told"
+    found.compactor.request(RunWanted())
+    assert due(found)
     assert found.compactor.failure is None
     assert found.spans[0] == (1, 1, 7)
 
@@ -203,69 +205,72 @@ def test_a_run_that_finds_nothing_says_why_and_is_not_in_the_history() -> None:
     assert found.compactor.status().report == report
 
 
-@pytest.mark.parametrize(
-    ("settings", "trigger"), [({"interval_ms": 1}, "periodic"), ({"after_drops": 1}, "threshold")]
-)
-def test_a_report_names_what_began_the_run(settings: dict[str, float], trigger: str) -> None:
-    found = Member(MemoryFileSystem(), CompactionSettings(**{**BY_CALL, **settings}))  # type: ignore[arg-type]
-    found.fill(33).snapshot(31, [1, 7])
-    found.clock.advance(1)
-    assert due(found)
-    assert found.compactor.history.newest(1)[0].trigger == trigger
+def test_a_report_names_what_began_the_run() -> None:
+    found = member(after_drops=1)
+    assert due(found.snapshot(31, [1, 7]))
+    assert found.compactor.history.newest(1)[0].trigger == "threshold"
+
+
+def test_a_threshold_calls_until_a_run_has_begun_and_again_after_it_failed() -> None:
+    found = member(after_drops=2)
+    assert not due(found)
+    found.snapshot(31, [1, 7])
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.done(job())
+    assert found.compactor.observe().reached == "2 drops, threshold 2"
+    found.compactor.request(RunWanted(Trigger.THRESHOLD))
+    assert found.compactor.next_job() is not None
+    assert not found.compactor.observe().reached
+    found.compactor.done(OSError("the disk is gone"))
+    assert "has failed" in found.compactor.observe().reached
 
 
 def disk_of(found: Member) -> DiskTurn:
     """The disk, as another process has it that compacts."""
     gate = DiskGate(found.fs, find_gate_directory(found.fs, os.environ))
-    return gate.enter(found.own.directory, "pid 7, compacting another log")
+    return gate.enter(found.own.directory, "pid 7 compacts another log")
 
 
-def test_a_run_waits_for_the_disk_and_phase_1_does_not() -> None:
-    found = member()
-    turn = disk_of(found)
-    found.snapshot(31, [1, 7, 12])
-    assert isinstance(found.compact().failure, RunRefused)
-    assert found.files == [1, 2, 3, 7], "what is dead goes at once"
-    status = found.compactor.status()
-    assert (status.state, status.phase) == ("RUNNING", "WAITING")
-    assert "pid 7, compacting another log" in status.error
-    assert found.compactor.failure is None
-    assert found.compactor.next_job() is None, "not before a second has passed"
-    found.snapshot(32, [1, 7])
-    assert not due(found)
-    assert found.files == [1, 2, 7]
-    found.clock.advance(1)
-    assert not due(found), "it is still in use"
-    turn.release()
-    found.clock.advance(1)
+def test_without_a_queue_a_run_is_refused_while_the_disk_is_in_use_and_phase_1_is_not() -> None:
+    found, told = member(), list[Report | LithifyError]()
+    with disk_of(found):
+        found.snapshot(31, [1, 7, 12])
+        found.compactor.request(RunWanted(ended=told.append))
+        assert not due(found)
+        assert found.files == [1, 2, 3, 7], "what is dead goes at once"
+        refused = told.pop()
+        assert isinstance(refused, RunRefused)
+        assert refused.waits_for == "disk: pid 7 compacts another log"
+        assert found.compactor.failure is None
+        found.snapshot(32, [1, 7])
+        assert not due(found)
+        assert found.files == [1, 2, 7]
+    found.compactor.request(RunWanted(ended=told.append))
     assert due(found)
+    assert isinstance(told.pop(), Report)
     assert found.spans == [(1, 1, 7), (7, 31, 32)]
     assert found.compactor.status().state == "SUCCESS"
 
 
-def test_a_run_that_waits_for_the_disk_can_be_forgotten() -> None:
-    found = member()
-    assert not found.compactor.forget()
+def test_one_who_has_the_disk_runs_though_it_is_in_use() -> None:
+    found = sparse()
     with disk_of(found):
-        found.snapshot(31, [1, 7])
-        found.compact()
-    assert found.compactor.forget()
-    found.clock.advance(10)
-    assert not due(found)
-    assert found.compactor.status().state == "NOT_RUN"
+        found.compactor.request(RunWanted(control=RunControl(has_disk=True)))
+        assert due(found)
 
 
-def test_a_person_is_told_that_the_disk_is_in_use() -> None:
+def test_a_run_that_is_cancelled_before_the_worker_begins_it_does_nothing() -> None:
     found, told = sparse(), list[Report | LithifyError]()
-    with disk_of(found):
-        found.compactor.request(RunWanted(ignore_progress, told.append))
-        assert not due(found)
-    assert isinstance(told.pop(), RunRefused)
-    found.clock.advance(10)
-    assert not due(found), "the queue asks again, not the group"
-    found.compactor.request(RunWanted(ignore_progress, told.append))
-    assert due(found)
-    assert isinstance(told.pop(), Report)
+    wanted = RunWanted(ended=told.append)
+    found.compactor.request(wanted)
+    job = found.compactor.next_job()
+    assert job is not None
+    wanted.control.cancel()
+    found.compactor.done(job())
+    assert isinstance(told.pop(), RunCancelled)
+    assert found.compactor.failure is None
+    found.check()
 
 
 def test_progress_goes_through_all_portions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +279,7 @@ def test_progress_goes_through_all_portions(monkeypatch: pytest.MonkeyPatch) -> 
     found.fill(43).snapshot(41, [1, 2, 7, 8, 11, 12, 17, 18, 22, 27])
     seen: list[tuple[str, int, int]] = []
     told: list[Report | LithifyError] = []
-    wanted = RunWanted(lambda *step: seen.append(step), told.append)
+    wanted = RunWanted(control=RunControl(lambda *step: seen.append(step)), ended=told.append)
     found.compactor.request(wanted)
     assert due(found)
     assert len(found.spans) == 4
@@ -316,7 +321,7 @@ def test_a_run_is_refused_where_not_even_one_target_fits(monkeypatch: pytest.Mon
 
 def test_nobody_waits_for_a_group_that_is_closed() -> None:
     found, told, plans = sparse(), list[Report | LithifyError](), list[DryRun | LithifyError]()
-    found.compactor.request(RunWanted(ignore_progress, told.append))
+    found.compactor.request(RunWanted(ended=told.append))
     found.compactor.plan(plans.append)
     job = found.compactor.next_job()
     assert job is not None
@@ -324,7 +329,7 @@ def test_nobody_waits_for_a_group_that_is_closed() -> None:
     found.compactor.close(error)
     assert (told, plans) == ([error], [error])
     found.compactor.done(job())
-    found.compactor.request(RunWanted(ignore_progress, told.append))
+    found.compactor.request(RunWanted(ended=told.append))
     found.compactor.plan(plans.append)
     assert (told, plans) == ([error, error], [error, error])
     assert not due(found)
@@ -347,7 +352,7 @@ def test_a_hold_that_is_released_while_a_run_begins_binds_that_run() -> None:
     found = member()
     hold = found.compactor.holds.place("index build", 7)
     found.snapshot(31, [7, 17, 27])
-    found.compactor.ask(merge=True)
+    found.compactor.request(RunWanted())
     job = found.compactor.next_job()
     assert job is not None
     hold.release()
@@ -359,3 +364,30 @@ def test_a_hold_that_is_released_while_a_run_begins_binds_that_run() -> None:
     found.compact()
     assert found.spans == [(2, 7, 27), (7, 31, 32)]
     Member(found.disk.kill_clone()).check()
+
+
+def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
+    latencies, rates = Latencies(), list[int | None]()
+    found = sparse()
+    pace = PaceSettings(bytes_per_s_min=2**20, bytes_per_s_max=2**26)
+    settings = CompactionSettings(after_drops=None, pace=pace)
+    found.compactor = GroupCompaction(
+        found.fs, found.own.directory, found.log, LIMITS, found.clock, settings, latencies
+    )
+    waits_s = iter([0.5] * 10 + [0.001] * 40)
+
+    def watch(phase: str, *_: int) -> None:
+        if phase != "rewrite":
+            return
+        for wait_s in waits_s:
+            for _each in range(100):
+                latencies.add(wait_s)
+            found.clock.advance(0.5)
+            found.compactor._pacing.look()
+            rates.append(found.compactor._pacing.rate.read())
+
+    found.compactor.request(RunWanted(control=RunControl(watch)))
+    assert due(found)
+    assert rates[:10] == [max(2**26 >> n, 2**20) for n in range(1, 11)]
+    assert rates[10:] == [min(2**20 + n * 2**21, 2**26) for n in range(1, 41)]
+    assert found.compactor._pacing.rate.read() is None, "the run is over"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
+from lithify.compaction.control import RunControl
 from lithify.compaction.journal import NoJournal
 from lithify.compaction.packing import Limits
 from lithify.compaction.run import Compactor, RunSettings
@@ -171,7 +171,7 @@ def test_a_run_that_is_cancelled_anywhere_takes_back_what_it_has_not_published(
         fs = MemoryFileSystem()
         member = prepared(fs)
         told: list[Report | LithifyError] = []
-        member.compactor.request(RunWanted(stop, told.append))
+        member.compactor.request(RunWanted(control=RunControl(stop), ended=told.append))
         job = member.compactor.next_job()
         assert job is not None
         outcome = job()
@@ -224,7 +224,6 @@ def test_threads_do_not_mix_up_what_they_copy(tmp_path: Path) -> None:
         jobs=MergeJobs(),
         targets=MergeTargets(fs, named, GROUP, clock),
         journal=NoJournal(),
-        gate=DiskGate(fs, f"{tmp_path}/gate"),
     )
     compactor.holds.place("snapshot", last)
     assert compactor.run().result == "done"

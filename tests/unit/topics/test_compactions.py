@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.journal import Journal
-from lithify.compaction.schedule import Trigger
+from lithify.compaction.queue import RunQueue
+from lithify.compaction.schedule import REST_MS, Trigger
+from lithify.errors import JobFailed
 from lithify.fs import MemoryFileSystem
-from lithify.topics.compaction_due import REST_MS, Due
 from lithify.topics.compaction_settings import CompactionSettings
 from lithify.topics.compactions import Compactions
 from tests.hooked_jobs import HookedJobs
@@ -47,14 +48,14 @@ def killed() -> tuple[Compacted, RunRecord]:
 
 
 def settled(compactions: Compactions, bench: Compacted) -> None:
-    while compactions._queue.is_busy(bench.topic.compaction):
+    while compactions.is_busy(bench.topic):
         pass
 
 
 def test_a_run_that_was_killed_is_finished_and_no_other_begins() -> None:
     bench, record = killed()
     bench.put("c", "c")
-    compactions = Compactions(lambda: {bench.topic.name: bench.topic}, bench.clock)
+    compactions = Compactions(lambda: {bench.topic.name: bench.topic}, RunQueue(bench.clock))
     for _ in range(2):
         compactions.look()
         settled(compactions, bench)
@@ -95,13 +96,36 @@ def test_a_clock_that_is_set_back_does_not_stop_compaction() -> None:
     bench = Compacted()
     bench.put("a", "a")
     bench.topic.compaction.settings = lambda: CompactionSettings(compaction_every_ms=60_000)
-    due = Due(bench.clock.now_ms())
+    compactions = Compactions(lambda: {bench.topic.name: bench.topic}, RunQueue(bench.clock))
+
+    def runs() -> list[str]:
+        compactions.look()
+        settled(compactions, bench)
+        return [each.trigger for each in bench.topic.compaction.history.newest(9)]
+
+    assert runs() == []
     bench.clock.jump(-(10**6))
-    assert due.trigger(bench.topic, bench.clock.now_ms()) is None
+    assert runs() == []
     bench.clock.advance(60)
-    assert due.trigger(bench.topic, bench.clock.now_ms()) is Trigger.PERIODIC
-    due.rest_until_ms = bench.clock.now_ms() + REST_MS
+    assert runs() == ["periodic"]
+    bench.put("b")
+    compactions.cancel(bench.topic)
+    bench.clock.advance(60)
+    failing = bench.topic.service
+    bench.topic.service = Refusing()  # type: ignore[assignment]
+    assert runs() == ["periodic"]
+    bench.topic.service = failing
     bench.clock.jump(-(10**6))
-    assert due.trigger(bench.topic, bench.clock.now_ms()) is None
+    assert runs() == ["periodic"], "it rests after a failure"
     bench.clock.advance(REST_MS / 1000)
-    assert due.trigger(bench.topic, bench.clock.now_ms()) is Trigger.PERIODIC
+    assert runs() == ["periodic", "periodic"]
+    compactions.close()
+
+
+class Refusing:
+    """A service whose runs fail."""
+
+    last_compacted_position = -1
+
+    def compact(self, *_: object) -> None:
+        raise JobFailed("index", "the worker died")

@@ -3,8 +3,8 @@
 The group's thread asks and takes in; the log worker's thread runs:
 
     compaction.ask()                  # a snapshot was taken: phase 1
-    compaction.ask(merge=True)        # phase 3 is wanted
-    compaction.request(run)           # the same for a person, who is told the outcome
+    compaction.observe()              # what calls for phase 3, for the queue
+    compaction.request(run)           # phase 3 is wanted; whoever asks is told the outcome
     job = compaction.next_job()       # None if there is nothing to do, or one is under way
     outcome = job()                   # in the worker's thread
     compaction.done(outcome)          # in the group's thread again
@@ -18,6 +18,9 @@ Phase 3 merges what is sparse: a run of the kernel (`lithify.compaction.run`) by
 `neighbours`, with a plan, a report in the group's history, and the disk to itself. It sees the log
 through `named_log.py`. What is dropped just before it is part of its plan and of its report.
 
+Phase 3 begins only by `request`. In a node the queue of runs asks (`run_requests.py`): for persons,
+and when a trigger calls (`triggers.py`, and the interval of the settings).
+
 1. What is asked for while a job is under way is remembered. If the snapshot has moved since the job
    was made, phase 1 is done once more.
 2. A run that fails changes nothing of the portion that failed. If that was in the middle of a
@@ -25,12 +28,12 @@ through `named_log.py`. What is dropped just before it is part of its plan and o
    that is in place, but not known to the group yet, has entries of its neighbours.
 3. A segment that a run finds damaged is repaired (`repair.py`). Until then runs leave it alone, so
    that the others are merged.
-4. A run that a trigger began and that finds the disk in use waits `DISK_WAIT_MS` and tries again.
-   That of a person is given back to the queue, which does the same (`run_requests.py`).
-5. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
+4. The worker never waits for the disk: the queue has it before it asks. Without a queue a run is
+   refused while the disk is in use.
+5. While a run copies it slows down when rounds of the write-ahead log take longer than they did
+   before it (`compaction/pace.py`).
+6. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
    still has an old name finds the merged file.
-
-Phase 3 begins when it was asked for, and by itself (`triggers.py`).
 
 A dry run is a job too, so that no file changes under it.
 """
@@ -41,15 +44,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lithify.compaction.control import RunControl
 from lithify.compaction.horizon import Holds
-from lithify.compaction.jobs import ignore_progress
 from lithify.compaction.journal import NoJournal
+from lithify.compaction.latencies import Latencies
+from lithify.compaction.pace import HeldRate, Pacing
 from lithify.compaction.packing import Limits
 from lithify.compaction.policies import plan_whole_dead
-from lithify.compaction.record import WAITING, CompactionState, CompactionStatus
 from lithify.compaction.run import Compactor, DryRun, RunSettings
 from lithify.compaction.runs import Runs
-from lithify.compaction.schedule import Trigger
+from lithify.compaction.schedule import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,
@@ -76,8 +80,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.jobs import Progress
     from lithify.compaction.plan import SegmentStats
+    from lithify.compaction.record import CompactionStatus
     from lithify.compaction.report import Report
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
@@ -87,19 +91,20 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupCompaction", "Outcome", "RunWanted"]
 
-DISK_WAIT_MS = 1000
-"""A run that finds the disk in use tries again after this time."""
-
 log = get_logger("lithify.raft")
+
+
+def _ignore_end(_: Report | LithifyError) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWanted:
-    """A run that a person has asked for."""
+    """A run of phase 3 that somebody has asked for."""
 
-    progress: Progress
-    """Each step of the run calls it; it may raise to stop the run."""
-    ended: Callable[[Report | LithifyError], None]
+    trigger: Trigger = Trigger.ADMIN
+    control: RunControl = field(default_factory=lambda: RunControl(waits=False))
+    ended: Callable[[Report | LithifyError], None] = _ignore_end
     """Called once, in the group's thread."""
 
 
@@ -129,7 +134,9 @@ class GroupCompaction:
         limits: SegmentLimits,
         clock: Clock,
         settings: CompactionSettings | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
+        """`latencies` are those of appends, which wait for the disk that runs use."""
         self._fs = fs
         self._directory = directory
         self._log = log
@@ -137,30 +144,34 @@ class GroupCompaction:
         self._settings = settings or CompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
         self._named = NamedLog(fs, directory, log.group)
+        self._pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
         self.holds = Holds(clock)
         """What keeps segments: no run, and no drop, goes beyond one of them."""
         self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._horizon = log.snapshot_index
         self._kernel = self._compactor(self._named)
-        self._runs = Runs(directory, self._kernel, limit="group")
+        self.runs = Runs(
+            fs,
+            directory,
+            self._kernel,
+            kind="group",
+            name=f"group {group_of(log.group)}",
+            resumes=True,
+        )
         self.history = self._kernel.history
-        self._drop_wanted = self._merge_wanted = False
-        self._trigger: str = Trigger.ADMIN
+        self._drop_wanted = False
+        self._called = ""
+        """Which threshold calls for phase 3."""
         self._requests: list[RunWanted] = []
-        self._served: list[RunWanted] = []
-        """Those whose run is under way."""
+        self._served: RunWanted | None = None
+        """Whose run is under way."""
         self._plans: list[Callable[[DryRun | LithifyError], None]] = []
         self._planning: list[Callable[[DryRun | LithifyError], None]] = []
         self._running_at: int | None = None
         """The snapshot's index when the job that is under way was made."""
         self._untidy = False
         """May a merge be half done?"""
-        self._merging = False
-        """Does the job that is under way merge?"""
-        self._disk_ms = 0
-        """Not before: the disk was in use."""
-        self._waits_for = ""
-        self._triggers = MergeTriggers(self._settings, clock.now_ms())
+        self._triggers = MergeTriggers(self._settings)
         self._purge_ms: int | None = None
         self._closed: LithifyError | None = None
         self.drops = self.merges = 0
@@ -175,30 +186,37 @@ class GroupCompaction:
             self._fs,
             LiveIndexes(named, group, self._limits),
             settings=RunSettings(
-                self._limits, "neighbours", dead_sets=False, budget=self._settings.budget
+                self._limits,
+                "neighbours",
+                dead_sets=False,
+                budget=self._settings.budget,
+                pace=self._settings.pace,
             ),
             holds=self.holds,
             clock=self._clock,
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
             journal=NoJournal(),
+            pacing=self._pacing,
         )
 
     # --- the group's thread -----------------------------------------------------------------
 
-    def ask(self, *, merge: bool = False) -> None:
-        """Have phase 1 done, and if wanted phase 3, as soon as nothing else is under way."""
+    def ask(self) -> None:
+        """Have phase 1 done as soon as nothing else is under way."""
         self._drop_wanted = True
-        if merge:
-            self._merge_wanted, self._trigger, self._disk_ms = True, Trigger.ADMIN, 0
+
+    def observe(self) -> Observation:
+        """What calls for phase 3."""
+        return Observation(reached=self._called, period_ms=self._settings.interval_ms)
 
     def request(self, wanted: RunWanted) -> None:
-        """Have phase 3 done, and be told what came of it."""
+        """Have phase 3 done; it is told what came of it."""
         if self._closed is not None:
             wanted.ended(self._closed)
             return
         self._requests.append(wanted)
-        self.ask(merge=True)
+        self.ask()
 
     def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
         """Have a dry run made; it waits for the run that is going on."""
@@ -207,24 +225,17 @@ class GroupCompaction:
         else:
             self._plans.append(ended)
 
-    def forget(self) -> bool:
-        """Forget the run that waits for the disk; False if none does."""
-        if not self._waits_for:
-            return False
-        self._merge_wanted, self._waits_for, self._disk_ms = False, "", 0
-        return True
-
     def close(self, error: LithifyError) -> None:
         """The group takes no further part: nobody waits any more."""
         self._closed = error
-        requests = [*self._served, *self._requests]
-        plans = [*self._planning, *self._plans]
-        self._served, self._requests, self._planning, self._plans = [], [], [], []
+        served = [] if self._served is None else [self._served]
+        requests, plans = [*served, *self._requests], [*self._planning, *self._plans]
+        self._served, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
         for ended in plans:
             ended(error)
-        self.suspend()
+        self.runs.interrupt()
 
     @property
     def is_running(self) -> bool:
@@ -236,11 +247,6 @@ class GroupCompaction:
         if self._closed is not None:
             return None
         now_ms = self._clock.now_ms()
-        if trigger := self._triggers.by_time(now_ms):
-            self.ask()
-            self._want(trigger)
-        if self._waits_for and now_ms >= self._disk_ms:
-            self._drop_wanted = True
         purge = self._purge_ms is not None and now_ms >= self._purge_ms
         if self.is_running or not (self._drop_wanted or purge or self._plans):
             return None
@@ -252,25 +258,17 @@ class GroupCompaction:
             self._planning, self._plans = self._plans, []
             return self._dry_run()
         dropped = self._drop() if self._drop_wanted else []
-        merge = self._drop_wanted and self._merge_wanted and now_ms >= self._disk_ms
         if purge:
             self._purge_ms = None
-        if merge:
-            self._merge_wanted, self._waits_for = False, ""
-            self._served, self._requests = self._requests, []
-            self._triggers.begun(now_ms)
+        if self._drop_wanted and self._requests:
+            self._served, self._called = self._requests.pop(0), ""
+            self._triggers.begun()
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
-        self._drop_wanted, self._merging = False, merge
+        self._drop_wanted = bool(self._requests)
         damaged = segments.damages.open
         self._named.take(segments.spans, dropped, state, self._horizon, damaged)
-        run = partial(self._merge, self._trigger) if merge else None
-        progress = self._served[0].progress if self._served else ignore_progress
-        return partial(self._run, now_ms - self._settings.link_keep_ms, run, progress)
-
-    def _want(self, trigger: Trigger) -> None:
-        if not self._merge_wanted:
-            self._merge_wanted, self._trigger = True, trigger
+        return partial(self._run, now_ms - self._settings.link_keep_ms, self._served)
 
     def _drop(self) -> list[Span]:
         """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
@@ -280,8 +278,8 @@ class GroupCompaction:
         dropped = [span for span in segments.spans if span.number in dead]
         # First the references: nobody can ask for what is about to be removed.
         segments.replace([span.ref.name for span in dropped], ())
-        if trigger := self._triggers.by_drop(stats, [s for s in stats if s.id not in dead]):
-            self._want(trigger)
+        kept = [each for each in stats if each.id not in dead]
+        self._called = self._triggers.by_drop(stats, kept) or self._called
         return dropped
 
     def _stats(self) -> list[SegmentStats]:
@@ -321,18 +319,16 @@ class GroupCompaction:
         if isinstance(outcome, Outcome):
             segments.replace(outcome.gone, outcome.refs)
         self._untidy = self._named.half_published or outcome is failure
-        self.merges += self._merging and failure is None
-        if isinstance(failure, RunRefused) and failure.limit == "disk":
-            self._wait_for_disk(failure)
-        else:
-            self.failure = None if isinstance(failure, RunCancelled) else failure
-            if self.failure is not None:
-                self._failed()
-            if isinstance(failure, Corrupt | ReadFailed):
-                self._note_damage(failure)
+        merged = self._served is not None
+        self.merges += merged and failure is None
+        is_harmless = isinstance(failure, RunCancelled) or _is_disk(failure)
+        self.failure = None if is_harmless else failure
+        if self.failure is not None:
+            self._failed()
+        if isinstance(failure, Corrupt | ReadFailed):
+            self._note_damage(failure)
         self._tell(outcome, failure)
-        self._triggers.ended(self._stats(), merged=self._merging)
-        self._merging = False
+        self._triggers.ended(self._stats(), merged=merged)
         if state.snapshot_index != began_at:
             self.ask()
 
@@ -344,21 +340,15 @@ class GroupCompaction:
             else:
                 ended(_typed(outcome))
 
-    def _wait_for_disk(self, refused: RunRefused) -> None:
-        if self._served:
-            return  # The queue asks again.
-        self._merge_wanted = True
-        self._waits_for = str(refused)
-        self._disk_ms = self._clock.now_ms() + DISK_WAIT_MS
-
     def _failed(self) -> None:
-        """Tried again when somebody asks next: a full disk stays full for a while."""
-        log.warning("compaction failed", group=group_of(self._log.group), reason=str(self.failure))
+        """Done again when somebody asks next: a full disk stays full for a while."""
+        if self._served is None:
+            name = group_of(self._log.group)
+            log.warning("compaction failed", group=name, reason=str(self.failure))
         self._drop_wanted = False
-        self._merge_wanted |= self._merging
-        now_ms = self._clock.now_ms()
-        self._triggers.failed(now_ms)
-        self._purge_ms = now_ms + self._settings.link_keep_ms
+        if self._served is not None and self._served.trigger is Trigger.THRESHOLD:
+            self._called = self._called or "the run that this called for has failed"
+        self._purge_ms = self._clock.now_ms() + self._settings.link_keep_ms
 
     def _note_damage(self, failure: Corrupt | ReadFailed) -> None:
         """A segment that cannot be copied is repaired, and left alone by runs until then."""
@@ -367,13 +357,14 @@ class GroupCompaction:
             self._log.segments.damages.found(name, failure)
 
     def _tell(self, outcome: Outcome | BaseException, failure: BaseException | None) -> None:
-        """Answer the persons whose run this was."""
-        served, self._served = self._served, []
-        for wanted in served:
-            if isinstance(outcome, Outcome) and outcome.report is not None:
-                wanted.ended(outcome.report)
-            else:
-                wanted.ended(_typed(failure))
+        """Answer whoever asked for this run."""
+        wanted, self._served = self._served, None
+        if wanted is None:
+            return
+        if isinstance(outcome, Outcome) and outcome.report is not None:
+            wanted.ended(outcome.report)
+        else:
+            wanted.ended(_typed(failure))
 
     def overview(self) -> dict[str, int | str]:
         """What it has done, as it can be printed."""
@@ -387,27 +378,25 @@ class GroupCompaction:
         self._named.half_published = False
         return Outcome(gone=gone, refs=refs)
 
-    def _run(
-        self, before_ms: int, run: Callable[[Progress], Report] | None, progress: Progress
-    ) -> Outcome:
+    def _run(self, before_ms: int, wanted: RunWanted | None) -> Outcome:
         outcome = Outcome()
         if self._closed is not None:
             return outcome
         try:
             outcome.removed = [event.name for event in self._named.sweep()]
-            if run is not None:
-                outcome.report = self._runs.one(run, progress)
+            if wanted is not None:
+                run = partial(self._merge, wanted.trigger)
+                outcome.report = self.runs.one(run, wanted.control)
             links.purge_links(self._fs, self._directory, before_ms)
         except Exception as error:  # noqa: BLE001  (what was done before it must be taken in)
             outcome.failure = error
         outcome.gone, outcome.refs = self._named.published()
         return outcome
 
-    def _merge(self, trigger: str, note: Progress) -> Report:
+    def _merge(self, trigger: str, control: RunControl) -> Report:
         """Phase 3."""
         self._named.begin()
-        self._kernel.progress = note
-        report = self._kernel.run(trigger)
+        report = self._kernel.run(trigger, control=control)
         return replace(report, reclaimed_bytes=self._kernel.reclaim().bytes)
 
     # --- any thread -------------------------------------------------------------------------
@@ -415,22 +404,19 @@ class GroupCompaction:
     @property
     def running(self) -> bool:
         """Is a run of phase 3 going on?"""
-        return self._runs.running
+        return self.runs.running
 
     def cancel(self) -> None:
         """Ask the run that is going on to stop; what it has published stays."""
-        self._runs.cancel()
-
-    def suspend(self) -> None:
-        """The same, because the process ends."""
-        self._runs.suspend()
+        self.runs.cancel()
 
     def status(self) -> CompactionStatus:
         """How the last run went, also one before a restart; or how far this one is."""
-        waits_for = self._waits_for
-        if waits_for:
-            return CompactionStatus(CompactionState.RUNNING, waits_for, WAITING)
-        return self._runs.status()
+        return self.runs.status()
+
+
+def _is_disk(failure: object) -> bool:
+    return isinstance(failure, RunRefused) and failure.limit == "disk"
 
 
 def _typed(error: object) -> LithifyError:

@@ -1,18 +1,19 @@
 """What a node answers to those who ask about compaction: runs, dry runs, status, history, cancel.
 
-Runs that people ask for wait in a queue of the node, one at a time on its disk
-(`compaction/queue.py`). A thread of the queue hands a run to its group and waits for the outcome:
+All runs of phase 3 come from a queue of the node, those that people ask for and those that
+triggers call for (`compaction/queue.py`): in its order, one at a time on the disk. A thread of the
+queue waits for the disk, hands the run to its group, and waits for the outcome:
 
     a client ── compact ──> queue ── its thread ──> group ── job ──> worker
-    the queue <── report or error ── the group takes in what was done <──┘
+    a tick   ── look ─────>   ^                                        │
+                              └── report or error ── the group takes in what was done
 
-Runs that a group begins by itself do not wait in the queue. They meet the others at the worker,
-which does one job at a time, and those of other processes at the disk's gate.
+The worker does one job at a time: snapshots and phase 1 of all groups come between, never a wait.
 
 Rows are those that topics and blob stores have, with the node and the group in front. What reads
 files is done by a reader, what may not meet a run by the worker: the event loop does neither.
 
-Everything but `_run` is called in the event loop's thread.
+Everything but runs is called in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.queue import Request, RunQueue
-from lithify.compaction.record import WAITING, CompactionState, CompactionStatus, report_row
+from lithify.clock import SystemClock
+from lithify.compaction.queue import RunQueue
+from lithify.compaction.record import report_row
 from lithify.compaction.schedule import Trigger
 from lithify.errors import InvalidInput, LithifyError, LogClosed, RunFailed, RunRefused
 from lithify.raft.compaction.group_compaction import RunWanted
@@ -33,11 +36,13 @@ from lithify.raft.requests import Answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lithify.compaction.jobs import Progress
+    from lithify.compaction.control import RunControl
+    from lithify.compaction.jobs import Jobs
     from lithify.compaction.report import Report
     from lithify.compaction.run import DryRun
+    from lithify.compaction.runs import Runs
+    from lithify.compaction.schedule import Observation
     from lithify.fs import FileSystem
-    from lithify.raft.compaction.group_compaction import GroupCompaction
     from lithify.raft.disk import Disk
     from lithify.raft.group import Group
     from lithify.raft.requests import Done
@@ -45,6 +50,35 @@ if TYPE_CHECKING:
 __all__ = ["RunRequests"]
 
 HISTORY_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    """One group of the node; an implementation of `ScheduledLog`."""
+
+    group: Group[Any]
+    device: str
+    node: RunRequests
+
+    @property
+    def runs(self) -> Runs:
+        return self.group.compaction.runs
+
+    @property
+    def name(self) -> str:
+        return group_of(self.group.name)
+
+    def began_ms(self) -> int:
+        return self.node.started_ms
+
+    def observe(self) -> Observation:
+        return self.group.compaction.observe()
+
+    def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:  # noqa: ARG002
+        return self.node.run(self.group, trigger, control)
+
+    def failed(self, error: LithifyError) -> None:
+        """The group has logged it, and shows it in its overview."""
 
 
 class RunRequests:
@@ -64,17 +98,35 @@ class RunRequests:
         self._disk = disk
         self._mark = mark
         self._loop = asyncio.get_running_loop()
-        self._queue = RunQueue(limit="group")
+        clock = SystemClock()
+        self.started_ms = clock.now_ms()
+        """The first interval of each group begins then."""
+        self._queue = RunQueue(clock)
 
-    def compact(self, group: Group[Any]) -> str:
-        """Have a group compacted as soon as its turn comes; the id of the request."""
+    def begin(self, group: Group[Any], done: Done, *, waits: bool) -> None:
+        """Have a group compacted as soon as its turn comes; the answer has the request's id.
 
-        def run(go_on: Progress) -> Report:
-            return self._run(group, go_on)
+        One that does not wait is refused if it would have to. Whether the disk is free is found
+        out by a reader.
+        """
 
-        name = group_of(group.name)
-        wanted = Request(group.compaction, name, self._device, Trigger.ADMIN, run)
-        return self._queue.add(wanted)
+        def run(_: Jobs, control: RunControl) -> Report:
+            return self.run(group, Trigger.ADMIN, control)
+
+        def request() -> dict[str, Any]:
+            return {"request": self._queue.request(self._of(group), run, waits=waits)}
+
+        if waits:
+            done(_reply(request()))
+        else:
+            self._read(request, done)
+
+    def look(self, groups: Iterable[Group[Any]]) -> None:
+        """Tell the queue what the triggers of all groups say."""
+        self._queue.look("group", [self._of(group) for group in groups])
+
+    def _of(self, group: Group[Any]) -> _Scheduled:
+        return _Scheduled(group, self._device, self)
 
     def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
         """Answer one of the questions about compaction."""
@@ -91,8 +143,7 @@ class RunRequests:
                 raise InvalidInput(f"limit is {limit!r}, must be from 0 to {HISTORY_MAX}")
             self._read(lambda: {"runs": self._history_rows(group, limit)}, done)
         elif what == "cancel":
-            forgotten = compaction.forget()
-            if not self._queue.cancel(compaction) and not forgotten:
+            if not self._queue.cancel(self._of(group)):
                 raise RunRefused("run", f"no run on {group_of(group.name)} is going on")
             done(_reply(self._row(group)))
         else:
@@ -104,7 +155,7 @@ class RunRequests:
             group.compaction.close(LogClosed(f"node {self._node} stops"))
         await asyncio.to_thread(self._queue.close)
 
-    def _run(self, group: Group[Any], go_on: Progress) -> Report:
+    def run(self, group: Group[Any], trigger: Trigger, control: RunControl) -> Report:
         """A run, for a thread of the queue."""
         ended: Future[Report] = Future()
 
@@ -115,7 +166,7 @@ class RunRequests:
                 ended.set_result(result)
 
         def begin() -> None:
-            group.compaction.request(RunWanted(go_on, tell))
+            group.compaction.request(RunWanted(trigger, control, tell))
             self._mark(group)
 
         self._loop.call_soon_threadsafe(begin)
@@ -155,17 +206,8 @@ class RunRequests:
         return _reply(row)
 
     def _status_row(self, group: Group[Any], request: str | None) -> dict[str, Any]:
-        compaction = group.compaction
-        if request is not None:
-            status = self._queue.status(request, compaction, group_of(group.name))
-        else:
-            status = self._status(compaction)
+        status = self._queue.status(self._of(group), request)
         return {**self._row(group), "request": request, **status.row()}
-
-    def _status(self, compaction: GroupCompaction) -> CompactionStatus:
-        if self._queue.waits(compaction):
-            return CompactionStatus(CompactionState.RUNNING, phase=WAITING)
-        return compaction.status()
 
     def _history_rows(self, group: Group[Any], limit: int) -> list[dict[str, Any]]:
         reports = group.compaction.history.newest(limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lithify.compaction.budget import Budget
+from lithify.compaction.pace import PaceSettings
 from lithify.settings import check_range
 
 __all__ = ["CompactionSettings"]
@@ -27,6 +28,8 @@ class CompactionSettings:
     link_keep_ms: int = LINK_KEEP_MS
     """How long the old names of merged segments lead to the merged one."""
     budget: Budget = field(default_factory=Budget)
+    pace: PaceSettings = field(default_factory=PaceSettings)
+    """How a run slows down while appends to the write-ahead log take longer."""
 
     def __post_init__(self) -> None:
         check_range("after_drops", self.after_drops, 1, 2**31)
