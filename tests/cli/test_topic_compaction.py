@@ -149,7 +149,7 @@ def test_a_command_waits_for_another_process_or_is_refused(tmp_path: Path) -> No
             [*command, "--no-wait"], capture_output=True, text=True, env=environ, check=False
         )
         assert done.returncode == CONFLICT
-        assert "run waits for disk: pid 7 compacts public/default/other" in done.stderr
+        assert "compaction refused (disk): pid 7 compacts public/default/other" in done.stderr
         waiting = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
         )

@@ -233,7 +233,8 @@ def test_one_run_per_disk_and_the_second_learns_who_has_it(tmp_path: Path) -> No
     directory = f"{tmp_path}/gate"
 
     with DiskGate(fs, directory).enter(str(first), "pid 7 compacts orders"):
-        with pytest.raises(RunRefused, match="run waits for disk: pid 7 compacts orders") as caught:
+        refused = r"compaction refused \(disk\): pid 7 compacts orders"
+        with pytest.raises(RunRefused, match=refused) as caught:
             DiskGate(fs, directory).enter(str(second), "run-2")
         assert caught.value.limit == "disk"
         assert fs.list(directory) == [f"disk-{os.stat(first).st_dev}.lock"]
@@ -299,7 +300,7 @@ def test_a_gate_that_another_user_can_reach_is_not_used(tmp_path: Path) -> None:
 
     for name in ("planted", "linked", "file"):
         gate = DiskGate(fs, str(tmp_path / name))
-        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match="disk: run-1"):
+        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match=r"\(disk\): run-1"):
             gate.enter(str(tmp_path), "run-2")
         gate.enter(str(tmp_path), "run-3").release()
     assert precious.read_text() == "not to be lost"

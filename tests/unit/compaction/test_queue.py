@@ -299,9 +299,10 @@ def test_while_another_process_has_the_disk_requests_wait_and_say_for_whom(bench
 def test_one_who_does_not_want_to_wait_is_refused(bench: Bench) -> None:
     running, other = bench.asked("running"), bench.log("other")
     running.began.wait()
-    with pytest.raises(RunRefused, match="run waits for store: a run on running is going on"):
+    refused = r"compaction refused \(store\): a run on running is going on"
+    with pytest.raises(RunRefused, match=refused):
         bench.ask(running, waits=False)
-    with pytest.raises(RunRefused, match=f"disk: pid {os.getpid()} compacts running"):
+    with pytest.raises(RunRefused, match=rf"\(disk\): pid {os.getpid()} compacts running"):
         bench.ask(other, waits=False)
     running.let_go.set()
     bench.settled(running)

@@ -95,7 +95,7 @@ def test_a_second_run_of_a_log_waits_or_is_refused_while_one_goes_on() -> None:
     logged = Logged(MemoryFileSystem(), between=run_again)
     assert logged.run().result == "done"
     assert [error.limit for error in refused] == ["log"] * 4
-    assert str(refused[0]) == "run waits for log: a run on log is going on"
+    assert str(refused[0]) == "compaction refused (log): a run on log is going on"
     assert logged.run().result == "nothing to do"
 
 

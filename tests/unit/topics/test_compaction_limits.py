@@ -215,7 +215,7 @@ def test_a_run_that_needs_more_scratch_space_than_it_may_have_is_refused() -> No
     limited.add(100, 50)
     manifest = limited.topic.log.manifest
     limited.limit(compaction_scratch_bytes=10 * KIB)
-    with pytest.raises(RunRefused, match=r"scratch space: needs \d+ bytes .* limit 10240 bytes"):
+    with pytest.raises(RunRefused, match=r"scratch space\): needs \d+ bytes .* limit 10240 bytes"):
         limited.run()
     assert limited.topic.log.manifest == manifest
     status = limited.topic.compaction.status()
