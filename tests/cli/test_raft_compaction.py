@@ -67,6 +67,10 @@ def states(cluster: Cluster) -> set[tuple[str, str]]:
     return {(row["status"], row["phase"]) for row in rows(cluster, "compaction-status")}
 
 
+def waits_for(cluster: Cluster) -> set[str]:
+    return {row["waitsFor"] for row in rows(cluster, "compaction-status")}
+
+
 def take_disk(directory: Path) -> DiskTurn:
     """The disk, as another process that compacts has it; waits for the runs that have it now."""
     fs = LocalFileSystem()
@@ -151,6 +155,8 @@ def test_a_run_waits_for_the_disk_and_can_be_cancelled(cluster: Cluster) -> None
         assert run(cluster, "compact")[0] == 0
         waits = {("RUNNING", "WAITING")}
         wait_until(lambda: states(cluster) == waits, seconds=60)
+        wait_until(lambda: waits_for(cluster) == {"disk: a test"}, seconds=60)
+        assert run(cluster, "compact", "--no-wait")[0] == 4
         assert len(rows(cluster, "cancel-compaction")) == 3
         wait_until(lambda: states(cluster) != waits, seconds=60)
     finally:

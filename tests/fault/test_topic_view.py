@@ -48,7 +48,8 @@ def goes_on(life: Life) -> None:
     life.compact()
     life.check()
     assert life.compaction.status().state is CompactionState.SUCCESS
-    assert not life.strays()
+    # A history that could not be read is kept under another name, as `side_files.py` says.
+    assert set(life.strays()) <= {"HISTORY.damaged-1"}
     life.reopen()
     life.check()
 

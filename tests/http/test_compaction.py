@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,13 @@ def test_one_topic_waits_for_the_other(node: HttpNode) -> None:
     node.do("PUT", f"{other}/compaction")
     [row] = node.get(f"{other}/compaction/progress")
     assert (row["status"], row["phase"]) == ("RUNNING", "WAITING")
+    assert row["waitsFor"] == f"disk: pid {os.getpid()} compacts public/default/orders"
+    for at in (AT, other):
+        assert "run waits for topic" in node.refused(409, "PUT", f"{at}/compaction?wait=false")
+    fill(node.topic("persistent://public/default/third"), 1, 1)
+    third = "/persistent/public/default/third/compaction"
+    assert "compacts public/default/orders" in node.refused(409, "PUT", f"{third}?wait=false")
+    assert node.get(third)["status"] == "NOT_RUN"
     jobs.go_on.set()
     assert finished(node)["status"] == finished(node, other)["status"] == "SUCCESS"
 
