@@ -90,6 +90,7 @@ PURE = (
     "src/lithify/topics/fields.py",
     "src/lithify/topics/index_kernels.py",
     "src/lithify/topics/key_hash.py",
+    "src/lithify/topics/message_fields.py",
     "src/lithify/topics/reduce_kernels.py",
 )
 IMPURE_MODULES = frozenset(
