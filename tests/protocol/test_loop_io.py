@@ -367,3 +367,48 @@ def test_while_the_disk_of_one_topic_stands_still_others_are_served(
         if ask is not dispatch:
             # What comes behind a command on the same connection stays behind it.
             client.until(Type.CONSUMER_STATS_RESPONSE)
+
+
+def new_subscription(client: Telling) -> Callable[[], object]:
+    client.ask_to_subscribe("slow", "new", consumer_id=2)
+    return lambda: client.until(Type.SUCCESS)
+
+
+def end_of_subscription(client: Telling) -> Callable[[], object]:
+    client.tell(Type.UNSUBSCRIBE, "unsubscribe", request_id=90, consumer_id=1)
+    return lambda: client.until(Type.SUCCESS)
+
+
+def new_schema(client: Telling) -> Callable[[], object]:
+    schema = wire.Schema(type=wire.Schema.String, name="text", schema_data=b"")
+    fields = {"topic": "slow", "producer_id": 2, "request_id": 90, "schema": schema}
+    client.tell(Type.PRODUCER, "producer", **fields)
+    return lambda: client.until(Type.PRODUCER_SUCCESS)
+
+
+@pytest.mark.parametrize(
+    ("ask", "files"),
+    [
+        (new_subscription, "/slow/cursors/"),
+        (end_of_subscription, "/slow/cursors/"),
+        (new_schema, "/slow/schemas"),
+    ],
+    ids=["new subscription", "end of subscription", "new schema"],
+)
+def test_messages_of_a_topic_do_not_wait_for_its_subscriptions_and_schemas(
+    two_topics: NodeInThread,
+    disk: WatchedDisk,
+    ask: Callable[[Telling], Callable[[], object]],
+    files: str,
+) -> None:
+    port = two_topics.pulsar_port
+    with Telling(port) as client, Telling(port) as producer:
+        client.subscribe("slow")
+        producer.producer("slow")
+        with disk.holding(files):
+            answered = ask(client)
+            disk.wait_until_held()
+            for number in range(10):
+                producer.send(send_frame(number, VALUE))
+                producer.until(Type.SEND_RECEIPT)
+        answered()

@@ -188,6 +188,9 @@ class CursorStore:
         with self._lock:
             return sorted(self._subscriptions)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._subscriptions
+
     def get(self, name: str) -> Cursor:
         """The cursor of a subscription, only to be read."""
         return self._named(name).cursor

@@ -102,6 +102,8 @@ class Topic(TopicLog):
         self.cursors = cursors
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
+        self._names = object()
+        """Durable subscriptions are created and deleted one at a time; appends go on meanwhile."""
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
         """When it was last known to be in use."""
@@ -215,7 +217,7 @@ class Topic(TopicLog):
             return self._creation(name, kind, durable=durable, start=start, compacted=compacted)
 
         try:
-            yield Work(self, find)
+            yield Work(self._names, find)
         finally:
             # Also if nobody waits for it any longer: it is on disk.
             self._add_created(name, kind)
@@ -244,7 +246,7 @@ class Topic(TopicLog):
 
     def _add_created(self, name: str, kind: SubscriptionType) -> None:
         """The cursor of a new subscription is written, unless that has failed."""
-        if name in self.subscriptions or name not in self.cursors.names():
+        if name in self.subscriptions or name not in self.cursors:
             return
         compacted = self.cursors.is_compacted(name)
         self._add_subscription(
@@ -328,7 +330,7 @@ class Topic(TopicLog):
             return
         try:
             # Whoever creates one of the same name waits for this.
-            yield Work(self, lambda: partial(self.cursors.delete, name))
+            yield Work(self._names, lambda: partial(self.cursors.delete, name))
         finally:
             if name not in self.subscriptions:
                 self._add_created(name, subscription.kind)
