@@ -7,6 +7,7 @@ over HTTP are woken when it is closed, so that they look for it again.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.claims import Claimed
@@ -67,7 +68,7 @@ async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
     """Delete a topic, which nobody may use any more; `force` sends its clients away first."""
     if not broker.topics.exists(name):
         # Nobody uses it. Whether it was lost is known after a look at the disk.
-        await asyncio.to_thread(broker.topics.delete_lost, name)
+        await broker.call(name, partial(broker.topics.delete_lost, name))
         return
 
     def take() -> Callable[[], None]:
@@ -99,7 +100,7 @@ async def _take_out(
                 break
             except Claimed:
                 await asyncio.to_thread(broker.topics.wait_for_others, names, WAIT_S)
-        await asyncio.to_thread(finish)
+        await broker.release(finish)
     finally:
         for name in names:
             broker.tell_followers(name)

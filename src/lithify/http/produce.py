@@ -240,11 +240,7 @@ class Publisher:
         create = topics.settings.auto_create and partition is None
         found = []
         for part, rows in parts.items():
-            topic = topics.opened_topic(part)
-            if topic is None:
-                self._broker.make_room()
-                topic = await asyncio.to_thread(topics.get, part, create=create)
-            found.append((topic, rows))
+            found.append((await self._broker.topic(part, create=create), rows))
         for topic, _ in found:
             topic.check_writable()
             exclusive = topic.producers.exclusive

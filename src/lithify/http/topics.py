@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -56,10 +57,11 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     if broker.topics.exists(name):
         raise AlreadyDefined(f"topic {name} exists already")
     if partitions:
-        await asyncio.to_thread(broker.topics.create_partitioned, name, partitions)
+        create = partial(broker.topics.create_partitioned, name, partitions)
+        await broker.call(name, create)
     else:
         broker.make_room()
-        await asyncio.to_thread(broker.topics.create, name)
+        await broker.call(name, partial(broker.topics.create, name))
     return _done()
 
 
@@ -151,7 +153,7 @@ async def add_partitions(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"topic {name} has {found.partitions} partitions and cannot have fewer: {partitions}",
         )
-    await asyncio.to_thread(broker.topics.add_partitions, name, partitions)
+    await broker.call(name, partial(broker.topics.add_partitions, name, partitions))
     return _done()
 
 

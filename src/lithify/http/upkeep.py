@@ -76,7 +76,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
     found = []
     for topic in topics:
         # One that was unloaded meanwhile has been opened by older definitions.
-        current = await asyncio.to_thread(broker.topics.get, topic.name)
+        current = await broker.topic(topic.name)
         current.terminated = True
         await asyncio.to_thread(current.log.sync)
         found.append(from_id(await broker.run(current.finding_last_message_id())))

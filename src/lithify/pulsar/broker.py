@@ -26,6 +26,7 @@ from lithify.pulsar.rounds import Rounds
 from lithify.pulsar.session import TURN_COST, Session
 from lithify.pulsar.threads import Owner, WorkThreads
 from lithify.pulsar.write_retries import WriteRetries
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from lithify.topics.access import Access
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
-    from lithify.topics.steps import Steps, Work
+    from lithify.topics.steps import Steps
     from lithify.topics.store import Topics
     from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
@@ -193,6 +194,36 @@ class Broker:
         """Run an operation; its result."""
         return await self._threads.run(steps)
 
+    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
+        """Open a topic if it is not open; however many want that, one thread waits for it."""
+
+        def find() -> Callable[[], object] | None:
+            if self.topics.opened_topic(name) is not None:
+                return None
+            return partial(self.topics.get, name, create=create)
+
+        self.make_room()
+        yield Work(name, find)
+
+    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
+        """A topic, opened if need be."""
+        while (found := self.topics.opened_topic(name)) is None:
+            await self.run(self.opening(name, create=create))
+        return found
+
+    async def call(self, name: TopicName, call: Callable[[], T]) -> T:
+        """Make a call that claims a topic's name, behind those that want to open it."""
+
+        def steps() -> Steps[T]:
+            result: T = yield Work(name, lambda: call)
+            return result
+
+        return await self.run(steps())
+
+    async def release(self, call: Callable[[], None]) -> None:
+        """Close or delete topics, for which others wait; see `threads.py`."""
+        await self._threads.release(call)
+
     def soon(self, source: str, then: Callable[[], None]) -> None:
         """Call `then` when it is the turn of that source; see `rounds.py`."""
         self.rounds.enqueue(source, then)
@@ -235,7 +266,7 @@ class Broker:
 
     async def _close(self, close: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(close)
+            await self.release(close)
         except LithifyError as error:
             log.warning("an idle topic was not closed in order", reason=str(error))
 

@@ -135,8 +135,8 @@ class Host(Protocol):
     def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call `then` once everything given to `when_durable` before has been called."""
 
-    def make_room(self) -> None:
-        """If as many topics are open as may be, begin to close some that nobody uses."""
+    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
+        """Open a topic if it is not open."""
 
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
         """Call `then` once the file system takes writes to a topic again."""
@@ -465,20 +465,13 @@ class Session:
                 create = self._may_create(name, command)
                 if not create and not topics.exists(name):
                     raise TopicNotFound(f"topic {name} does not exist")
-                self.host.make_room()
-                yield Work(name, partial(self._opening, name, create=create))
+                yield from self.host.opening(name, create=create)
                 continue
             # If this fails, what is appended will.
             with suppress(LithifyError, OSError):
                 yield Work(topic, partial(topic.preparation, 0))
             if self._is_served(topic):
                 return topic
-
-    def _opening(self, name: TopicName, *, create: bool) -> Callable[[], object] | None:
-        topics = self.host.topics
-        if topics.opened_topic(name) is not None:
-            return None
-        return partial(topics.get, name, create=create)
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
         wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
