@@ -15,7 +15,9 @@ without a key go round; …/partitions/N names one.
 2. Everything is checked before anything is written: what is refused has changed nothing.
 3. All of that is done in pieces, with others in between; a large message is made by a thread.
 4. Messages are appended in their order and answered once they are durable, each by its own result:
-   a write that failed has `errorCode` 1 and the reason.
+   a write that failed has `errorCode` 1 and the reason. What was checked first is checked again
+   before each piece is appended, with nothing in between. A topic that was unloaded meanwhile is
+   opened again.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -31,8 +33,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from lithify.errors import LithifyError
-from lithify.http.auth import caller_of
+from lithify.errors import LithifyError, LogClosed
+from lithify.http.auth import caller_of, check_request
 from lithify.http.errors import Refused
 from lithify.http.json_shape import check_json_values
 from lithify.http.paths import BrokerHere, TopicPath
@@ -42,10 +44,12 @@ from lithify.log.commit import Pending
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
 from lithify.pulsar.broker import Broker
+from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.hashing import key_hash
 from lithify.topics.message import new_entry
 from lithify.topics.names import TopicName
 from lithify.topics.producers import ProducerBusy
+from lithify.topics.steps import Steps
 from lithify.topics.topic import Topic
 
 __all__ = ["Publisher", "router"]
@@ -63,6 +67,8 @@ LARGE_BYTES = 2**16
 APPENDED_BYTES = 2**19
 APPENDED_MAX = 1000
 """Of messages that are appended at a stretch, about 1 ms."""
+
+_NOT_ALLOWED = NotAuthenticated, NotAuthorized
 
 
 def _decoded(text: object) -> bytes:
@@ -186,7 +192,10 @@ class Publisher:
             for topic, numbers in groups:
                 for some in _chunks(numbers, [body for _, body in made]):
                     bodies = [made[number][1] for number in some]
-                    appended.append((topic, some, await self._append(topic, bodies, now_ms)))
+                    topic, pending = await self._append(request, topic, bodies, now_ms)
+                    if isinstance(pending, _NOT_ALLOWED) and not appended:
+                        raise pending
+                    appended.append((topic, some, pending))
                     await asyncio.sleep(0)
             for topic, numbers, pending in appended:
                 ended = await self._end(topic, pending)
@@ -242,10 +251,7 @@ class Publisher:
         for part, rows in parts.items():
             found.append((await self._broker.topic(part, create=create), rows))
         for topic, _ in found:
-            topic.check_writable()
-            exclusive = topic.producers.exclusive
-            if exclusive is not None:
-                raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+            _check_writable(topic)
         return found
 
     def _by_partition(
@@ -261,15 +267,21 @@ class Publisher:
         return found
 
     async def _append(
-        self, topic: Topic, bodies: list[bytes], now_ms: int
-    ) -> Pending | LithifyError:
-        count = len(bodies)
-        try:
-            size_bytes = sum(len(body) + HEADER_BYTES for body in bodies)
-            await self._broker.run(topic.preparing(size_bytes))
-            return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
-        except LithifyError as error:
-            return error
+        self, request: Request, topic: Topic, bodies: list[bytes], now_ms: int
+    ) -> tuple[Topic, Pending | LithifyError]:
+        """Append messages; also the topic, which is another one if it was unloaded meanwhile."""
+        while True:
+            try:
+                return topic, await self._broker.run(_appending(request, topic, bodies, now_ms))
+            except LogClosed as error:
+                if self._broker.topics.opened_topic(topic.name) is topic:
+                    return topic, error
+            except LithifyError as error:
+                return topic, error
+            try:
+                topic = await self._broker.topic(topic.name)
+            except LithifyError as error:
+                return topic, error
 
     async def _end(self, topic: Topic, pending: Pending | LithifyError) -> Any:
         """The results of an append, in the order of its messages."""
@@ -282,6 +294,22 @@ class Publisher:
         self._broker.dispatch(topic)
         positions = (at for first, last in pending.runs for at in range(first, last + 1))
         return ({"messageId": _text(at, topic), "errorCode": 0} for at in positions)
+
+
+def _appending(request: Request, topic: Topic, bodies: list[bytes], now_ms: int) -> Steps[Pending]:
+    count = len(bodies)
+    yield from topic.preparing(sum(len(body) + HEADER_BYTES for body in bodies))
+    check_request(request)
+    topic.check_open()
+    _check_writable(topic)
+    return topic.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
+
+
+def _check_writable(topic: Topic) -> None:
+    topic.check_writable()
+    exclusive = topic.producers.exclusive
+    if exclusive is not None:
+        raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
 
 
 def _is_large(row: object) -> bool:
