@@ -189,7 +189,8 @@ class Publisher:
             groups = await self._groups(name, partition, [key for key, _ in made])
             results: list[dict[str, Any]] = [{}] * len(made)
             appended = []
-            for topic, numbers in groups:
+            for found, numbers in groups:
+                topic = found
                 for some in _chunks(numbers, [body for _, body in made]):
                     bodies = [made[number][1] for number in some]
                     topic, pending = await self._append(request, topic, bodies, now_ms)

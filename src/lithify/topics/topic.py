@@ -295,8 +295,6 @@ class Topic(TopicLog):
 
         `check` may refuse it; it is called directly before the consumer is added.
         """
-        if subscription.durable:
-            yield Work(self.cursors, self.cursors.preparation)
         check()
         self._check_there(subscription)
         consumer.through = self.service.last_compacted_position if compacted else None
@@ -305,10 +303,19 @@ class Topic(TopicLog):
         if not first:
             return
         if subscription.durable:
-            self.cursors.set_compacted(subscription.name, compacted=compacted)
+            yield Work(self._names, partial(self._note_compacted, subscription))
+            self._check_there(subscription)
         yield from self._gaps.taking(subscription)
         self._check_there(subscription)
         subscription.rewind()
+
+    def _note_compacted(self, subscription: Subscription) -> Callable[[], None] | None:
+        """What writes down how a subscription is read, if that has changed."""
+        name, compacted = subscription.name, subscription.compacted
+        there = self.subscriptions.get(name) is subscription
+        if not there or self.cursors.is_compacted(name) is compacted:
+            return None
+        return partial(self.cursors.set_compacted, name, compacted=compacted)
 
     def _check_there(self, subscription: Subscription) -> None:
         name = subscription.name
@@ -363,18 +370,7 @@ class Topic(TopicLog):
         self, subscription: Subscription, change: Change, check: Callable[[], None] = no_check
     ) -> Steps[None]:
         """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
-        if subscription.durable and self.cursors.preparation() is not None:
-            yield Work(self.cursors, self.cursors.preparation)
-        check()
-        first = subscription.cursor.mark_delete + 1
-        if subscription.compacted and change == Acked(first):
-            # All before it is done with, retained or not. Gaps are not recorded: said this way, a
-            # restart finds mark-delete where it was.
-            change = AckedUpTo(first)
-        if subscription.durable:
-            self.cursors.ack(subscription.name, change)
-        else:
-            change.apply(subscription.acked)
+        change = yield from self._recording(subscription, change, check)
         if subscription.cursor is not subscription.acked:
             change.apply(subscription.cursor)
         if self._gaps.take(subscription) is not None:
@@ -387,6 +383,27 @@ class Topic(TopicLog):
             subscription.sought(change.position)
         else:
             subscription.acknowledged(getattr(change, "position", NO_POSITION))
+
+    def _recording(
+        self, subscription: Subscription, change: Change, check: Callable[[], None]
+    ) -> Steps[Change]:
+        """Make a change of what is acknowledged, durable or not; as what it was made."""
+        cursors, durable = self.cursors, subscription.durable
+        while True:
+            if durable and cursors.preparation() is not None:
+                yield Work(cursors, cursors.preparation)
+            check()
+            made = change
+            first = subscription.cursor.mark_delete + 1
+            if subscription.compacted and change == Acked(first):
+                # All before it is done with, retained or not. Gaps are not recorded: said this way,
+                # a restart finds mark-delete where it was.
+                made = AckedUpTo(first)
+            if not durable:
+                made.apply(subscription.acked)
+                return made
+            if cursors.ack(subscription.name, made):
+                return made
 
     def seek(self, subscription: Subscription, position: int) -> None:
         """Begin again at a position; what was acknowledged above it no longer is."""
