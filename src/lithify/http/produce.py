@@ -26,7 +26,7 @@ import asyncio
 import itertools
 import time
 from base64 import b64decode
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -188,10 +188,10 @@ class Publisher:
                     begun_s = time.perf_counter()
             groups = await self._groups(name, partition, [key for key, _ in made])
             results: list[dict[str, Any]] = [{}] * len(made)
-            appended = []
+            appended: list[tuple[Topic, list[int], Pending | LithifyError]] = []
             for found, numbers in groups:
                 topic = found
-                for some in _chunks(numbers, [body for _, body in made]):
+                for some in _chunks(topic, numbers, [body for _, body in made]):
                     bodies = [made[number][1] for number in some]
                     topic, pending = await self._append(request, topic, bodies, now_ms)
                     if isinstance(pending, _NOT_ALLOWED) and not appended:
@@ -255,16 +255,14 @@ class Publisher:
             _check_writable(topic)
         return found
 
-    def _by_partition(
-        self, keys: list[bytes | None], count: int
-    ) -> Generator[None, None, dict[int, list[int]]]:
+    def _by_partition(self, keys: list[bytes | None], count: int) -> Steps[dict[int, list[int]]]:
         """The numbers of the messages of each partition."""
         found: dict[int, list[int]] = {}
         for number, key in enumerate(keys):
             turn = next(self._turn) if key is None else key_hash(key)
             found.setdefault(turn % count, []).append(number)
             if not number % APPENDED_MAX:
-                yield
+                yield None
         return found
 
     async def _append(
@@ -324,15 +322,16 @@ def _is_large(row: object) -> bool:
     return sum(len(each) for each in texts if isinstance(each, str)) > LARGE_BYTES
 
 
-def _chunks(numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
+def _chunks(topic: Topic, numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
     """Numbers of messages in groups that can be appended at a stretch."""
     some: list[int] = []
+    limit = min(APPENDED_BYTES, topic.append_bytes_max)
     size_bytes = 0
     for number in numbers:
-        size_bytes += len(bodies[number])
-        if some and (size_bytes > APPENDED_BYTES or len(some) == APPENDED_MAX):
+        size_bytes += len(bodies[number]) + HEADER_BYTES
+        if some and (size_bytes > limit or len(some) == APPENDED_MAX):
             yield some
-            some, size_bytes = [], len(bodies[number])
+            some, size_bytes = [], len(bodies[number]) + HEADER_BYTES
         some.append(number)
     yield some
 

@@ -17,7 +17,8 @@ from lithify.http.pieces import in_turns, json_answer
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.names import TopicName
-from lithify.topics.stats import Steps, internal_stats_steps, sum_stats, topic_stats_steps
+from lithify.topics.stats import internal_stats_steps, sum_stats, topic_stats_steps
+from lithify.topics.steps import Steps
 from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
 from lithify.topics.topic import Topic
 
@@ -173,14 +174,14 @@ async def delete_partitioned(
 async def stats(name: TopicPath, broker: BrokerHere) -> Response:
     """What goes in and out, who is connected, what is not acknowledged."""
     topic = await topic_at(broker, name)
-    return await json_answer(await in_turns(topic_stats_steps(topic)))
+    return await json_answer(await in_turns(topic_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/internalStats", response_model=dict[str, Any])
 async def internal(name: TopicPath, broker: BrokerHere) -> Response:
     """Its ledgers and cursors."""
     topic = await topic_at(broker, name)
-    return await json_answer(await in_turns(internal_stats_steps(topic)))
+    return await json_answer(await in_turns(internal_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/partitioned-stats", response_model=dict[str, Any])
@@ -203,11 +204,11 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 async def _of_each(
-    broker: Broker, name: TopicName, of: Callable[[Topic], Steps]
+    broker: Broker, name: TopicName, of: Callable[[Topic], Steps[dict[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
     """What is said of each partition, by its name."""
     topics = await topics_at(broker, name)
-    return {str(topic.name): await in_turns(of(topic)) for topic in topics}
+    return {str(topic.name): await in_turns(of(topic), broker) for topic in topics}
 
 
 # --- messages ---------------------------------------------------------------------------------

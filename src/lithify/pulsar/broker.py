@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
@@ -29,8 +30,6 @@ from lithify.pulsar.write_retries import WriteRetries
 from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
     from lithify.pulsar.auth import Gate
@@ -61,7 +60,8 @@ log = get_logger("lithify.pulsar")
 T = TypeVar("T")
 _consumer_of = attrgetter("consumer")
 
-_Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
+_Then = Callable[["LithifyError | None"], "Steps[None] | None"]
+_Answer = tuple["Pending | None", _Then]
 
 
 class Broker:
@@ -119,13 +119,14 @@ class Broker:
 
     # --- answers in order -------------------------------------------------------------------
 
-    def when_durable(
-        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
-    ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls."""
+    def when_durable(self, topic: Topic, pending: Pending, then: _Then) -> None:
+        """Call `then` once an append is durable or has failed; in the order of the calls.
+
+        What `then` returns is carried out before the next one is called.
+        """
         self._enqueue(topic, (pending, then))
 
-    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
         """Call `then` once everything before it has been called."""
         self._enqueue(topic, (None, lambda _: then()))
 
@@ -135,16 +136,20 @@ class Broker:
             waiting.append(answer)
             return
         pending, then = answer
+        steps: Steps[None] | None = None
         if pending is not None and pending.done():
             # Nothing is to be waited for: neither the disk nor an answer before this one.
-            self._call(topic, then, _problem_of(pending))
-            return
-        self._answers[topic] = deque([answer])
-        task = asyncio.get_running_loop().create_task(self._answer(topic))
+            steps = self._call(topic, then, _problem_of(pending))
+            if steps is None:
+                return
+        self._answers[topic] = deque([answer] if steps is None else ())
+        task = asyncio.get_running_loop().create_task(self._answer(topic, steps))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, topic: Topic) -> None:
+    async def _answer(self, topic: Topic, steps: Steps[None] | None) -> None:
+        """Give the answers of a topic; `steps` are what is left of one before them."""
+        await self._end(topic, steps)
         waiting = self._answers[topic]
         while waiting:
             pending, then = waiting.popleft()
@@ -154,19 +159,23 @@ class Broker:
                     await pending
                 except LithifyError as error:
                     problem = error
-            self._call(topic, then, problem)
+            await self._end(topic, self._call(topic, then, problem))
         del self._answers[topic]
 
-    def _call(
-        self,
-        topic: Topic,
-        then: Callable[[LithifyError | None], None],
-        problem: LithifyError | None,
-    ) -> None:
+    def _call(self, topic: Topic, then: _Then, problem: LithifyError | None) -> Steps[None] | None:
         try:
-            then(problem)
+            return then(problem)
         except Exception:
             # The answers behind it must not wait for ever.
+            log.exception("an answer failed", topic=str(topic.name))
+            return None
+
+    async def _end(self, topic: Topic, steps: Steps[None] | None) -> None:
+        if steps is None:
+            return
+        try:
+            await self._threads.run(steps)
+        except Exception:
             log.exception("an answer failed", topic=str(topic.name))
 
     # --- what waits for the disk ------------------------------------------------------------

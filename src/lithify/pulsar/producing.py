@@ -221,7 +221,8 @@ class Producing:
         """Append the entries of SEND frames, a run of the same producer at a time.
 
         Returns how many were taken: all, unless the session has to wait before the next, or there
-        are more than `RUNS_A_TURN` runs, or more than `REFUSED_A_TURN` bad ones in a run.
+        are more than `RUNS_A_TURN` runs, or a run with more than `REFUSED_A_TURN` bad ones or more
+        bytes than go into a segment.
         """
         starts = [0]
         if not sends.plain:
@@ -244,9 +245,8 @@ class Producing:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
         if self._has_failed(joined):
             return stop
-        size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
-        size_bytes += HEADER_BYTES * (stop - start)
         topic = joined.topic
+        stop, size_bytes = _piece(sends, start, stop, topic.append_bytes_max)
         if self._session.host.is_busy(topic) or topic.preparation(size_bytes) is not None:
             self._session.in_steps(self._preparing(joined, size_bytes))
             if self._session.waiting:
@@ -314,11 +314,10 @@ class Producing:
         # Were it sent again after later ones, it would count as a duplicate.
         joined.failed = joined.topic.deduplication is not None
 
-        def then() -> None:
+        def then() -> Steps[None] | None:
             session.answered(1)
             session.send(frame)
-            if joined.failed:
-                self._fail(joined)
+            return self._fail(joined) if joined.failed else None
 
         session.host.in_order(joined.topic, then)
 
@@ -362,12 +361,13 @@ class Producing:
         )
         session.unanswered += stop - start
 
-        def then() -> None:
+        def then() -> Steps[None] | None:
             session.answered(stop - start)
             if not known.is_durable(joined.producer.name, progress):
-                self._fail(joined)
-            elif self._joined.get(joined.id) is joined:
+                return self._fail(joined)
+            if self._joined.get(joined.id) is joined:
                 session.send(receipts)
+            return None
 
         session.host.in_order(joined.topic, then)
 
@@ -419,24 +419,24 @@ class Producing:
         runs = pending.runs
         session.unanswered += stop - start
 
-        def then(error: LithifyError | None) -> None:
+        def then(error: LithifyError | None) -> Steps[None] | None:
             session.answered(stop - start)
             if error is not None:
                 refused = error if isinstance(error, WriteFailed) else None
-                self._fail(joined, pending, refused)
-                return
+                return self._fail(joined, pending, refused)
             if known is not None and appended is not None:
                 known.durable(appended)
             # Another producer may have joined with the same id meanwhile.
             if self._joined.get(joined.id) is joined:
                 self._receipts(joined.id, sequences, highest, runs)
             session.host.dispatch(topic)
+            return None
 
         session.host.when_durable(topic, pending, then)
 
     def _fail(
         self, joined: _Joined, failed: Pending | None = None, refused: WriteFailed | None = None
-    ) -> None:
+    ) -> Steps[None] | None:
         """Let go of a producer, so that its client joins and sends again what has no receipt.
 
         If the file system `refused` the write, only once it takes writes again.
@@ -444,7 +444,22 @@ class Producing:
         joined.failed = True
         known = joined.topic.deduplication
         if known is not None:
-            known.failed(joined.producer.name, failed)
+            return self._failing(known, joined, failed, refused)
+        self._let_go_later(joined, refused)
+        return None
+
+    def _failing(
+        self,
+        known: Deduplication,
+        joined: _Joined,
+        failed: Pending | None,
+        refused: WriteFailed | None,
+    ) -> Steps[None]:
+        # Whoever joins next is answered after that.
+        yield from known.failing(joined.producer.name, failed)
+        self._let_go_later(joined, refused)
+
+    def _let_go_later(self, joined: _Joined, refused: WriteFailed | None) -> None:
         if joined.waits:
             return
         if refused is None:
@@ -474,3 +489,14 @@ class Producing:
             size = hot.write_receipts(out, ids, sequences[at:stop], highest[at:stop], ledger, entry)
             self._session.send(out.data[:size])
             at = stop
+
+
+def _piece(sends: Sends, start: int, stop: int, bytes_max: int) -> tuple[int, int]:
+    """What of a run is appended together: where it ends, and what it takes in the log."""
+    begun = int(sends.entry_starts[start])
+    size_bytes = int(sends.entry_stops[stop - 1]) - begun + HEADER_BYTES * (stop - start)
+    if size_bytes <= bytes_max:
+        return stop, size_bytes
+    sizes = sends.entry_stops[start:stop] - begun + HEADER_BYTES * np.arange(1, stop - start + 1)
+    count = max(1, int(np.searchsorted(sizes, bytes_max, side="right")))
+    return start + count, int(sizes[count - 1])

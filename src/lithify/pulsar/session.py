@@ -128,11 +128,17 @@ class Host(Protocol):
         """Go on with an operation that has yielded `wanted`, see `threads.py`."""
 
     def when_durable(
-        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
+        self,
+        topic: Topic,
+        pending: Pending,
+        then: Callable[[LithifyError | None], Steps[None] | None],
     ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls."""
+        """Call `then` once an append is durable or has failed; in the order of the calls.
 
-    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+        What `then` returns is carried out before the next one is called.
+        """
+
+    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
         """Call `then` once everything given to `when_durable` before has been called."""
 
     def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:

@@ -322,10 +322,6 @@ class Topic(TopicLog):
         if self.subscriptions.get(name) is not subscription:
             raise SubscriptionRemoved(f"subscription {name} of {self.name} was removed meanwhile")
 
-    def is_durable(self, subscription: Subscription) -> bool:
-        """Does it outlive its consumers?"""
-        return subscription.durable
-
     def unsubscribe(self, subscription: Subscription) -> None:
         """Forget it and what it had acknowledged."""
         run_here(self.unsubscribing(subscription))
@@ -534,7 +530,7 @@ class Topic(TopicLog):
     def enforcing(self) -> Steps[None]:
         """See `enforce`."""
         yield from self._upkeep.enforcing(self.policies())
-        self._throughput.note()
+        yield from self._throughput.noting()
 
     def log_holds(self) -> list[LogHold]:
         """Who keeps the log from being trimmed, and from where on."""

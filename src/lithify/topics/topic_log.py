@@ -125,6 +125,11 @@ class TopicLog:
             return save
         return self.log.roll if self.log.must_roll(size_bytes) else None
 
+    @property
+    def append_bytes_max(self) -> int:
+        """More entries than take so much, with their frames, may need a roll in between."""
+        return self.log.settings.segment_bytes_max // 2
+
     def preparing(self, size_bytes: int) -> Steps[None]:
         """Wait until so much can be appended without waiting."""
         yield Work(self, partial(self.preparation, size_bytes))

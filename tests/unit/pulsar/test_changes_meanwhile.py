@@ -339,7 +339,8 @@ async def test_a_consumer_joins_the_subscription_that_has_the_name(
         monkeypatch.setattr(topic.cursors, "set_compacted", slow)
         client.send(subscribe_compacted(1))
         await pause.is_reached()
-        changes = [asyncio.create_task(node.broker.run(topic.unsubscribing(before)))]
+        ends = topic.unsubscribing(before)
+        changes: list[asyncio.Task[Any]] = [asyncio.create_task(node.broker.run(ends))]
         if created:
             new = topic.creating("s1", kind, durable=True, start=0)
             changes.append(asyncio.create_task(node.broker.run(new)))
