@@ -96,7 +96,7 @@ class _Node:
             (gauge, "pulsar_storage_size", "Bytes that the log's files take."),
             (gauge, "pulsar_storage_segments", "Segments of the log."),
         )
-        made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
+        made: list[Metric] = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
         for topic in opened:
             subscriptions = topic.subscriptions.values()
             values = (
@@ -122,7 +122,9 @@ class _Node:
             (gauge, "pulsar_subscription_consumers_count", "Connected consumers."),
             (counter, "pulsar_subscription_out_messages", "Messages delivered since the start."),
         )
-        made = [kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families]
+        made: list[Metric] = [
+            kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families
+        ]
         for topic in opened:
             for each in list(topic.subscriptions.values()):
                 try:
@@ -154,7 +156,7 @@ class _Node:
             (gauge, "pulsar_compaction_compacted_entries_count", "Entries of the view."),
             (gauge, "pulsar_compaction_compacted_entries_size", "Their bytes."),
         )
-        made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
+        made: list[Metric] = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
         for topic in opened:
             record = topic.compaction.record()
             if not record.succeeded + record.failed:

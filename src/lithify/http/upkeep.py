@@ -66,8 +66,9 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
     for topic in topics:
         # From here on: what is written before the definitions are durable would follow the last.
         topic.terminated = True
-        clients.put_out_producers(broker, topic)
     try:
+        for topic in topics:
+            await broker.run(clients.putting_out_producers(broker, topic))
         await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
     except BaseException:
         for topic in topics:

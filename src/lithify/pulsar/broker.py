@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
 
-__all__ = ["MESSAGE_BYTES_MAX", "Broker"]
+__all__ = ["MESSAGE_BYTES_MAX", "PUT_OUT_A_STEP", "Broker"]
 
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
@@ -52,6 +52,8 @@ RETURN_SECONDS_MAX = 60
 
 REVIEWED_MAX = 100
 """Sessions whose permissions are looked at before others in the loop have their turn."""
+PUT_OUT_A_STEP = 20
+"""Consumers of a subscription, or producers of a topic, that are put out in one turn."""
 READ_RETRY_MS = 1000
 """After which a read is tried again for which no file could be opened."""
 
@@ -228,6 +230,13 @@ class Broker:
             return result
 
         return await self.run(steps())
+
+    async def complete(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, also if the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        await asyncio.shield(task)
 
     async def release(self, call: Callable[[], None]) -> None:
         """Close or delete topics, for which others wait; see `threads.py`."""
@@ -480,6 +489,18 @@ class Broker:
         found = self._consumers.get(consumer)
         if found is not None:
             found[0].put_out(found[1])
+
+    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
+        for number, consumer in enumerate(list(subscription.consumers), 1):
+            if consumer is not but:
+                self.consumer_put_out(consumer)
+            if not number % PUT_OUT_A_STEP:
+                yield None
+        # Those that have come back since; few, because what a client has to do takes longer.
+        for consumer in list(subscription.consumers):
+            if consumer is not but:
+                self.consumer_put_out(consumer)
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
         """A consumer was put out; a reader's subscription stays only until it should be back."""

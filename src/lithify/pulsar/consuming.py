@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ STEP_COST = 100
 ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
 REDELIVERED_A_STEP = 500
 LEAVING_A_STEP = 20
-"""Consumers of a lost connection that leave in one turn of the loop."""
+"""Consumers that leave, or are put out, in one turn of the loop."""
 SMALL_BYTES_MAX = 2**13
 RUN_MIN = 4
 """So many entries, each not larger than that, are worth to be copied into one piece of memory."""
@@ -61,6 +62,8 @@ class _Joined:
     topic: Topic
     subscription: Subscription
     consumer: Consumer
+    leaving: bool = False
+    """It may not go on, and is to be put out."""
     batches: dict[int, tuple[int, WireBatch | None]] = field(default_factory=dict)
     """Of the batches delivered last: how many messages they have, which the client does not say in
     an acknowledgement, and how they went out if it was not as they are."""
@@ -86,6 +89,7 @@ class Consuming:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
+        self._to_put_out: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
@@ -249,9 +253,10 @@ class Consuming:
                 InvalidInput(f"subscription {subscription.name} has other consumers"),
             )
             return
-        for consumer in list(subscription.consumers):
-            if consumer is not joined.consumer:
-                self._session.host.consumer_put_out(consumer)
+        yield from self._session.host.putting_out(subscription, but=joined.consumer)
+        if not self._is_there(joined):
+            self._fail(request.request_id, _missing(joined.id))
+            return
         del self._joined[request.consumer_id]
         self._leave(joined)
         try:
@@ -275,10 +280,23 @@ class Consuming:
             self._session.host.soon(self._session.source, self._leave_some)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the consumers that may not go on; the client is told for each."""
-        for consumer_id, joined in list(self._joined.items()):
-            if not may_stay(joined.topic.name.namespace):
-                self.put_out(consumer_id)
+        """Close the consumers that may not go on; the client is told for each.
+
+        From now on they get nothing; they are closed some at a time.
+        """
+        for joined in self._joined.values():
+            if not joined.leaving and not may_stay(joined.topic.name.namespace):
+                joined.leaving = joined.consumer.paused = True
+                self._to_put_out.append(joined)
+        self._put_out_some()
+
+    def _put_out_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
+            joined = self._to_put_out.popleft()
+            if self._is_there(joined):
+                self.put_out(joined.id)
+        if self._to_put_out:
+            self._session.host.soon(self._session.source, self._put_out_some)
 
     def pause(self) -> None:
         """Deliver nothing more to this connection."""
@@ -288,7 +306,7 @@ class Consuming:
     def resume(self) -> None:
         """Go on."""
         for joined in self._joined.values():
-            joined.consumer.paused = False
+            joined.consumer.paused = joined.leaving
             self._session.host.dispatch(joined.topic, joined.subscription)
 
     # --- messages ---------------------------------------------------------------------------
@@ -481,8 +499,7 @@ class Consuming:
             self._fail(request.request_id, error)
             return
         # The client must see CLOSE_CONSUMER before SUCCESS, or it drops what comes next.
-        for consumer in list(joined.subscription.consumers):
-            self._session.host.consumer_put_out(consumer)
+        yield from self._session.host.putting_out(joined.subscription)
         try:
             yield from topic.seeking(joined.subscription, position)
         except LithifyError as error:

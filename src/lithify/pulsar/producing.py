@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ GONE_MAX = 10_000
 """Producers that were put out and not closed since; a message of an older one is an error."""
 
 LEAVING_A_STEP = 200
-"""Producers of a lost connection that leave in one turn of the loop."""
+"""Producers that leave, or are put out, in one turn of the loop."""
 RUNS_A_TURN = 50
 """Runs of SENDs, each of one producer, that are appended in one turn of the loop."""
 REFUSED_A_TURN = 100
@@ -71,6 +72,8 @@ class _Joined:
     ready: bool = True
     failed: bool = False
     """An append failed: what follows is not written, or it would stand before what is resent."""
+    leaving: bool = False
+    """It may not go on, and is to be put out."""
     waits: bool = False
     """For the file system to take writes again, see `write_retries.py`."""
 
@@ -83,6 +86,7 @@ class Producing:
         self._joined: dict[int, _Joined] = {}
         self._gone: dict[int, None] = {}
         """Those that were put out last, whose messages may still be on their way."""
+        self._to_put_out: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
@@ -208,12 +212,21 @@ class Producing:
             self._session.host.soon(self._session.source, self.close)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the producers that may not go on; the client is told for each."""
-        for producer_id, joined in list(self._joined.items()):
-            if not may_stay(joined.topic.name.namespace):
-                del self._joined[producer_id]
-                self._leave(joined)
-                self._send_away(producer_id)
+        """Close the producers that may not go on; the client is told for each.
+
+        From now on they write nothing; they are closed some at a time.
+        """
+        for joined in self._joined.values():
+            if not joined.leaving and not may_stay(joined.topic.name.namespace):
+                joined.leaving = joined.failed = True
+                self._to_put_out.append(joined)
+        self._put_out_some()
+
+    def _put_out_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
+            self._let_go(self._to_put_out.popleft())
+        if self._to_put_out:
+            self._session.host.soon(self._session.source, self._put_out_some)
 
     # --- messages ---------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -176,6 +176,9 @@ class Host(Protocol):
 
     def consumer_put_out(self, consumer: Consumer) -> None:
         """Its subscription was moved or removed."""
+
+    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
         """A consumer was put out; a reader's subscription stays only until it should be back."""
@@ -456,6 +459,7 @@ class Session:
 
     def let_go(self, may: Callable[[Namespace, Action], bool]) -> None:
         """Close the producers and consumers that may not go on, and tell the client."""
+        may = cache(may)
         self._producing.let_go(lambda namespace: may(namespace, Action.PRODUCE))
         self._consuming.let_go(lambda namespace: may(namespace, Action.CONSUME))
 

@@ -509,6 +509,12 @@ class Topic(TopicLog):
         )
 
     @property
+    def has_clients(self) -> bool:
+        """Does it have a producer or a consumer?"""
+        consumed = any(each.consumers for each in self.subscriptions.values())
+        return consumed or bool(self.producers.joined)
+
+    @property
     def has_backlog(self) -> bool:
         """Does a durable subscription wait for somebody to take messages?"""
         last = self.log.last_position
