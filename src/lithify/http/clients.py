@@ -37,8 +37,10 @@ WAIT_S = 1.0
 
 def putting_out_of_topic(broker: Broker, topic: Topic) -> Steps[None]:
     """Send the consumers and producers of a topic away."""
-    for subscription in list(topic.subscriptions.values()):
+    for number, subscription in enumerate(list(topic.subscriptions.values()), 1):
         yield from broker.putting_out(subscription)
+        if not number % PUT_OUT_A_STEP:
+            yield None
     yield from putting_out_producers(broker, topic)
 
 

@@ -44,8 +44,8 @@ class _Node:
         self._cluster = cluster
         self._blobs = blobs
 
-    def text(self) -> Steps[bytes]:
-        """All families, as Prometheus reads them."""
+    def text(self) -> Steps[list[bytes]]:
+        """All families, as Prometheus reads them, in pieces."""
         pieces: list[bytes] = []
         topics = self._broker.topics
         opened = list(topics.opened().values())
@@ -60,7 +60,7 @@ class _Node:
         if self._blobs is not None:
             for family in blob_metrics(self._blobs.stores, self._blobs.meters):
                 yield from _written(family, pieces)
-        return b"".join(pieces)
+        return pieces
 
     def _definitions(self) -> Steps[list[Metric]]:
         topics = self._broker.topics
@@ -197,7 +197,7 @@ def _written(family: Metric, pieces: list[bytes]) -> Steps[None]:
             lines = [line for line in lines if line not in described]
         else:
             described = [line for line in lines if line.startswith(b"#")]
-        pieces += lines
+        pieces.append(b"".join(lines))
         yield None
 
 

@@ -5,7 +5,7 @@
 A step is short: what makes the answer yields after some rows. Steps are run together for `TURN_S`,
 then the loop does everything else that is ready. What waits for the disk is yielded, and done in a
 thread (`topics/steps.py`). JSON is encoded row by row: the encoder of the
-library does a whole value at a stretch. The body goes out in pieces of `SENT_BYTES`.
+library does a whole value at a stretch. The body goes out in pieces as well.
 
 Of the event loop; for routes whose answers have thousands of rows.
 """
@@ -22,7 +22,7 @@ from starlette.responses import Response
 from lithify.topics.steps import once
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
@@ -34,6 +34,7 @@ __all__ = ["TURN_S", "InPieces", "in_turns", "json_answer", "sent_pieces"]
 TURN_S = 0.001
 SENT_BYTES = 2**18
 """Written to a socket at a stretch: the server makes two copies of it, and so does the system."""
+MADE_BYTES = 2**16
 
 _Result = TypeVar("_Result")
 
@@ -65,26 +66,39 @@ async def in_turns(steps: Steps[_Result], broker: Broker | None = None) -> _Resu
 
 async def json_answer(value: Any) -> Response:
     """The answer that has this value as JSON."""
-    parts: list[str] = []
+    pieces: list[bytes] = []
 
     def encode() -> Steps[None]:
+        held: list[str] = []
+        size = 0
         for part in _json_parts(value):
-            parts.append(part)
+            held.append(part)
+            size += len(part)
+            if size >= MADE_BYTES:
+                pieces.append("".join(held).encode())
+                held, size = [], 0
             yield None
+        pieces.append("".join(held).encode())
 
     await in_turns(encode())
-    return InPieces("".join(parts), media_type="application/json")
+    return InPieces(pieces, media_type="application/json")
 
 
 class InPieces(Response):
-    """An answer whose body is sent in pieces."""
+    """An answer whose body is sent in pieces; it is never in one."""
+
+    def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+        self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send it."""
         headers = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **headers})
-        async for piece in sent_pieces(bytes(self.body)):
+        for piece in self._pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

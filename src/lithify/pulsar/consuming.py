@@ -41,7 +41,9 @@ __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
 STEP_COST = 100
-"""Of acknowledgements taken in one turn of the loop, about 2 ms."""
+"""Of acknowledgements taken in one turn of the loop, about 1 ms."""
+LONG_ACK = 1000
+"""Ids in one command."""
 ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
 REDELIVERED_A_STEP = 500
 LEAVING_A_STEP = 20
@@ -390,9 +392,13 @@ class Consuming:
         """Take the acknowledgements of a command in steps that cost about the same."""
         problem, cost = "", 0
         try:
-            if request.HasField("validation_error"):
-                _give_permits_back(joined, request)
+            if len(request.message_id) > LONG_ACK:
+                # To read the command has taken a turn.
+                yield None
+            returns_permits = _returns_permits(joined, request)
             for message_id in request.message_id:
+                if returns_permits:
+                    _give_permits_back(joined, message_id)
                 cost += yield from self._ack_one(joined, message_id, request.ack_type)
                 if cost >= STEP_COST:
                     cost = 0
@@ -411,7 +417,7 @@ class Consuming:
     def _ack_one(
         self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int
     ) -> Steps[int]:
-        """Take one acknowledgement; what it cost, in units of about 20 µs."""
+        """Take one acknowledgement; what it cost, in units of about 10 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
         check = partial(self._check_there, joined)
@@ -548,14 +554,15 @@ def _missing(consumer_id: int) -> InvalidInput:
     return InvalidInput(f"consumer {consumer_id} is not one of this connection")
 
 
-def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:
-    """The client could not open these: of the permits that a batch has cost it returns only one.
+def _returns_permits(joined: _Joined, ack: wire.CommandAck) -> bool:
+    """Could the client not open these? Of the permits that a batch has cost it returns only one.
 
     Only the Java client returns all, and only of a batch that it cannot decrypt.
     """
     undecrypted = ack.validation_error == wire.CommandAck.DecryptionError
-    if undecrypted and joined.consumer.client.is_java:
-        return
-    for message_id in ack.message_id:
-        size, sent = joined.batches.pop(position_of(message_id), (1, None))
-        joined.consumer.grant((size if sent is None else sent.messages) - 1)
+    return ack.HasField("validation_error") and not (undecrypted and joined.consumer.client.is_java)
+
+
+def _give_permits_back(joined: _Joined, message_id: wire.MessageIdData) -> None:
+    size, sent = joined.batches.pop(position_of(message_id), (1, None))
+    joined.consumer.grant((size if sent is None else sent.messages) - 1)
