@@ -6,7 +6,7 @@ Made anew at each request from what the open topics say; one that is not open ye
 not opened for this.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 
 from fastapi import APIRouter, Request, Response
@@ -62,7 +62,7 @@ class _Node:
                 yield from _written(family, pieces)
         return pieces
 
-    def _definitions(self) -> Steps[list[Metric]]:
+    def _definitions(self) -> Steps[Sequence[Metric]]:
         topics = self._broker.topics
         defined = GaugeMetricFamily(
             "pulsar_topics_count", "Topics and partitions.", labels=("cluster", "namespace")
@@ -83,7 +83,7 @@ class _Node:
             unclaimed.add_metric(("store",), self._blobs.stores.unclaimed_count)
         return [defined, unclaimed]
 
-    def _topics(self, opened: list[Topic]) -> Steps[list[Metric]]:
+    def _topics(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (gauge, "pulsar_producers_count", "Connected producers."),
@@ -96,7 +96,7 @@ class _Node:
             (gauge, "pulsar_storage_size", "Bytes that the log's files take."),
             (gauge, "pulsar_storage_segments", "Segments of the log."),
         )
-        made: list[Metric] = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
+        made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
         for topic in opened:
             subscriptions = topic.subscriptions.values()
             values = (
@@ -114,7 +114,7 @@ class _Node:
             yield None
         return made
 
-    def _subscriptions(self, opened: list[Topic]) -> Steps[list[Metric]]:
+    def _subscriptions(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (gauge, "pulsar_subscription_back_log", "Entries that are not acknowledged."),
@@ -122,9 +122,7 @@ class _Node:
             (gauge, "pulsar_subscription_consumers_count", "Connected consumers."),
             (counter, "pulsar_subscription_out_messages", "Messages delivered since the start."),
         )
-        made: list[Metric] = [
-            kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families
-        ]
+        made = [kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families]
         for topic in opened:
             for each in list(topic.subscriptions.values()):
                 try:
@@ -143,7 +141,7 @@ class _Node:
                 yield None
         return made
 
-    def _compaction(self, opened: list[Topic]) -> Steps[list[Metric]]:
+    def _compaction(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
         """Of topics that were compacted; the others have none."""
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
@@ -156,7 +154,7 @@ class _Node:
             (gauge, "pulsar_compaction_compacted_entries_count", "Entries of the view."),
             (gauge, "pulsar_compaction_compacted_entries_size", "Their bytes."),
         )
-        made: list[Metric] = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
+        made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
         for topic in opened:
             record = topic.compaction.record()
             if not record.succeeded + record.failed:

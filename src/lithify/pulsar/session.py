@@ -89,7 +89,7 @@ _COSTS: dict[int, int] = {
     _Type.PING: 1,
     _Type.PONG: 1,
     _Type.FLOW: 1,
-    _Type.ACK: 4,
+    _Type.ACK: 8,
     _Type.LOOKUP: 4,
     _Type.PARTITIONED_METADATA: 4,
     _Type.CONSUMER_STATS: 4,
