@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOLD_MS_MAX = 15.0
-"""CPU time. It is 2 to 7 ms, and up to 12 where other processes use the CPU's caches and the disk."""
+"""CPU time: 2 to 7 ms as a rule, up to 12 where others use the caches of the CPU and the disk."""
 
 NAMES = {wire.BaseCommand.Type.Name(kind): kind for kind in WORST}
 

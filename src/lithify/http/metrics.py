@@ -185,13 +185,19 @@ def _namespace_of(topic: str) -> str:
 
 
 def _written(family: Metric, pieces: list[bytes]) -> Steps[None]:
-    """Its text: what describes it, then its samples, some at a time."""
+    """Its text: what describes it, then its samples, some at a time.
+
+    Those that are written are deleted: to delete all at once takes as long as to write many.
+    """
     described: list[bytes] = []
-    for start in range(0, max(1, len(family.samples)), ROWS_A_STEP):
-        part = copy(family)
-        part.samples = family.samples[start : start + ROWS_A_STEP]
+    left = family.samples[::-1]
+    family.samples.clear()
+    part = copy(family)
+    while left or not described:
+        part.samples = left[: -ROWS_A_STEP - 1 : -1]
+        del left[-ROWS_A_STEP:]
         lines = generate_latest(_Family(part)).splitlines(keepends=True)
-        if start:
+        if described:
             lines = [line for line in lines if line not in described]
         else:
             described = [line for line in lines if line.startswith(b"#")]
