@@ -39,7 +39,7 @@ def state(store: CursorStore) -> State:
 class Story:
     """A life in steps: which state came after each, and up to which step all is durable."""
 
-    STEPS: tuple[tuple[str, Callable[[CursorStore], None]], ...] = (
+    STEPS: tuple[tuple[str, Callable[[CursorStore], object]], ...] = (
         ("durable", lambda s: s.create("audit", Cursor(-1), {"team": "risk"})),
         ("", lambda s: s.ack("audit", Acked(0))),
         ("", lambda s: s.ack("audit", Acked(2))),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.topics.producers import Producer
+from lithify.topics.subscription import SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:
@@ -308,3 +309,17 @@ def test_schemas_of_a_topic(node: HttpNode) -> None:
     )
     assert node.ask("DELETE", f"/admin/v2{at}/schema").json() == {"version": 1}
     assert node.ask("POST", f"/admin/v2{at}/schema", json=text).json() == {"version": 2}
+
+
+def test_metrics_of_many_topics_describe_each_family_once(node: HttpNode) -> None:
+    names = [f"persistent://public/default/t{number}" for number in range(120)]
+    for name in names:
+        node.topic(name).subscription("s", SubscriptionType.SHARED, durable=True, start=0)
+    lines = node.ask("GET", "/metrics").text.splitlines()
+    described = [line for line in lines if line.startswith("#")]
+    assert len(described) == len(set(described)) > 20
+    for family in ("pulsar_storage_size", "pulsar_subscription_back_log"):
+        at = lines.index(f"# TYPE {family} gauge")
+        samples = lines[at + 1 : at + 1 + len(names)]
+        assert {line.partition("{")[0] for line in samples} == {family}
+        assert all(any(f'topic="{name}"' in line for line in samples) for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,6 +18,7 @@ from lithify.errors import DamagedFile
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.http.app import create_app
+from lithify.http.produce import APPENDED_MAX
 from lithify.pulsar.broker import Broker
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.definitions import Definitions, NamespaceDefinition
@@ -25,7 +27,7 @@ from lithify.topics.store import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from fastapi import FastAPI
 
@@ -313,6 +315,45 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
 
     (last,) = asyncio.run(follow()).splitlines()
     assert ("may not consume" if end == "revoke" else "has expired") in last
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before", "between two pieces"])
+def test_who_may_not_produce_any_more_has_nothing_appended(site: Site, *, begun: bool) -> None:
+    """The permission is withdrawn after the request came."""
+    topics = site.app.state.broker.topics
+    topic = topics.get("persistent://shop/eu/orders")
+    writer = {"Authorization": f"Bearer {site.token('writer')}"}
+    rows = [{"payload": "x"}] * 2 * APPENDED_MAX
+
+    def end() -> None:
+        topics.definitions.change(lambda d: with_grant(d, SHOP, "writer", []))
+
+    async def body() -> AsyncIterator[bytes]:
+        # It is read after the caller was let in.
+        if not begun:
+            end()
+        yield json.dumps({"messages": rows}).encode()
+
+    async def withdraw() -> httpx.Response:
+        transport = httpx.ASGITransport(site.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            path = "/topics/persistent/shop/eu/orders"
+            answer = asyncio.create_task(client.post(path, content=body(), headers=writer))
+            while begun and not topic.messages_in:
+                await asyncio.sleep(0)
+            if begun:
+                end()
+            return await answer
+
+    answer = asyncio.run(withdraw())
+    if not begun:
+        assert answer.status_code == 403
+        assert topic.messages_in == 0
+        return
+    results = answer.json()["messagePublishResults"]
+    assert [row["errorCode"] for row in results] == [0] * APPENDED_MAX + [1] * APPENDED_MAX
+    assert "may not produce" in results[-1]["errorMsg"]
+    assert topic.messages_in == APPENDED_MAX
 
 
 def walk(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:

@@ -310,3 +310,24 @@ def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> N
         assert {each.status_code for each in await asyncio.gather(*slow)} == {200}
 
     node.loop.run_until_complete(story())
+
+
+def test_a_topic_that_is_unloaded_between_two_pieces_is_opened_again(node: HttpNode) -> None:
+    count = 3 * produce.APPENDED_MAX
+    first = node.topic()
+
+    async def story() -> httpx.Response:
+        body = {"messages": [{"payload": str(number)} for number in range(count)]}
+        asked = asyncio.create_task(node.asks("POST", AT, json=body))
+        while not first.writer.messages_in:
+            await asyncio.sleep(0)
+        unloaded = await node.asks("PUT", "/admin/v2/persistent/public/default/orders/unload")
+        assert unloaded.status_code == 204
+        return await asked
+
+    answer = node.loop.run_until_complete(story())
+    results = answer.json()["messagePublishResults"]
+    assert {row["errorCode"] for row in results} == {0}, results[-1]
+    assert node.topic() is not first
+    assert [int(row["value"]) for row in rows(node)] == list(range(count))
+    assert [row["id"] for row in rows(node)] == [row["messageId"][:-3] for row in results]

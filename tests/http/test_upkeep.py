@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +16,12 @@ from lithify.topics.producers import Producer
 from lithify.topics.subscription import Consumer, SubscriptionType
 from lithify.topics.topic import TopicTerminated
 from tests.http.node import ORDERS, HttpNode
+from tests.unit.log.helpers import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
     from lithify.topics.topic import Topic
 
@@ -226,3 +232,39 @@ def test_skipping_in_a_partitioned_topic_needs_a_partition(node: HttpNode) -> No
     node.do("PUT", f"{AT}/subscription/s")
     assert "partitioned" in node.refused(405, "POST", f"{AT}/subscription/s/skip/1")
     node.do("POST", f"{AT}-partition-0/subscription/s/skip/1")
+
+
+# --- few threads ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", f"{AT}/unload"), ("DELETE", AT)], ids=["unload", "delete"]
+)
+def test_those_who_wait_for_a_topic_leave_a_thread_to_who_lets_go_of_it(
+    node: HttpNode, method: str, path: str
+) -> None:
+    """They are in the queue of the threads before it, and want to open what it has taken."""
+    node.topic(messages=3)
+    node.do("PUT", f"{AT}/unload")
+    go = threading.Event()
+
+    async def story() -> list[httpx.Response]:
+        threads = 2
+        pool = ThreadPoolExecutor(threads)
+        node.loop.set_default_executor(pool)
+        busy = [pool.submit(go.wait, PATIENCE_S) for _ in range(threads)]
+        asked = [asyncio.ensure_future(node.asks("GET", f"/admin/v2{AT}/stats")) for _ in "abc"]
+        asked.append(asyncio.ensure_future(node.asks(method, f"/admin/v2{path}")))
+        async with asyncio.timeout(PATIENCE_S):
+            # All have gone as far as they can without a thread.
+            for _ in range(100):
+                await asyncio.sleep(0)
+            go.set()
+            answers = await asyncio.gather(*asked)
+        assert all(each.result() for each in busy)
+        return answers
+
+    *stats, taken = node.loop.run_until_complete(story())
+    assert taken.status_code == 204
+    # Those who have waited for a deletion find nothing.
+    assert {each.status_code for each in stats} <= {200, 404}

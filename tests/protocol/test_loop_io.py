@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +141,9 @@ def produce(client: Telling) -> None:
     )
     client.ask(Type.GET_SCHEMA_RESPONSE, Type.GET_SCHEMA, "getSchema", topic="orders")
     client.ask(Type.PRODUCER_SUCCESS, Type.PRODUCER, "producer", producer_id=2, topic="batches")
-    for start in range(0, 400, 100):
-        client.send(b"".join(send_frame(start + n, VALUE) for n in range(100)))
-        for _ in range(100):
+    for start in range(0, 400, 200):
+        client.send(b"".join(send_frame(start + n, VALUE) for n in range(200)))
+        for _ in range(200):
             client.until(Type.SEND_RECEIPT)
     pair = batch([b"one", b"two"])
     for start in range(0, BATCHES, 100):
@@ -242,6 +243,8 @@ def test_no_request_about_subscriptions_reads_or_syncs_files_in_the_loop(
         ("GET", "messageid/1"),
         ("GET", "ledger/1/entry/2"),
         ("DELETE", "subscription/t"),
+        ("POST", "subscription/view/skip/3"),
+        ("GET", "stats"),
         ("POST", "trim"),
     ]
     with NodeInThread(settings, disk) as node:
@@ -249,6 +252,25 @@ def test_no_request_about_subscriptions_reads_or_syncs_files_in_the_loop(
         for method, path in requests:
             answer = httpx.request(method, f"{base}/{path}", timeout=PROCESS_S_MAX)
             assert answer.is_success, (path, answer.text)
+        assert httpx.get(f"http://127.0.0.1:{node.http_port}/metrics").is_success
+        disk.loop_thread = 0
+    assert disk.in_loop == []
+
+
+def test_producing_over_http_rolls_no_segment_in_the_loop(
+    tmp_path: Path, disk: WatchedDisk
+) -> None:
+    """Each of the callers fills what the others have made ready."""
+    body = {"messages": [{"payload": "x" * 1000}] * 500}
+    with NodeInThread(settings_of(tmp_path), disk) as node:
+        url = f"http://127.0.0.1:{node.http_port}/topics/persistent/public/default/orders"
+
+        def produce_some(_: int) -> list[int]:
+            answer = httpx.post(url, json=body, timeout=PROCESS_S_MAX)
+            return [row["errorCode"] for row in answer.json()["messagePublishResults"]]
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(produce_some, range(16))) == [[0] * 500] * 16
         disk.loop_thread = 0
     assert disk.in_loop == []
 
@@ -367,3 +389,48 @@ def test_while_the_disk_of_one_topic_stands_still_others_are_served(
         if ask is not dispatch:
             # What comes behind a command on the same connection stays behind it.
             client.until(Type.CONSUMER_STATS_RESPONSE)
+
+
+def new_subscription(client: Telling) -> Callable[[], object]:
+    client.ask_to_subscribe("slow", "new", consumer_id=2)
+    return lambda: client.until(Type.SUCCESS)
+
+
+def end_of_subscription(client: Telling) -> Callable[[], object]:
+    client.tell(Type.UNSUBSCRIBE, "unsubscribe", request_id=90, consumer_id=1)
+    return lambda: client.until(Type.SUCCESS)
+
+
+def new_schema(client: Telling) -> Callable[[], object]:
+    schema = wire.Schema(type=wire.Schema.String, name="text", schema_data=b"")
+    fields = {"topic": "slow", "producer_id": 2, "request_id": 90, "schema": schema}
+    client.tell(Type.PRODUCER, "producer", **fields)
+    return lambda: client.until(Type.PRODUCER_SUCCESS)
+
+
+@pytest.mark.parametrize(
+    ("ask", "files"),
+    [
+        (new_subscription, "/slow/cursors/"),
+        (end_of_subscription, "/slow/cursors/"),
+        (new_schema, "/slow/schemas"),
+    ],
+    ids=["new subscription", "end of subscription", "new schema"],
+)
+def test_messages_of_a_topic_do_not_wait_for_its_subscriptions_and_schemas(
+    two_topics: NodeInThread,
+    disk: WatchedDisk,
+    ask: Callable[[Telling], Callable[[], object]],
+    files: str,
+) -> None:
+    port = two_topics.pulsar_port
+    with Telling(port) as client, Telling(port) as producer:
+        client.subscribe("slow")
+        producer.producer("slow")
+        with disk.holding(files):
+            answered = ask(client)
+            disk.wait_until_held()
+            for number in range(10):
+                producer.send(send_frame(number, VALUE))
+                producer.until(Type.SEND_RECEIPT)
+        answered()

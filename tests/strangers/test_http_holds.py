@@ -143,26 +143,9 @@ def test_thousands_of_clients_of_a_topic(
     path = f"/admin/v2/persistent/public/default/crowded-{kind}"
     topic = f"persistent://public/default/crowded-{kind}"
     assert client.put(path).is_success
-    frames = []
-    for number in range(CROWD):
-        if kind == "producers":
-            command = wire.BaseCommand(type=Type.PRODUCER)
-            command.producer.topic, command.producer.producer_id = topic, number
-            command.producer.request_id = number
-        else:
-            command = wire.BaseCommand(type=Type.SUBSCRIBE)
-            command.subscribe.topic, command.subscribe.subscription = topic, "s"
-            command.subscribe.subType = wire.CommandSubscribe.SubType.Value(kind)
-            command.subscribe.consumer_id = command.subscribe.request_id = number
-        frames.append(encode_command(command))
     node.longest_hold()
     with RawClient(node.port) as crowd:
-        sending = threading.Thread(target=crowd.send, args=(b"".join(frames),))
-        sending.start()
-        wanted = Type.PRODUCER_SUCCESS if kind == "producers" else Type.SUCCESS
-        for _ in range(CROWD):
-            assert any(each.type == wanted for each in crowd.frames())
-        sending.join()
+        join(crowd, kind, topic)
         is_quick(node)
         found = client.get(f"{path}/stats").json()
         rows = found["publishers"] or found["subscriptions"]["s"]["consumers"]
@@ -170,6 +153,55 @@ def test_thousands_of_clients_of_a_topic(
         is_quick(node)
     wait_until(lambda: not _clients(client, path))
     is_quick(node)
+
+
+@pytest.mark.parametrize("kind", ["Shared", "producers", "subscriptions"])
+def test_thousands_of_clients_are_sent_away(
+    node: WatchedNode, client: httpx.Client, kind: str
+) -> None:
+    """By a seek, and when the topic is unloaded; metrics are read before that."""
+    path = f"/admin/v2/persistent/public/default/left-{kind}"
+    assert client.put(path).is_success
+    node.longest_hold()
+    with RawClient(node.port) as crowd:
+        join(crowd, kind, f"persistent://public/default/left-{kind}")
+        for each in ("/metrics", f"{path}/internalStats"):
+            assert client.get(each).is_success
+        is_quick(node)
+        if kind == "Shared":
+            assert client.post(f"{path}/subscription/s/resetcursor/1").is_success
+            is_quick(node)
+            assert not _clients(client, path)
+            join(crowd, kind, f"persistent://public/default/left-{kind}")
+        assert client.put(f"{path}/unload").is_success
+        is_quick(node)
+        assert not _clients(client, path)
+
+
+def join(crowd: RawClient, kind: str, topic: str) -> None:
+    """A connection with thousands of clients of a topic."""
+    frames = []
+    for number in range(CROWD):
+        if kind == "producers":
+            command = wire.BaseCommand(type=Type.PRODUCER)
+            command.producer.topic, command.producer.producer_id = topic, number
+            command.producer.request_id = number
+        else:
+            own = kind == "subscriptions"
+            command = wire.BaseCommand(type=Type.SUBSCRIBE)
+            command.subscribe.topic, command.subscribe.subscription = topic, "s"
+            if own:
+                command.subscribe.subscription, command.subscribe.durable = f"s{number}", False
+            kinds = wire.CommandSubscribe.SubType
+            command.subscribe.subType = kinds.Value("Shared" if own else kind)
+            command.subscribe.consumer_id = command.subscribe.request_id = number
+        frames.append(encode_command(command))
+    sending = threading.Thread(target=crowd.send, args=(b"".join(frames),))
+    sending.start()
+    wanted = Type.PRODUCER_SUCCESS if kind == "producers" else Type.SUCCESS
+    for _ in range(CROWD):
+        assert any(each.type == wanted for each in crowd.frames())
+    sending.join()
 
 
 def _clients(client: httpx.Client, path: str) -> int:

@@ -127,8 +127,10 @@ def _tiny(kind: int, part: str) -> Callable[[Crowd], None]:
     return send
 
 
-def _acks(cumulative: bool, count: int, **more: object) -> bytes:
+def _acks(cumulative: bool, count: int, error: int | None = None, **more: object) -> bytes:
     command = _command(Type.ACK, "ack", consumer_id=1, ack_type=int(cumulative))
+    if error is not None:
+        command.ack.validation_error = wire.CommandAck.ValidationError.ValueType(error)
     # Every second one, from the end: each is a range of its own, before all others.
     for number in range(count):
         entry = 2 * ((count - number) % (TINY // 2))
@@ -143,6 +145,7 @@ def _ack(crowd: Crowd) -> None:
         crowd.send(crowd.consumer(kind), [_acks(cumulative=True, count=40_000)])
         crowd.send(crowd.consumer(kind), [_acks(cumulative=False, count=20_000, ack_set=[1])])
         crowd.send(crowd.consumer(kind), [_acks(False, 1, ack_set=[1] * 200_000)])
+        crowd.send(crowd.consumer(kind), [_acks(cumulative=False, count=40_000, error=1)])
         one = _acks(cumulative=False, count=1)
         crowd.send(crowd.consumer(kind), [one * (2**18 // len(one))])
     held = crowd.consumer()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
 
-__all__ = ["TokenFirst", "authorize", "caller_of", "expires_ms_of", "is_superuser"]
+__all__ = ["TokenFirst", "authorize", "caller_of", "check_request", "expires_ms_of", "is_superuser"]
 
 _OPEN = frozenset(f"/admin/v2/brokers/{name}" for name in ("health", "ready", "version"))
 _DESCRIPTION = "/openapi.json"
@@ -90,7 +90,12 @@ def _is_open(path: str, state: State) -> bool:
 
 
 async def authorize(request: Request) -> None:
-    """Raise `NotAuthenticated` or `NotAuthorized` unless the request is permitted."""
+    """The same as a dependency of routes."""
+    check_request(request)
+
+
+def check_request(request: Request) -> None:
+    """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
     access: Access | None = request.app.state.broker.access
     route: str = request.scope["route"].path
     if access is None or _is_open(route, request.app.state):

@@ -6,65 +6,84 @@ Each request collects them from the open topics. A topic that is not open is cou
 opened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from lithify.errors import LogClosed
 from lithify.http.blob_meters import blob_metrics
 from lithify.http.blobs import BlobService
 from lithify.http.paths import BrokerHere
+from lithify.http.pieces import InPieces, in_turns
 from lithify.pulsar.broker import Broker
 from lithify.topics.backlog import storage_bytes, subscription_backlog
 from lithify.topics.names import TopicName
+from lithify.topics.steps import Steps
 from lithify.topics.topic import Topic
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["metrics"])
 
+ROWS_A_STEP = 50
+"""Of samples, or topics: less than 1 ms."""
+
 _TOPIC = ("cluster", "namespace", "topic")
 _SUBSCRIPTION = (*_TOPIC, "subscription")
 
 
-class _Node(Collector):
-    """The current metrics of a node."""
+class _Node:
+    """The metrics of a node as they are now, made in steps: a node may have thousands of topics."""
 
     def __init__(self, broker: Broker, cluster: str, blobs: BlobService | None) -> None:
         self._broker = broker
         self._cluster = cluster
         self._blobs = blobs
 
-    def collect(self) -> Iterator[Metric]:
-        """All metric families."""
+    def text(self) -> Steps[list[bytes]]:
+        """All families, as Prometheus reads them, in pieces."""
+        pieces: list[bytes] = []
+        topics = self._broker.topics
+        opened = list(topics.opened().values())
+        for made in (
+            self._definitions(),
+            self._topics(opened),
+            self._subscriptions(opened),
+            self._compaction(opened),
+        ):
+            for family in (yield from made):
+                yield from _written(family, pieces)
+        if self._blobs is not None:
+            for family in blob_metrics(self._blobs.stores, self._blobs.meters):
+                yield from _written(family, pieces)
+        return pieces
+
+    def _definitions(self) -> Steps[Sequence[Metric]]:
         topics = self._broker.topics
         defined = GaugeMetricFamily(
             "pulsar_topics_count", "Topics and partitions.", labels=("cluster", "namespace")
         )
-        counts = dict.fromkeys(topics.definitions.current.namespaces, 0)
-        for name, definition in topics.definitions.current.topics.items():
+        current = topics.definitions.current
+        counts = dict.fromkeys(current.namespaces, 0)
+        for number, (name, definition) in enumerate(current.topics.items(), 1):
             counts[_namespace_of(name)] += definition.partitions or 1
+            if not number % ROWS_A_STEP:
+                yield None
         for namespace, count in counts.items():
             defined.add_metric((self._cluster, namespace), count)
-        yield defined
         unclaimed = GaugeMetricFamily(
             "lithify_unclaimed", "Directories without a definition.", labels=("kind",)
         )
         unclaimed.add_metric(("topic",), topics.unclaimed_count)
         if self._blobs is not None:
             unclaimed.add_metric(("store",), self._blobs.stores.unclaimed_count)
-        yield unclaimed
-        opened = list(topics.opened().values())
-        yield from self._topics(opened)
-        yield from self._subscriptions(opened)
-        yield from self._compaction(opened)
-        if self._blobs is not None:
-            yield from blob_metrics(self._blobs.stores, self._blobs.meters)
+        return [defined, unclaimed]
 
-    def _topics(self, opened: list[Topic]) -> Iterator[Metric]:
+    def _topics(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (gauge, "pulsar_producers_count", "Connected producers."),
@@ -92,9 +111,10 @@ class _Node(Collector):
             )
             for family, value in zip(made, values, strict=True):
                 family.add_metric(self._labels(topic), value)
-        yield from made
+            yield None
+        return made
 
-    def _subscriptions(self, opened: list[Topic]) -> Iterator[Metric]:
+    def _subscriptions(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (gauge, "pulsar_subscription_back_log", "Entries that are not acknowledged."),
@@ -104,19 +124,25 @@ class _Node(Collector):
         )
         made = [kind(name, text, labels=_SUBSCRIPTION) for kind, name, text in families]
         for topic in opened:
-            for each in topic.subscriptions.values():
+            for each in list(topic.subscriptions.values()):
+                try:
+                    behind, _ = yield from subscription_backlog(topic, each)
+                except LogClosed:
+                    # The topic was closed meanwhile.
+                    break
                 values = (
-                    subscription_backlog(topic, each)[0],
+                    behind,
                     sum(consumer.unacked_messages for consumer in each.consumers),
                     len(each.consumers),
                     each.delivered_messages,
                 )
                 for family, value in zip(made, values, strict=True):
                     family.add_metric((*self._labels(topic), each.name), value)
-        yield from made
+                yield None
+        return made
 
-    def _compaction(self, opened: list[Topic]) -> Iterator[Metric]:
-        """The metrics of topics that were compacted; the others have none."""
+    def _compaction(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
+        """Of topics that were compacted; the others have none."""
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (counter, "pulsar_compaction_removed_event_count", "Messages dropped."),
@@ -147,7 +173,8 @@ class _Node(Collector):
             )
             for family, value in zip(made, values, strict=True):
                 family.add_metric(self._labels(topic), value)
-        yield from made
+            yield None
+        return made
 
     def _labels(self, topic: Topic) -> tuple[str, ...]:
         return self._cluster, str(topic.name.namespace), str(topic.name)
@@ -157,11 +184,42 @@ def _namespace_of(topic: str) -> str:
     return str(TopicName.parse(topic).namespace)
 
 
+def _written(family: Metric, pieces: list[bytes]) -> Steps[None]:
+    """Its text: what describes it, then its samples, some at a time.
+
+    Those that are written are deleted: to delete all at once takes as long as to write many.
+    """
+    described: list[bytes] = []
+    left = family.samples[::-1]
+    family.samples.clear()
+    part = copy(family)
+    while left or not described:
+        part.samples = left[: -ROWS_A_STEP - 1 : -1]
+        del left[-ROWS_A_STEP:]
+        lines = generate_latest(_Family(part)).splitlines(keepends=True)
+        if described:
+            lines = [line for line in lines if line not in described]
+        else:
+            described = [line for line in lines if line.startswith(b"#")]
+        pieces.append(b"".join(lines))
+        yield None
+
+
+class _Family(Collector):
+    """One family, as the registry that the library makes its text from."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        """It."""
+        yield self._family
+
+
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics")
 async def metrics(request: Request, broker: BrokerHere) -> Response:
-    """The metrics in the Prometheus text format."""
-    registry = CollectorRegistry()
+    """What Prometheus collects."""
     state = request.app.state
-    registry.register(_Node(broker, state.cluster, state.blobs))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    text = await in_turns(_Node(broker, state.cluster, state.blobs).text(), broker)
+    return InPieces(text, media_type=CONTENT_TYPE_LATEST)

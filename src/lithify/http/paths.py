@@ -7,7 +7,6 @@ part. Every name is checked by `Namespace` or `TopicName`.
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
-import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
@@ -167,8 +166,8 @@ def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
 
 
 async def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
-    """The partitions of a topic, or the topic itself, opened."""
-    return [await _opened(broker, part) for part in parts_of(broker, name)]
+    """The same, open."""
+    return [await broker.topic(part) for part in parts_of(broker, name)]
 
 
 async def topic_at(
@@ -177,13 +176,4 @@ async def topic_at(
     """The topic, which must not be partitioned: `status` if it is."""
     if broker.topics.partitions(name):
         raise Refused(status, f"topic {name} is partitioned: name a partition of it")
-    return await _opened(broker, name)
-
-
-async def _opened(broker: Broker, name: TopicName) -> Topic:
-    """A topic; it is opened in a thread if necessary, because that reads the disk."""
-    found = broker.topics.opened_topic(name)
-    if found is not None:
-        return found
-    broker.make_room()
-    return await asyncio.to_thread(broker.topics.get, name)
+    return await broker.topic(name)

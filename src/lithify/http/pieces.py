@@ -1,10 +1,11 @@
 """Long answers built in pieces, so that other tasks can run in the event loop in between.
 
-    return await json_answer(await in_turns(topic_stats_steps(topic)))
+    return await json_answer(await in_turns(topic_stats_steps(topic), broker))
 
-A step is short: the generator that builds the answer yields after some rows. Steps run for
-`TURN_S`, then the loop runs all other tasks that are ready. JSON is encoded row by row: the encoder
-of the library encodes a value without interruption. The body is sent in pieces of `SENT_BYTES`.
+A step is short: what makes the answer yields after some rows. Steps are run together for `TURN_S`,
+then the loop does everything else that is ready. What waits for the disk is yielded, and done in a
+thread (`topics/steps.py`). JSON is encoded row by row: the encoder of the
+library does a whole value at a stretch. The body goes out in pieces as well.
 
 For the event loop, in routes whose answers have thousands of rows.
 """
@@ -18,55 +19,86 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response
 
+from lithify.topics.steps import once
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["TURN_S", "in_turns", "json_answer", "sent_pieces"]
+    from lithify.pulsar.broker import Broker
+    from lithify.topics.steps import Steps
+
+__all__ = ["TURN_S", "InPieces", "in_turns", "json_answer", "sent_pieces"]
 
 TURN_S = 0.001
 SENT_BYTES = 2**18
-"""Bytes per write to a socket: the server makes two copies of it, and so does the system."""
+"""Written to a socket at a stretch: the server makes two copies of it, and so does the system."""
+MADE_BYTES = 2**16
 
 _Result = TypeVar("_Result")
 
 
-async def in_turns(steps: Generator[None, None, _Result]) -> _Result:
-    """Run all steps; returns the result of the generator."""
+async def in_turns(steps: Steps[_Result], broker: Broker | None = None) -> _Result:
+    """Run all steps; what the generator returns. Those that yield work need a broker."""
     begun_s = time.perf_counter()
+    found: Any = None
+    error: Exception | None = None
     while True:
         try:
-            next(steps)
+            work = steps.send(found) if error is None else steps.throw(error)
         except StopIteration as ended:
             result: _Result = ended.value
             return result
-        if time.perf_counter() - begun_s > TURN_S:
+        found = error = None
+        if work is not None:
+            assert broker is not None
+            try:
+                found = await broker.run(once(work))
+            except Exception as problem:  # noqa: BLE001  (the steps get it)
+                error = problem
+        elif time.perf_counter() - begun_s > TURN_S:
             await asyncio.sleep(0)
-            begun_s = time.perf_counter()
+        else:
+            continue
+        begun_s = time.perf_counter()
 
 
 async def json_answer(value: Any) -> Response:
-    """The answer with this value as JSON."""
-    parts: list[str] = []
+    """The answer that has this value as JSON."""
+    pieces: list[bytes] = []
 
-    def encode() -> Generator[None, None, None]:
+    def encode() -> Steps[None]:
+        held: list[str] = []
+        size = 0
         for part in _json_parts(value):
-            parts.append(part)
-            yield
+            held.append(part)
+            size += len(part)
+            if size >= MADE_BYTES:
+                pieces.append("".join(held).encode())
+                held, size = [], 0
+            yield None
+        pieces.append("".join(held).encode())
 
     await in_turns(encode())
-    return _InPieces("".join(parts), media_type="application/json")
+    return InPieces(pieces, media_type="application/json")
 
 
-class _InPieces(Response):
-    """An answer whose body is sent in pieces."""
+class InPieces(Response):
+    """An answer whose body is sent in pieces; it is never in one."""
+
+    def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+        self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send it."""
         headers = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **headers})
-        async for piece in sent_pieces(bytes(self.body)):
+        for piece in self._pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

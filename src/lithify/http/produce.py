@@ -10,13 +10,14 @@ As in Pulsar, with two differences. A payload or key that is not text is given a
 names one is refused. In a partitioned topic the hash of the key selects the partition, and messages
 without a key are distributed round-robin; …/partitions/N names one.
 
-1. The body is read after the caller was authorized, for `REQUESTS_MAX` requests at a time: that and
-   twice the largest message bound the memory. Callers share these places (`shares.py`).
-2. Everything is checked before anything is written: a refused request has changed nothing.
-3. All of that runs in short steps, so that other tasks can run in between; a thread builds a large
-   message.
-4. Messages are appended in order and answered when they are durable, each with its own result: a
-   failed write has `errorCode` 1 and the reason.
+1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
+   bounded by that and by twice the largest message. Callers share these places (`shares.py`).
+2. Everything is checked before anything is written: what is refused has changed nothing.
+3. All of that is done in pieces, with others in between; a large message is made by a thread.
+4. Messages are appended in their order and answered once they are durable, each by its own result:
+   a write that failed has `errorCode` 1 and the reason. What was checked first is checked again
+   before each piece is appended, with nothing in between. A topic that was unloaded meanwhile is
+   opened again.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -25,15 +26,15 @@ import asyncio
 import itertools
 import time
 from base64 import b64decode
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from lithify.errors import LithifyError
-from lithify.http.auth import caller_of
+from lithify.errors import LithifyError, LogClosed
+from lithify.http.auth import caller_of, check_request
 from lithify.http.errors import Refused
 from lithify.http.json_shape import check_json_values
 from lithify.http.paths import BrokerHere, TopicPath
@@ -43,10 +44,12 @@ from lithify.log.commit import Pending
 from lithify.log.frame import HEADER_BYTES
 from lithify.positions import unpack
 from lithify.pulsar.broker import Broker
+from lithify.topics.access import NotAuthenticated, NotAuthorized
 from lithify.topics.hashing import key_hash
 from lithify.topics.message import new_entry
 from lithify.topics.names import TopicName
 from lithify.topics.producers import ProducerBusy
+from lithify.topics.steps import Steps
 from lithify.topics.topic import Topic
 
 __all__ = ["Publisher", "router"]
@@ -64,6 +67,8 @@ LARGE_BYTES = 2**16
 APPENDED_BYTES = 2**19
 APPENDED_MAX = 1000
 """Limits of messages appended per step, about 1 ms."""
+
+_NOT_ALLOWED = NotAuthenticated, NotAuthorized
 
 
 def _decoded(text: object) -> bytes:
@@ -183,11 +188,15 @@ class Publisher:
                     begun_s = time.perf_counter()
             groups = await self._groups(name, partition, [key for key, _ in made])
             results: list[dict[str, Any]] = [{}] * len(made)
-            appended = []
-            for topic, numbers in groups:
-                for some in _chunks(numbers, [body for _, body in made]):
+            appended: list[tuple[Topic, list[int], Pending | LithifyError]] = []
+            for found, numbers in groups:
+                topic = found
+                for some in _chunks(topic, numbers, [body for _, body in made]):
                     bodies = [made[number][1] for number in some]
-                    appended.append((topic, some, await self._append(topic, bodies, now_ms)))
+                    topic, pending = await self._append(request, topic, bodies, now_ms)
+                    if isinstance(pending, _NOT_ALLOWED) and not appended:
+                        raise pending
+                    appended.append((topic, some, pending))
                     await asyncio.sleep(0)
             for topic, numbers, pending in appended:
                 ended = await self._end(topic, pending)
@@ -241,40 +250,37 @@ class Publisher:
         create = topics.settings.auto_create and partition is None
         found = []
         for part, rows in parts.items():
-            topic = topics.opened_topic(part)
-            if topic is None:
-                self._broker.make_room()
-                topic = await asyncio.to_thread(topics.get, part, create=create)
-            found.append((topic, rows))
+            found.append((await self._broker.topic(part, create=create), rows))
         for topic, _ in found:
-            topic.writer.check_writable()
-            exclusive = topic.producers.exclusive
-            if exclusive is not None:
-                raise ProducerBusy(f"producer {exclusive.name} has exclusive access to the topic")
+            _check_writable(topic)
         return found
 
-    def _by_partition(
-        self, keys: list[bytes | None], count: int
-    ) -> Generator[None, None, dict[int, list[int]]]:
+    def _by_partition(self, keys: list[bytes | None], count: int) -> Steps[dict[int, list[int]]]:
         """The numbers of the messages of each partition."""
         found: dict[int, list[int]] = {}
         for number, key in enumerate(keys):
             turn = next(self._turn) if key is None else key_hash(key)
             found.setdefault(turn % count, []).append(number)
             if not number % APPENDED_MAX:
-                yield
+                yield None
         return found
 
     async def _append(
-        self, topic: Topic, bodies: list[bytes], now_ms: int
-    ) -> Pending | LithifyError:
-        count = len(bodies)
-        try:
-            size_bytes = sum(len(body) + HEADER_BYTES for body in bodies)
-            await self._broker.run(topic.writer.preparing(size_bytes))
-            return topic.writer.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
-        except LithifyError as error:
-            return error
+        self, request: Request, topic: Topic, bodies: list[bytes], now_ms: int
+    ) -> tuple[Topic, Pending | LithifyError]:
+        """Append messages; also the topic, which is another one if it was unloaded meanwhile."""
+        while True:
+            try:
+                return topic, await self._broker.run(_appending(request, topic, bodies, now_ms))
+            except LogClosed as error:
+                if self._broker.topics.opened_topic(topic.name) is topic:
+                    return topic, error
+            except LithifyError as error:
+                return topic, error
+            try:
+                topic = await self._broker.topic(topic.name)
+            except LithifyError as error:
+                return topic, error
 
     async def _end(self, topic: Topic, pending: Pending | LithifyError) -> Any:
         """The results of an append, in the order of its messages."""
@@ -289,6 +295,22 @@ class Publisher:
         return ({"messageId": _text(at, topic), "errorCode": 0} for at in positions)
 
 
+def _appending(request: Request, topic: Topic, bodies: list[bytes], now_ms: int) -> Steps[Pending]:
+    count = len(bodies)
+    yield from topic.writer.preparing(sum(len(body) + HEADER_BYTES for body in bodies))
+    check_request(request)
+    topic.writer.check_open()
+    _check_writable(topic)
+    return topic.writer.append_entries(bodies, times=[now_ms] * count, counts=[1] * count)
+
+
+def _check_writable(topic: Topic) -> None:
+    topic.writer.check_writable()
+    exclusive = topic.producers.exclusive
+    if exclusive is not None:
+        raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+
+
 def _is_large(row: object) -> bool:
     """Whether a message has so much text that building it takes milliseconds."""
     if not isinstance(row, dict):
@@ -300,15 +322,16 @@ def _is_large(row: object) -> bool:
     return sum(len(each) for each in texts if isinstance(each, str)) > LARGE_BYTES
 
 
-def _chunks(numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
-    """Split numbers of messages into groups that can be appended in one step."""
+def _chunks(topic: Topic, numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
+    """Numbers of messages in groups that can be appended at a stretch."""
     some: list[int] = []
+    limit = min(APPENDED_BYTES, topic.writer.append_bytes_max)
     size_bytes = 0
     for number in numbers:
-        size_bytes += len(bodies[number])
-        if some and (size_bytes > APPENDED_BYTES or len(some) == APPENDED_MAX):
+        size_bytes += len(bodies[number]) + HEADER_BYTES
+        if some and (size_bytes > limit or len(some) == APPENDED_MAX):
             yield some
-            some, size_bytes = [], len(bodies[number])
+            some, size_bytes = [], len(bodies[number]) + HEADER_BYTES
         some.append(number)
     yield some
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from lithify.http.clients import put_out_consumers
 from lithify.http.errors import Refused
 from lithify.http.ids import LATEST, MessageIdBody
 from lithify.http.messages import peek_response
@@ -18,6 +17,7 @@ from lithify.pulsar.broker import Broker
 from lithify.topics.cursor_changes import AckedUpTo
 from lithify.topics.definitions import AlreadyDefined
 from lithify.topics.names import TopicName
+from lithify.topics.steps import Steps
 from lithify.topics.subscription import Subscription, SubscriptionType
 from lithify.topics.topic import Topic
 
@@ -48,9 +48,18 @@ async def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
 
 
 async def _move(broker: Broker, topic: Topic, subscription: Subscription, position: int) -> None:
-    """Restart a subscription at a position."""
-    put_out_consumers(broker, subscription)
-    await broker.run(topic.seeking(subscription, position))
+    """Let a subscription begin again at a position."""
+
+    def steps() -> Steps[None]:
+        yield from broker.putting_out(subscription)
+        yield from topic.seeking(subscription, position)
+
+    await broker.run(steps())
+
+
+def _removing(broker: Broker, topic: Topic, subscription: Subscription) -> Steps[None]:
+    yield from broker.putting_out(subscription)
+    yield from topic.unsubscribing(subscription)
 
 
 async def _skip_below(
@@ -112,8 +121,7 @@ async def delete_subscription(
         reason = f"subscription {subscription} of {name} has consumers"
         raise Refused(HTTPStatus.PRECONDITION_FAILED, reason)
     for topic, each in found:
-        put_out_consumers(broker, each)
-        await broker.run(topic.unsubscribing(each))
+        await broker.run(_removing(broker, topic, each))
     return _done()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from lithify.http.pieces import in_turns, json_answer
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.names import TopicName
-from lithify.topics.stats import Steps, internal_stats_steps, sum_stats, topic_stats_steps
+from lithify.topics.stats import internal_stats_steps, sum_stats, topic_stats_steps
+from lithify.topics.steps import Steps
 from lithify.topics.store import PARTITIONS_MAX, TopicNotFound
 from lithify.topics.topic import Topic
 
@@ -56,10 +58,11 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
     if broker.topics.exists(name):
         raise AlreadyDefined(f"topic {name} already exists")
     if partitions:
-        await asyncio.to_thread(broker.topics.create_partitioned, name, partitions)
+        create = partial(broker.topics.create_partitioned, name, partitions)
+        await broker.call(name, create)
     else:
         broker.make_room()
-        await asyncio.to_thread(broker.topics.create, name)
+        await broker.call(name, partial(broker.topics.create, name))
     return _done()
 
 
@@ -151,7 +154,7 @@ async def add_partitions(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"topic {name} has {found.partitions} partitions and cannot have fewer: {partitions}",
         )
-    await asyncio.to_thread(broker.topics.add_partitions, name, partitions)
+    await broker.call(name, partial(broker.topics.add_partitions, name, partitions))
     return _done()
 
 
@@ -171,14 +174,14 @@ async def delete_partitioned(
 async def stats(name: TopicPath, broker: BrokerHere) -> Response:
     """Rates, connected clients and backlogs."""
     topic = await topic_at(broker, name)
-    return await json_answer(await in_turns(topic_stats_steps(topic)))
+    return await json_answer(await in_turns(topic_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/internalStats", response_model=dict[str, Any])
 async def internal(name: TopicPath, broker: BrokerHere) -> Response:
     """The ledgers and cursors of a topic."""
     topic = await topic_at(broker, name)
-    return await json_answer(await in_turns(internal_stats_steps(topic)))
+    return await json_answer(await in_turns(internal_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/partitioned-stats", response_model=dict[str, Any])
@@ -201,11 +204,11 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 async def _of_each(
-    broker: Broker, name: TopicName, of: Callable[[Topic], Steps]
+    broker: Broker, name: TopicName, of: Callable[[Topic], Steps[dict[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
     """The result for each partition, by its name."""
     topics = await topics_at(broker, name)
-    return {str(topic.name): await in_turns(of(topic)) for topic in topics}
+    return {str(topic.name): await in_turns(of(topic), broker) for topic in topics}
 
 
 # --- messages ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ For superusers: a directory without a definition belongs to no namespace.
 """
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +22,7 @@ from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.stores import BlobStores
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere
+from lithify.topics.names import TopicName
 
 __all__ = ["missing_router", "router"]
 
@@ -68,7 +70,8 @@ async def missing(request: Request, broker: BrokerHere) -> dict[str, list[dict[s
 @router.post("/topics", status_code=204)
 async def adopt_topic(wanted: AdoptTopic, broker: BrokerHere) -> Response:
     """Define a topic from its directories."""
-    await asyncio.to_thread(broker.topics.adopt, wanted.topic)
+    name = TopicName.parse(wanted.topic)
+    await broker.call(name, partial(broker.topics.adopt, name))
     return Response(status_code=204)
 
 

@@ -64,10 +64,11 @@ async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str,
 
 async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
     for topic in topics:
-        # Set first: a message written before the definitions are durable would follow the last one.
+        # From here on: what is written before the definitions are durable would follow the last.
         topic.writer.terminated = True
-        clients.put_out_producers(broker, topic)
     try:
+        for topic in topics:
+            await broker.run(clients.putting_out_producers(broker, topic))
         await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
     except BaseException:
         for topic in topics:
@@ -75,8 +76,8 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         raise
     found = []
     for topic in topics:
-        # A topic that was unloaded in the meantime has been opened with older definitions.
-        current = await asyncio.to_thread(broker.topics.get, topic.name)
+        # One that was unloaded meanwhile has been opened by older definitions.
+        current = await broker.topic(topic.name)
         current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
         found.append(from_id(await broker.run(current.reader.finding_last_message_id())))

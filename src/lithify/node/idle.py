@@ -15,6 +15,7 @@ Runs in the event loop; disk access runs in a thread. Called by `serving.py`.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import LithifyError
@@ -48,7 +49,7 @@ async def release_idle(broker: Broker, ended: asyncio.Event, idle_s: float) -> N
     round_s = loop.time()
     while not ended.is_set():
         try:
-            await asyncio.to_thread(_close, broker.release_idle(idle_s, CLOSED_MAX))
+            await broker.release(partial(_close, broker.release_idle(idle_s, CLOSED_MAX)))
             if loop.time() - round_s >= max(idle_s, ROUND_S_MIN):
                 unvisited = list(await asyncio.to_thread(broker.topics.unopened))
                 round_s = loop.time()

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
@@ -26,10 +27,9 @@ from lithify.pulsar.rounds import Rounds
 from lithify.pulsar.session import TURN_COST, Session
 from lithify.pulsar.threads import Owner, WorkThreads
 from lithify.pulsar.write_retries import WriteRetries
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lithify.checksum import Buffer
     from lithify.log.commit import Pending
     from lithify.pulsar.auth import Gate
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from lithify.topics.access import Access
     from lithify.topics.names import TopicName
     from lithify.topics.producers import Producer
-    from lithify.topics.steps import Steps, Work
+    from lithify.topics.steps import Steps
     from lithify.topics.store import Topics
     from lithify.topics.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
 
-__all__ = ["MESSAGE_BYTES_MAX", "Broker"]
+__all__ = ["MESSAGE_BYTES_MAX", "PUT_OUT_A_STEP", "Broker"]
 
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
@@ -52,6 +52,8 @@ RETURN_SECONDS_MAX = 60
 
 REVIEWED_MAX = 100
 """Sessions whose permissions are looked at before others in the loop have their turn."""
+PUT_OUT_A_STEP = 20
+"""Consumers of a subscription, or producers of a topic, that are put out in one turn."""
 READ_RETRY_MS = 1000
 """After which a read is tried again for which no file could be opened."""
 
@@ -60,7 +62,8 @@ log = get_logger("lithify.pulsar")
 T = TypeVar("T")
 _consumer_of = attrgetter("consumer")
 
-_Answer = tuple["Pending | None", "Callable[[LithifyError | None], None]"]
+_Then = Callable[["LithifyError | None"], "Steps[None] | None"]
+_Answer = tuple["Pending | None", _Then]
 
 
 class Broker:
@@ -118,13 +121,14 @@ class Broker:
 
     # --- answers in order -------------------------------------------------------------------
 
-    def when_durable(
-        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
-    ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls."""
+    def when_durable(self, topic: Topic, pending: Pending, then: _Then) -> None:
+        """Call `then` once an append is durable or has failed; in the order of the calls.
+
+        What `then` returns is carried out before the next one is called.
+        """
         self._enqueue(topic, (pending, then))
 
-    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
         """Call `then` once everything before it has been called."""
         self._enqueue(topic, (None, lambda _: then()))
 
@@ -134,16 +138,20 @@ class Broker:
             waiting.append(answer)
             return
         pending, then = answer
+        steps: Steps[None] | None = None
         if pending is not None and pending.done():
             # Nothing is to be waited for: neither the disk nor an answer before this one.
-            self._call(topic, then, _problem_of(pending))
-            return
-        self._answers[topic] = deque([answer])
-        task = asyncio.get_running_loop().create_task(self._answer(topic))
+            steps = self._call(topic, then, _problem_of(pending))
+            if steps is None:
+                return
+        self._answers[topic] = deque([answer] if steps is None else ())
+        task = asyncio.get_running_loop().create_task(self._answer(topic, steps))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, topic: Topic) -> None:
+    async def _answer(self, topic: Topic, steps: Steps[None] | None) -> None:
+        """Give the answers of a topic; `steps` are what is left of one before them."""
+        await self._end(topic, steps)
         waiting = self._answers[topic]
         while waiting:
             pending, then = waiting.popleft()
@@ -153,19 +161,23 @@ class Broker:
                     await pending
                 except LithifyError as error:
                     problem = error
-            self._call(topic, then, problem)
+            await self._end(topic, self._call(topic, then, problem))
         del self._answers[topic]
 
-    def _call(
-        self,
-        topic: Topic,
-        then: Callable[[LithifyError | None], None],
-        problem: LithifyError | None,
-    ) -> None:
+    def _call(self, topic: Topic, then: _Then, problem: LithifyError | None) -> Steps[None] | None:
         try:
-            then(problem)
+            return then(problem)
         except Exception:
             # The answers behind it must not wait for ever.
+            log.exception("an answer failed", topic=str(topic.name))
+            return None
+
+    async def _end(self, topic: Topic, steps: Steps[None] | None) -> None:
+        if steps is None:
+            return
+        try:
+            await self._threads.run(steps)
+        except Exception:
             log.exception("an answer failed", topic=str(topic.name))
 
     # --- what waits for the disk ------------------------------------------------------------
@@ -192,6 +204,43 @@ class Broker:
     async def run(self, steps: Steps[T]) -> T:
         """Run an operation; its result."""
         return await self._threads.run(steps)
+
+    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
+        """Open a topic if it is not open; however many want that, one thread waits for it."""
+
+        def find() -> Callable[[], object] | None:
+            if self.topics.opened_topic(name) is not None:
+                return None
+            return partial(self.topics.get, name, create=create)
+
+        self.make_room()
+        yield Work(name, find)
+
+    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
+        """A topic, opened if need be."""
+        while (found := self.topics.opened_topic(name)) is None:
+            await self.run(self.opening(name, create=create))
+        return found
+
+    async def call(self, name: TopicName, call: Callable[[], T]) -> T:
+        """Make a call that claims a topic's name, behind those that want to open it."""
+
+        def steps() -> Steps[T]:
+            result: T = yield Work(name, lambda: call)
+            return result
+
+        return await self.run(steps())
+
+    async def complete(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, also if the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        await asyncio.shield(task)
+
+    async def release(self, call: Callable[[], None]) -> None:
+        """Close or delete topics, for which others wait; see `threads.py`."""
+        await self._threads.release(call)
 
     def soon(self, source: str, then: Callable[[], None]) -> None:
         """Call `then` when it is the turn of that source; see `rounds.py`."""
@@ -226,10 +275,7 @@ class Broker:
         closing = ExitStack()
         for topic in self.topics.idle(idle_s, count, backlogs=backlogs):
             if topic.name not in self._news and not (
-                topic in self._answers
-                or topic in self._due
-                or self.is_busy(topic)
-                or self.is_busy(topic.writer)
+                topic in self._answers or topic in self._due or any(map(self.is_busy, topic.lanes))
             ):
                 # One that a thread has claimed is not idle.
                 with suppress(Claimed):
@@ -238,7 +284,7 @@ class Broker:
 
     async def _close(self, close: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(close)
+            await self.release(close)
         except LithifyError as error:
             log.warning("an idle topic was not closed in order", reason=str(error))
 
@@ -443,6 +489,18 @@ class Broker:
         found = self._consumers.get(consumer)
         if found is not None:
             found[0].put_out(found[1])
+
+    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
+        for number, consumer in enumerate(list(subscription.consumers), 1):
+            if consumer is not but:
+                self.consumer_put_out(consumer)
+            if not number % PUT_OUT_A_STEP:
+                yield None
+        # Those that have come back since; few, because what a client has to do takes longer.
+        for consumer in list(subscription.consumers):
+            if consumer is not but:
+                self.consumer_put_out(consumer)
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
         """A consumer was put out; a reader's subscription stays only until it should be back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
 __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
-STEP_COST = 100
-"""Of acknowledgements taken in one turn of the loop, about 2 ms."""
+STEP_COST = 20
+"""Of acknowledgements taken in one turn of the loop, about 0.2 ms. Each is a write, which may take
+ten times as long while the disk is busy. A source has several turns in a round."""
+READ_COST = 10
+LONG_ACK = 1000
+"""Ids in one command."""
 ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
 REDELIVERED_A_STEP = 500
 LEAVING_A_STEP = 20
-"""Consumers of a lost connection that leave in one turn of the loop."""
+"""Consumers that leave, or are put out, in one turn of the loop."""
 SMALL_BYTES_MAX = 2**13
 RUN_MIN = 4
 """So many entries, each not larger than that, are worth to be copied into one piece of memory."""
@@ -61,6 +66,8 @@ class _Joined:
     topic: Topic
     subscription: Subscription
     consumer: Consumer
+    leaving: bool = False
+    """It may not go on, and is to be put out."""
     batches: dict[int, tuple[int, WireBatch | None]] = field(default_factory=dict)
     """Of the batches delivered last: how many messages they have, which the client does not say in
     an acknowledgement, and how they went out if it was not as they are."""
@@ -86,6 +93,7 @@ class Consuming:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
+        self._to_put_out: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
@@ -249,9 +257,10 @@ class Consuming:
                 InvalidInput(f"subscription {subscription.name} has other consumers"),
             )
             return
-        for consumer in list(subscription.consumers):
-            if consumer is not joined.consumer:
-                self._session.host.consumer_put_out(consumer)
+        yield from self._session.host.putting_out(subscription, but=joined.consumer)
+        if not self._is_there(joined):
+            self._fail(request.request_id, _missing(joined.id))
+            return
         del self._joined[request.consumer_id]
         self._leave(joined)
         try:
@@ -275,10 +284,23 @@ class Consuming:
             self._session.host.soon(self._session.source, self._leave_some)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the consumers that may not go on; the client is told for each."""
-        for consumer_id, joined in list(self._joined.items()):
-            if not may_stay(joined.topic.name.namespace):
-                self.put_out(consumer_id)
+        """Close the consumers that may not go on; the client is told for each.
+
+        From now on they get nothing; they are closed some at a time.
+        """
+        for joined in self._joined.values():
+            if not joined.leaving and not may_stay(joined.topic.name.namespace):
+                joined.leaving = joined.consumer.paused = True
+                self._to_put_out.append(joined)
+        self._put_out_some()
+
+    def _put_out_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
+            joined = self._to_put_out.popleft()
+            if self._is_there(joined):
+                self.put_out(joined.id)
+        if self._to_put_out:
+            self._session.host.soon(self._session.source, self._put_out_some)
 
     def pause(self) -> None:
         """Deliver nothing more to this connection."""
@@ -288,7 +310,7 @@ class Consuming:
     def resume(self) -> None:
         """Go on."""
         for joined in self._joined.values():
-            joined.consumer.paused = False
+            joined.consumer.paused = joined.leaving
             self._session.host.dispatch(joined.topic, joined.subscription)
 
     # --- messages ---------------------------------------------------------------------------
@@ -372,9 +394,13 @@ class Consuming:
         """Take the acknowledgements of a command in steps that cost about the same."""
         problem, cost = "", 0
         try:
-            if request.HasField("validation_error"):
-                _give_permits_back(joined, request)
+            if len(request.message_id) > LONG_ACK:
+                # To read the command has taken a turn.
+                yield None
+            returns_permits = _returns_permits(joined, request)
             for message_id in request.message_id:
+                if returns_permits:
+                    _give_permits_back(joined, message_id)
                 cost += yield from self._ack_one(joined, message_id, request.ack_type)
                 if cost >= STEP_COST:
                     cost = 0
@@ -393,7 +419,7 @@ class Consuming:
     def _ack_one(
         self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int
     ) -> Steps[int]:
-        """Take one acknowledgement; what it cost, in units of about 20 µs."""
+        """Take one acknowledgement; what it cost, in units of about 10 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
         check = partial(self._check_there, joined)
@@ -411,7 +437,7 @@ class Consuming:
             # One whose size has to be looked up costs a read; a large batch is copied and written.
             cost = 2 if part is None else 2 + part.size // 4096
             if position not in joined.batches:
-                cost += STEP_COST // 5
+                cost += READ_COST
         if ack_type == wire.CommandAck.Cumulative:
             last = position if whole else position - 1
             yield from topic.acknowledging(subscription, AckedUpTo(max(last, -1)), check)
@@ -481,8 +507,7 @@ class Consuming:
             self._fail(request.request_id, error)
             return
         # The client must see CLOSE_CONSUMER before SUCCESS, or it drops what comes next.
-        for consumer in list(joined.subscription.consumers):
-            self._session.host.consumer_put_out(consumer)
+        yield from self._session.host.putting_out(joined.subscription)
         try:
             yield from topic.seeking(joined.subscription, position)
         except LithifyError as error:
@@ -531,14 +556,15 @@ def _missing(consumer_id: int) -> InvalidInput:
     return InvalidInput(f"consumer {consumer_id} is not one of this connection")
 
 
-def _give_permits_back(joined: _Joined, ack: wire.CommandAck) -> None:
-    """The client could not open these: of the permits that a batch has cost it returns only one.
+def _returns_permits(joined: _Joined, ack: wire.CommandAck) -> bool:
+    """Could the client not open these? Of the permits that a batch has cost it returns only one.
 
     Only the Java client returns all, and only of a batch that it cannot decrypt.
     """
     undecrypted = ack.validation_error == wire.CommandAck.DecryptionError
-    if undecrypted and joined.consumer.client.is_java:
-        return
-    for message_id in ack.message_id:
-        size, sent = joined.batches.pop(position_of(message_id), (1, None))
-        joined.consumer.grant((size if sent is None else sent.messages) - 1)
+    return ack.HasField("validation_error") and not (undecrypted and joined.consumer.client.is_java)
+
+
+def _give_permits_back(joined: _Joined, message_id: wire.MessageIdData) -> None:
+    size, sent = joined.batches.pop(position_of(message_id), (1, None))
+    joined.consumer.grant((size if sent is None else sent.messages) - 1)

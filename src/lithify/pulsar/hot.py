@@ -138,7 +138,7 @@ class Sends:
     """Where the scan stopped."""
     why: int
     """`END`; `NEED_MORE` inside a frame; `FULL`, go on at `stop`; `NOT_A_SEND`, which a malformed
-    frame is too; `OVER_LIMIT`; `LARGE_BATCH`, one with more messages than were to be checked."""
+    frame is too; `OVER_LIMIT`; `LARGE_BATCH`, one that takes longer than was to be checked."""
 
     plain: bool
     """All are of one producer, and none has a bad CRC or is `UNUSUAL` or `BAD_…`."""
@@ -198,7 +198,8 @@ def scan_sends(
     """Read the SEND frames at the front of `data[start:stop]`; see the module's description.
 
     `limit_bytes` is that of `framing.next_frame`. Of batches that have more than `messages_max`
-    messages together only the first ones are read. Any thread may call it.
+    messages together only the first ones are read; metadata larger than 128 KiB count as such a
+    batch, if there is a limit. Any thread may call it.
     """
     if not 0 <= start <= stop <= data.size:
         raise InvalidInput(f"range {start}..{stop} is not inside an array of {data.size} bytes")

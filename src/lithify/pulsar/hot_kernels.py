@@ -61,6 +61,10 @@ __all__ = [
 END, NEED_MORE, FULL, NOT_A_SEND, OVER_LIMIT, LARGE_BATCH = range(6)
 """Why a scan stopped: at the given end; inside a frame; rows full; or in front of a frame."""
 
+_METADATA_BYTES = 2**17
+"""To read more takes longer than 0.5 ms, if it is many properties."""
+_UNLIMITED = 2**62
+
 NO_CRC, GOOD_CRC, BAD_CRC = range(3)
 
 CHUNK = 1 << 0
@@ -234,6 +238,8 @@ def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-
         return BAD_METADATA
     payload = at + 4 + u32_of(data, at)
     rows[PAYLOAD_START, row] = payload
+    if payload - at > _METADATA_BYTES and messages_max < _UNLIMITED:
+        return _UNCHECKED
     flags = walk(data, at + 4, payload, _METADATA, rows, row)
     if flags < 0 or flags & _REQUIRED != _REQUIRED:
         return BAD_METADATA
@@ -264,7 +270,8 @@ def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-
 def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ignore[no-untyped-def]
     """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
 
-    Batches are checked as long as they have at most `messages_max` messages together. Returns
+    Batches are checked as long as they have at most `messages_max` messages together; if that is
+    below `_UNLIMITED`, large metadata are not read either. Returns
     (count, where it stopped, why, whether all are of one producer and nothing is wrong with any).
     """
     at, row, plain = start, 0, True

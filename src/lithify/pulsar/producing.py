@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ GONE_MAX = 10_000
 """Producers that were put out and not closed since; a message of an older one is an error."""
 
 LEAVING_A_STEP = 200
-"""Producers of a lost connection that leave in one turn of the loop."""
+"""Producers that leave, or are put out, in one turn of the loop."""
 RUNS_A_TURN = 50
 """Runs of SENDs, each of one producer, that are appended in one turn of the loop."""
 REFUSED_A_TURN = 100
@@ -71,6 +72,8 @@ class _Joined:
     ready: bool = True
     failed: bool = False
     """An append failed: what follows is not written, or it would stand before what is resent."""
+    leaving: bool = False
+    """It may not go on, and is to be put out."""
     waits: bool = False
     """For the file system to take writes again, see `write_retries.py`."""
 
@@ -83,6 +86,7 @@ class Producing:
         self._joined: dict[int, _Joined] = {}
         self._gone: dict[int, None] = {}
         """Those that were put out last, whose messages may still be on their way."""
+        self._to_put_out: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
         """The commands that this takes."""
@@ -208,12 +212,21 @@ class Producing:
             self._session.host.soon(self._session.source, self.close)
 
     def let_go(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the producers that may not go on; the client is told for each."""
-        for producer_id, joined in list(self._joined.items()):
-            if not may_stay(joined.topic.name.namespace):
-                del self._joined[producer_id]
-                self._leave(joined)
-                self._send_away(producer_id)
+        """Close the producers that may not go on; the client is told for each.
+
+        From now on they write nothing; they are closed some at a time.
+        """
+        for joined in self._joined.values():
+            if not joined.leaving and not may_stay(joined.topic.name.namespace):
+                joined.leaving = joined.failed = True
+                self._to_put_out.append(joined)
+        self._put_out_some()
+
+    def _put_out_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
+            self._let_go(self._to_put_out.popleft())
+        if self._to_put_out:
+            self._session.host.soon(self._session.source, self._put_out_some)
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -221,7 +234,8 @@ class Producing:
         """Append the entries of SEND frames, a run of the same producer at a time.
 
         Returns how many were taken: all, unless the session has to wait before the next, or there
-        are more than `RUNS_A_TURN` runs, or more than `REFUSED_A_TURN` bad ones in a run.
+        are more than `RUNS_A_TURN` runs, or a run with more than `REFUSED_A_TURN` bad ones or more
+        bytes than go into a segment.
         """
         starts = [0]
         if not sends.plain:
@@ -244,9 +258,8 @@ class Producing:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
         if self._has_failed(joined):
             return stop
-        size_bytes = int(sends.entry_stops[stop - 1] - sends.entry_starts[start])
-        size_bytes += HEADER_BYTES * (stop - start)
         topic = joined.topic
+        stop, size_bytes = _piece(sends, start, stop, topic.writer.append_bytes_max)
         if (
             self._session.host.is_busy(topic.writer)
             or topic.writer.preparation(size_bytes) is not None
@@ -317,11 +330,10 @@ class Producing:
         # Were it sent again after later ones, it would count as a duplicate.
         joined.failed = joined.topic.writer.deduplication is not None
 
-        def then() -> None:
+        def then() -> Steps[None] | None:
             session.answered(1)
             session.send(frame)
-            if joined.failed:
-                self._fail(joined)
+            return self._fail(joined) if joined.failed else None
 
         session.host.in_order(joined.topic, then)
 
@@ -365,12 +377,13 @@ class Producing:
         )
         session.unanswered += stop - start
 
-        def then() -> None:
+        def then() -> Steps[None] | None:
             session.answered(stop - start)
             if not known.is_durable(joined.producer.name, progress):
-                self._fail(joined)
-            elif self._joined.get(joined.id) is joined:
+                return self._fail(joined)
+            if self._joined.get(joined.id) is joined:
                 session.send(receipts)
+            return None
 
         session.host.in_order(joined.topic, then)
 
@@ -422,24 +435,24 @@ class Producing:
         runs = pending.runs
         session.unanswered += stop - start
 
-        def then(error: LithifyError | None) -> None:
+        def then(error: LithifyError | None) -> Steps[None] | None:
             session.answered(stop - start)
             if error is not None:
                 refused = error if isinstance(error, WriteFailed) else None
-                self._fail(joined, pending, refused)
-                return
+                return self._fail(joined, pending, refused)
             if known is not None and appended is not None:
                 known.durable(appended)
             # Another producer may have joined with the same id meanwhile.
             if self._joined.get(joined.id) is joined:
                 self._receipts(joined.id, sequences, highest, runs)
             session.host.dispatch(topic)
+            return None
 
         session.host.when_durable(topic, pending, then)
 
     def _fail(
         self, joined: _Joined, failed: Pending | None = None, refused: WriteFailed | None = None
-    ) -> None:
+    ) -> Steps[None] | None:
         """Let go of a producer, so that its client joins and sends again what has no receipt.
 
         If the file system `refused` the write, only once it takes writes again.
@@ -447,7 +460,22 @@ class Producing:
         joined.failed = True
         known = joined.topic.writer.deduplication
         if known is not None:
-            known.failed(joined.producer.name, failed)
+            return self._failing(known, joined, failed, refused)
+        self._let_go_later(joined, refused)
+        return None
+
+    def _failing(
+        self,
+        known: Deduplication,
+        joined: _Joined,
+        failed: Pending | None,
+        refused: WriteFailed | None,
+    ) -> Steps[None]:
+        # Whoever joins next is answered after that.
+        yield from known.failing(joined.producer.name, failed)
+        self._let_go_later(joined, refused)
+
+    def _let_go_later(self, joined: _Joined, refused: WriteFailed | None) -> None:
         if joined.waits:
             return
         if refused is None:
@@ -477,3 +505,14 @@ class Producing:
             size = hot.write_receipts(out, ids, sequences[at:stop], highest[at:stop], ledger, entry)
             self._session.send(out.data[:size])
             at = stop
+
+
+def _piece(sends: Sends, start: int, stop: int, bytes_max: int) -> tuple[int, int]:
+    """What of a run is appended together: where it ends, and what it takes in the log."""
+    begun = int(sends.entry_starts[start])
+    size_bytes = int(sends.entry_stops[stop - 1]) - begun + HEADER_BYTES * (stop - start)
+    if size_bytes <= bytes_max:
+        return stop, size_bytes
+    sizes = sends.entry_stops[start:stop] - begun + HEADER_BYTES * np.arange(1, stop - start + 1)
+    count = max(1, int(np.searchsorted(sizes, bytes_max, side="right")))
+    return start + count, int(sizes[count - 1])

@@ -5,7 +5,8 @@ compatible with the topic's; it becomes the first version only of a topic that n
 to. Whoever brings none, or plain bytes, is not asked for one.
 
 The schemas of a topic are read when they are first asked for, a new version waits for the disk, and
-any new definition for its parser: all that is done in threads, in the steps of the commands.
+any new definition for its parser: all that is done in threads, in the steps of the commands. The
+queue for that is one of the schemas: appends and subscriptions of the topic do not wait in it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer)
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     if schema is None:
         return b""
-    schemas = yield from _opened(topics, topic.name, topic)
-    return (yield from _registered(schemas, schema, topic))
+    schemas = yield from _opened(topics, topic.name)
+    return (yield from _registered(schemas, schema))
 
 
 def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe) -> Steps[None]:
@@ -57,37 +58,32 @@ def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     if schema is None:
         return
-    schemas = yield from _opened(topics, topic.name, topic)
+    schemas = yield from _opened(topics, topic.name)
 
     def find() -> Callable[[], object] | None:
         if schemas.latest() is not None:
-            decide = partial(schemas.decide, schema)
-            if schemas.is_decided(schema):
-                decide()
-                return None
-            return decide
+            known = schemas.decided(schema) is not None
+            return None if known else partial(schemas.decide, schema)
         if topic.last_position >= 0 or topic.producers.joined:
             raise IncompatibleSchema(f"topic {topic.name} has messages without a schema")
         return partial(schemas.register, schema)
 
-    yield Work(topic, find)
+    yield Work(schemas, find)
 
 
-def _opened(topics: Topics, name: TopicName, on: Topic | TopicName) -> Steps[Schemas]:
+def _opened(topics: Topics, name: TopicName) -> Steps[Schemas]:
     """The schemas of a topic."""
     schemas = topics.opened_schemas(name)
     if schemas is None:
-        schemas = yield Work(on, lambda: partial(topics.schemas, name))
+        schemas = yield Work(name, lambda: partial(topics.schemas, name))
     return schemas
 
 
-def _registered(schemas: Schemas, schema: Schema, on: Topic | TopicName) -> Steps[bytes]:
+def _registered(schemas: Schemas, schema: Schema) -> Steps[bytes]:
     """The version of a schema, a new one if need be."""
-    found: SchemaVersion | None = None
-    if schemas.is_decided(schema):
-        found = schemas.decide(schema)
+    found = schemas.decided(schema)
     if found is None:
-        found = yield Work(on, lambda: partial(schemas.register, schema))
+        found = yield Work(schemas, lambda: partial(schemas.register, schema))
     return version_to_bytes(found.version)
 
 
@@ -108,7 +104,7 @@ class SchemaRequests:
         reply.request_id = request.request_id
         try:
             name = TopicName.parse(request.topic)
-            schemas = yield from _opened(self._session.host.topics, name, name)
+            schemas = yield from _opened(self._session.host.topics, name)
             found: SchemaVersion | None = schemas.latest()
             if request.schema_version:
                 found = schemas.get(version_from_bytes(request.schema_version))
@@ -137,8 +133,8 @@ class SchemaRequests:
                 yield from self._session.topic(command)
             schema = _from_wire(request.schema)
             if schema is not None:
-                schemas = yield from _opened(topics, name, name)
-                reply.schema_version = yield from _registered(schemas, schema, name)
+                schemas = yield from _opened(topics, name)
+                reply.schema_version = yield from _registered(schemas, schema)
         except LithifyError as error:
             reply.error_code = wire.ServerError.ValueType(error_code(error))
             reply.error_message = str(error)

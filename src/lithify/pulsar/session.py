@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
@@ -89,7 +89,7 @@ _COSTS: dict[int, int] = {
     _Type.PING: 1,
     _Type.PONG: 1,
     _Type.FLOW: 1,
-    _Type.ACK: 4,
+    _Type.ACK: 8,
     _Type.LOOKUP: 4,
     _Type.PARTITIONED_METADATA: 4,
     _Type.CONSUMER_STATS: 4,
@@ -128,15 +128,21 @@ class Host(Protocol):
         """Go on with an operation that has yielded `wanted`, see `threads.py`."""
 
     def when_durable(
-        self, topic: Topic, pending: Pending, then: Callable[[LithifyError | None], None]
+        self,
+        topic: Topic,
+        pending: Pending,
+        then: Callable[[LithifyError | None], Steps[None] | None],
     ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls."""
+        """Call `then` once an append is durable or has failed; in the order of the calls.
 
-    def in_order(self, topic: Topic, then: Callable[[], None]) -> None:
+        What `then` returns is carried out before the next one is called.
+        """
+
+    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
         """Call `then` once everything given to `when_durable` before has been called."""
 
-    def make_room(self) -> None:
-        """If as many topics are open as may be, begin to close some that nobody uses."""
+    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
+        """Open a topic if it is not open."""
 
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
         """Call `then` once the file system takes writes to a topic again."""
@@ -170,6 +176,9 @@ class Host(Protocol):
 
     def consumer_put_out(self, consumer: Consumer) -> None:
         """Its subscription was moved or removed."""
+
+    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
         """A consumer was put out; a reader's subscription stays only until it should be back."""
@@ -450,6 +459,7 @@ class Session:
 
     def let_go(self, may: Callable[[Namespace, Action], bool]) -> None:
         """Close the producers and consumers that may not go on, and tell the client."""
+        may = cache(may)
         self._producing.let_go(lambda namespace: may(namespace, Action.PRODUCE))
         self._consuming.let_go(lambda namespace: may(namespace, Action.CONSUME))
 
@@ -465,20 +475,13 @@ class Session:
                 create = self._may_create(name, command)
                 if not create and not topics.exists(name):
                     raise TopicNotFound(f"topic {name} does not exist")
-                self.host.make_room()
-                yield Work(name, partial(self._opening, name, create=create))
+                yield from self.host.opening(name, create=create)
                 continue
             # If this fails, what is appended will.
             with suppress(LithifyError, OSError):
-                yield Work(topic, partial(topic.writer.preparation, 0))
+                yield Work(topic.writer, partial(topic.writer.preparation, 0))
             if self._is_served(topic):
                 return topic
-
-    def _opening(self, name: TopicName, *, create: bool) -> Callable[[], object] | None:
-        topics = self.host.topics
-        if topics.opened_topic(name) is not None:
-            return None
-        return partial(topics.get, name, create=create)
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
         wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation

@@ -7,9 +7,12 @@
    turn, because those before it may have done the same.
 4. An operation whose owner is not alive any more is closed when its call has returned.
 
-A topic is one such object, and the reads of a topic are another one. So a topic whose disk is slow
-has two threads at most, and leaves the others to other topics. Reads and writes do not wait for
-each other.
+A topic has some of these objects: for its appends, its reads, its cursors, its subscriptions and
+its schemas. So a topic whose disk is slow has a few threads at most, and leaves the others to other
+topics. None of these waits for another one.
+
+What others wait for (a topic that is closed or deleted, by whose name nobody can open it meanwhile)
+has threads of its own, `release`: in the pool of those who wait it might never have its turn.
 
 The loop's thread only. For the broker.
 """
@@ -37,6 +40,8 @@ __all__ = ["WORK_THREADS", "WorkThreads"]
 
 WORK_THREADS = 64
 """Started as they are needed. Each waits for a disk, so there are more than cores."""
+RELEASE_THREADS = 16
+"""These wait for nothing but a disk."""
 
 T = TypeVar("T")
 
@@ -46,6 +51,11 @@ log = get_logger("lithify.pulsar")
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="lithify-topics")
+
+
+@cache
+def _release_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(RELEASE_THREADS, thread_name_prefix="lithify-release")
 
 
 def _always() -> bool:
@@ -105,6 +115,11 @@ class WorkThreads:
 
         self.carry_out(steps, ended, Owner(lambda: not future.cancelled()))
         return await future
+
+    async def release(self, call: Callable[[], None]) -> None:
+        """Make a call that others wait for, in a thread that waits for none of them."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(_release_pool(), call)
 
     @property
     def active(self) -> bool:

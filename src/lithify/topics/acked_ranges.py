@@ -20,8 +20,12 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
 __all__ = ["AckedRanges"]
 
@@ -65,6 +69,14 @@ class AckedRanges:
         """(start, stop, entries) of each range."""
         for block in self._blocks:
             yield from zip(block.starts, block.stops, block.counts, strict=True)
+
+    def columns(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+        """Starts, stops and entries of all ranges. Other threads have their turn in between."""
+        # A stop may be just above int64.
+        starts = [np.array(block.starts, np.uint64) for block in self._blocks]
+        stops = [np.array(block.stops, np.uint64) for block in self._blocks]
+        counts = [np.array(block.counts, np.int64) for block in self._blocks]
+        return np.concatenate(starts), np.concatenate(stops), np.concatenate(counts)
 
     def copy(self) -> AckedRanges:
         """The same ranges, in lists of their own."""

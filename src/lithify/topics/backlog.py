@@ -13,21 +13,25 @@
 What a subscription keeps on disk is another question: that is the log above mark-delete, also for
 a compacted one, and is what the limit of a backlog is about.
 
-Functions of an open topic, called on the thread that owns it.
+Functions of an open topic, called on the thread that owns it; what is read is a step for a thread.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.log.frame import HEADER_BYTES
 from lithify.log.segment import SEGMENT_HEADER_BYTES
 from lithify.positions import PACKED
+from lithify.topics.steps import Work
 
 if TYPE_CHECKING:
+    from lithify.log.log import Log
     from lithify.log.manifest import SegmentRef
     from lithify.log.reader import Snapshot, Span
     from lithify.topics.cursor import Cursor
+    from lithify.topics.steps import Steps
     from lithify.topics.subscription import Subscription
     from lithify.topics.topic import Topic
 
@@ -70,21 +74,29 @@ def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
     return _unacked(cursor, *stored_above(topic, cursor.mark_delete))
 
 
-def subscription_backlog(topic: Topic, subscription: Subscription) -> tuple[int, int]:
+def subscription_backlog(topic: Topic, subscription: Subscription) -> Steps[tuple[int, int]]:
     """(entries, bytes) that a subscription has yet to get, or to acknowledge."""
     cursor = subscription.cursor
     border = topic.reader.border(subscription.through) if subscription.compacted else -1
     if topic.log.manifest.view is None or border <= cursor.mark_delete:
         return backlog(topic, cursor)
-    entries, size_bytes = stored_above(topic, border)
-    with topic.log.snapshot("backlog") as snapshot:
+    count = partial(_retained_between, topic.log, cursor.mark_delete, border)
+    entries, size_bytes = yield Work(topic.log, lambda: count)
+    more, more_bytes = stored_above(topic, border)
+    return _unacked(cursor, entries + more, size_bytes + more_bytes)
+
+
+def _retained_between(log: Log, mark_delete: int, border: int) -> tuple[int, int]:
+    """(entries, bytes) of the view above the one position, up to the other; in any thread."""
+    entries = size_bytes = 0
+    with log.snapshot("backlog") as snapshot:
         for span in snapshot.spans(compacted=True, through=border):
-            if span.high <= cursor.mark_delete or span.low > border:
+            if span.high <= mark_delete or span.low > border:
                 continue
-            more, more_bytes = _retained(snapshot, span, cursor.mark_delete + 1, border)
+            more, more_bytes = _retained(snapshot, span, mark_delete + 1, border)
             entries += more
             size_bytes += more_bytes
-    return _unacked(cursor, entries, size_bytes)
+    return entries, size_bytes
 
 
 def _unacked(cursor: Cursor, above: int, size_bytes: int) -> tuple[int, int]:

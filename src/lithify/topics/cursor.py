@@ -282,17 +282,15 @@ class Cursor:
 
     def to_bytes(self) -> bytes:
         """The cursor in the newest format."""
-        rows = list(self._ranges)
-        ranges = b""
-        if rows:
-            # A stop may be just above int64.
-            starts, stops, _ = (np.array(values, np.uint64) for values in zip(*rows, strict=True))
+        ranges, gaps = b"", list[bytes]()
+        if len(self._ranges):
+            starts, stops, entries = self._ranges.columns()
             ranges = LiveSet.from_ranges(starts, stops).to_bytes()
-        gaps = [
-            _GAP.pack(index, entries)
-            for index, (start, stop, entries) in enumerate(rows)
-            if entries != stop - start
-        ]
+            partial = np.flatnonzero(entries.view(np.uint64) != stops - starts)
+            gaps = [
+                _GAP.pack(index, count)
+                for index, count in zip(partial.tolist(), entries[partial].tolist(), strict=True)
+            ]
         counts = len(ranges), len(gaps), len(self._batches)
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, self._mark_delete, *counts), ranges, *gaps]
         for position in sorted(self._batches):

@@ -31,7 +31,10 @@ them in it: replay passes over those. If no snapshot and no deletion follows, so
 and that is damage.
 
 Owned by the topic. All methods may be called from any thread, but the cursor that `get` returns
-is changed by `ack` and `take_gaps`: whoever reads it does so on the thread that calls those.
+is changed by `ack` and `take_gaps`: whoever reads it does so on the thread that calls those. These
+two are for an event loop. They wait neither for the disk, if `preparation` had nothing to do, nor
+for another thread. So other records are written only where room is left for theirs, and no thread
+rolls the log while it holds the lock.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import DamagedFile, InvalidInput, LithifyError
@@ -49,7 +54,7 @@ from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import change_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lithify.clock import Clock
     from lithify.events import EventSink
@@ -160,14 +165,14 @@ class CursorStore:
         compacted: bool = False,
     ) -> None:
         """Add a subscription, durably; the cursor is the store's from now on."""
-        with self._lock:
+        new = _Subscription(0, name, dict(properties), cursor, compacted=compacted)
+        with self._writing(lambda: new) as body:
             if name in self._subscriptions:
                 raise InvalidInput(f"subscription {name!r} exists in {self._log.directory}")
-            subscription = _Subscription(self._next_number, name, dict(properties), cursor)
-            subscription.compacted = compacted
-            self._append_snapshot(subscription)
+            new.number = self._next_number
+            self._append_snapshot(new, body)
             self._next_number += 1
-            self._subscriptions[name] = subscription
+            self._subscriptions[name] = new
         try:
             self._log.sync()
         except LithifyError:
@@ -177,16 +182,32 @@ class CursorStore:
 
     def delete(self, name: str) -> None:
         """Remove a subscription, durably."""
-        with self._lock:
+        with self._writing(lambda: None):
             subscription = self._named(name)
             self._append(_DELETED, subscription, b"")
             del self._subscriptions[name]
         self._log.sync()
 
+    @contextmanager
+    def _writing(self, snapshot_of: Callable[[], _Subscription | None]) -> Iterator[bytes]:
+        """Hold the lock, with room for a snapshot and for changes after it; the snapshot."""
+        while True:
+            with self._lock:
+                subscription = snapshot_of()
+                body = b"" if subscription is None else subscription.to_bytes()
+                prepare = self._waits_for(len(body) + RECORD_BYTES_MAX)
+                if prepare is None:
+                    yield body
+                    return
+            prepare()
+
     def names(self) -> list[str]:
         """All subscriptions, sorted."""
         with self._lock:
             return sorted(self._subscriptions)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._subscriptions
 
     def get(self, name: str) -> Cursor:
         """The cursor of a subscription, only to be read."""
@@ -202,30 +223,43 @@ class CursorStore:
 
     def set_compacted(self, name: str, *, compacted: bool) -> None:
         """Remember how it is read; as durable as an acknowledgement."""
-        with self._lock:
+        with self._writing(lambda: replace(self._named(name), compacted=compacted)) as body:
             subscription = self._named(name)
             if subscription.compacted is not compacted:
+                self._append_snapshot(subscription, body)
                 subscription.compacted = compacted
-                self._append_snapshot(subscription)
 
     def preparation(self) -> Callable[[], None] | None:
-        """What waits for the disk before the next record: to be called, in any thread.
+        """What waits for the disk or a thread before the next `ack`: to be called, in any thread.
 
-        None if nothing does, as nearly always; otherwise `ack` and the like would wait for it.
+        None if nothing does, as nearly always.
         """
+        return self._wait_for_lock if self._lock.locked() else self._waits_for(RECORD_BYTES_MAX)
+
+    def _waits_for(self, size_bytes: int) -> Callable[[], None] | None:
         if self._log.must_settle():
             return self._log.settle
-        return self._log.roll if self._log.must_roll(RECORD_BYTES_MAX) else None
+        return self._log.roll if self._log.must_roll(size_bytes) else None
 
-    def ack(self, name: str, change: Change) -> None:
+    def _wait_for_lock(self) -> None:
+        with self._lock:
+            return
+
+    def ack(self, name: str, change: Change) -> bool:
         """Record a change of a cursor and make it; see the module for what survives when.
 
-        Raises `WriteFailed` if it could not be recorded; then it did not happen.
+        False, and nothing has happened, if another thread has to end something first. Raises
+        `WriteFailed` if it could not be recorded; then it did not happen.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             subscription = self._named(name)
             self._append(change.kind, subscription, change.to_bytes())
             change.apply(subscription.cursor)
+        finally:
+            self._lock.release()
+        return True
 
     def cut(self, end: int) -> list[str]:
         """Forget, durably, what is acknowledged at or above `end`; the subscriptions that had any.
@@ -235,15 +269,21 @@ class CursorStore:
         with self._lock:
             found = [each for each in self._subscriptions.values() if each.cursor.cut(end)]
             for each in found:
-                self._append_snapshot(each)
+                self._append_snapshot(each, each.to_bytes())
         if found:
             self._log.sync()
         return sorted(each.name for each in found)
 
     def take_gaps(self, name: str, following: Callable[[int], int]) -> None:
-        """Move a cursor over what does not exist; not recorded, see `Cursor.take_gaps`."""
-        with self._lock:
-            self._named(name).cursor.take_gaps(following)
+        """Move a cursor over what does not exist; not recorded, see `Cursor.take_gaps`.
+
+        It stays where it is while another thread writes it down; the next call moves it.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._named(name).cursor.take_gaps(following)
+            finally:
+                self._lock.release()
 
     def _named(self, name: str) -> _Subscription:
         try:
@@ -254,8 +294,7 @@ class CursorStore:
     def _append(self, kind: int, subscription: _Subscription, body: bytes) -> None:
         self._log.append(body, flags=kind << _KIND_SHIFT, tag=subscription.number)
 
-    def _append_snapshot(self, subscription: _Subscription) -> None:
-        body = subscription.to_bytes()
+    def _append_snapshot(self, subscription: _Subscription, body: bytes) -> None:
         self._append(_SNAPSHOT, subscription, body)
         subscription.snapshot_bytes = len(body)
 
@@ -291,11 +330,11 @@ class CursorStore:
             # others have appended to the new segment meanwhile, or have rolled it.
             before = self._log.manifest.active.first_position
         for name in self.names():
-            with self._lock:
-                # It may have been deleted meanwhile, and must not come back.
+            # It may have been deleted meanwhile, and must not come back.
+            with self._writing(partial(self._subscriptions.get, name)) as body:
                 subscription = self._subscriptions.get(name)
                 if subscription is not None:
-                    self._append_snapshot(subscription)
+                    self._append_snapshot(subscription, body)
         self._log.sync()
         self._log.drop_head(before)
         self._log.reclaim()

@@ -57,13 +57,14 @@ from lithify.errors import Corrupt, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import write_atomic
 from lithify.log.side_files import set_aside
-from lithify.positions import NO_POSITION
+from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.settings import Durability, check_range
 from lithify.topics.message import text_of
 from lithify.topics.message_pb2 import MessageMetadata
+from lithify.topics.steps import Work, run_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.log.commit import Pending
     from lithify.log.log import Log
+    from lithify.topics.steps import Steps
 
 __all__ = [
     "Appended",
@@ -304,15 +306,28 @@ class Deduplication:
         )
 
     def failed(self, producer: str, pending: Pending | None = None) -> None:
+        """See `failing`; in this thread."""
+        run_here(self.failing(producer, pending))
+
+    def failing(self, producer: str, pending: Pending | None = None) -> Steps[None]:
         """An append failed, or was refused and has no `pending`; to be told in their order.
 
-        If it needed more than one segment, the log may have the first part of it.
+        If it needed more than one segment, the log may have the first part of it. That is read
+        back in a thread: until it is known nobody may be told how far the producer has come.
         """
         durable = self._of(producer).durable
         if producer in self._producers:
             # Another object, so that what is still on its way no longer counts.
             self._producers[producer] = _Producer(durable, durable)
-        self._replay(producer, None if pending is None else pending.position)
+        last = POSITION_MAX if pending is None else pending.position
+        read = partial(self._sent_by, producer, self._position + 1, last)
+        for sent in (yield Work(self, lambda: read)):
+            self._take(producer, sent)
+
+    def _sent_by(self, producer: str, start: int, last: int) -> list[Sent]:
+        """What the log has of a producer between two positions; in any thread."""
+        found = self._written(start, last)
+        return [sent for _, name, sent in found if name == producer and sent is not None]
 
     # --- memory and disk --------------------------------------------------------------------
 
@@ -360,27 +375,34 @@ class Deduplication:
         self._forget_oldest()
         return True
 
-    def _replay(self, only: str | None = None, up_to: int | None = None) -> None:
+    def _replay(self) -> None:
         """Take the entries behind the last known position into account."""
-        last = self._position
+        for position, name, sent in self._written(self._position + 1):
+            self._position = position
+            if sent is not None:
+                self._take(name, sent)
+                self._unsaved_entries += 1
+
+    def _written(
+        self, start: int, last: int = POSITION_MAX
+    ) -> Iterator[tuple[int, str, Sent | None]]:
+        """(position, producer, what it sent) of the entries from a position on."""
         with self._log.snapshot("deduplication") as snapshot:
-            for entry in snapshot.read(self._position + 1):
-                if up_to is not None and entry.position > up_to:
-                    break
-                last = entry.position
+            for entry in snapshot.read(start):
+                if entry.position > last:
+                    return
                 try:
                     metadata = _metadata_of(entry.body)
                 except DecodeError:
                     # Not from a producer.
-                    continue
-                name = text_of(metadata.producer_name)
-                if only is None or name == only:
-                    producer = self._use(name)
-                    producer.durable = producer.appended = producer.durable.after(_sent(metadata))
-                    self._unsaved_entries += only is None
-                    self._forget_oldest()
-        if only is None:
-            self._position = last
+                    yield entry.position, "", None
+                else:
+                    yield entry.position, text_of(metadata.producer_name), _sent(metadata)
+
+    def _take(self, name: str, sent: Sent) -> None:
+        producer = self._use(name)
+        producer.durable = producer.appended = producer.durable.after(sent)
+        self._forget_oldest()
 
     def save(self) -> None:
         """Write a snapshot, if anything has happened since the last one."""

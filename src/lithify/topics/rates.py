@@ -54,10 +54,14 @@ class RatesByOwner:
     def __init__(self, now_s: float) -> None:
         self._notes: deque[tuple[float, Counters]] = deque([(now_s, {})])
 
+    def is_due(self, now_s: float) -> bool:
+        """Is it time to note the counters?"""
+        return now_s - self._notes[-1][0] >= NOTE_SECONDS
+
     def note(self, now_s: float, counters: Counters) -> None:
         """Remember what the counters are, if it is time to."""
         notes = self._notes
-        if now_s - notes[-1][0] < NOTE_SECONDS:
+        if not self.is_due(now_s):
             return
         notes.append((now_s, counters))
         while now_s - notes[1][0] >= WINDOW_SECONDS:

@@ -17,7 +17,7 @@ Two schemas are the same if their types and definitions are, a JSON definition b
 are compared by a hash of each version, so that the number of versions does not matter.
 
 Parsing and comparing definitions takes milliseconds, so an event loop has it done in a thread. The
-outcome is remembered until the next version is added (`is_decided`): asked again, it costs nothing.
+outcome is remembered until the next version is added (`decided`): asked again, it costs nothing.
 
 Any thread may call; a change is durable when it returns.
 """
@@ -227,9 +227,12 @@ class Schemas:
                 f"schema is not compatible with version {latest.version}: {reason}"
             )
 
-    def is_decided(self, schema: Schema) -> bool:
-        """Does `register` know the answer, without parsing or writing anything?"""
-        return self._decisions.get((schema.type, _digest(schema.definition))) is not None
+    def decided(self, schema: Schema) -> SchemaVersion | None:
+        """The same as `decide` if that is known already, else None; waits for no other thread."""
+        decision = self._decisions.get((schema.type, _digest(schema.definition)))
+        if isinstance(decision, str):
+            raise IncompatibleSchema(decision)
+        return decision
 
     def decide(self, schema: Schema) -> SchemaVersion | None:
         """The version in force that is the same, None if it may be the next one.

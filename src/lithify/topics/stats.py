@@ -11,14 +11,13 @@ Rates are those of the last minute or so (`rates.py`).
 
 A topic may have thousands of clients. So statistics are made in steps, of `ROWS_A_STEP` rows each,
 between which others may use the topic: `topic_stats_steps` and `internal_stats_steps` yield after
-each and return the result. The numbers of two rows may be of different moments.
+each (`steps.py`) and return the result. The numbers of two rows may be of different moments.
 
 Functions of an open topic that change nothing, called on the thread that owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,11 @@ from lithify.topics.subscription import SubscriptionType
 if TYPE_CHECKING:
     from lithify.topics.client import Client
     from lithify.topics.producers import Producer
+    from lithify.topics.steps import Steps
     from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = [
-    "Steps",
     "backlog",
     "internal_stats_steps",
     "storage_bytes",
@@ -52,8 +51,6 @@ __all__ = [
     "topic_stats",
     "topic_stats_steps",
 ]
-
-Steps = Generator[None, None, dict[str, Any]]
 
 RANGES_SHOWN_MAX = 1000
 ROWS_A_STEP = 50
@@ -103,17 +100,17 @@ def topic_stats(topic: Topic) -> dict[str, Any]:
     return run_here(topic_stats_steps(topic))
 
 
-def topic_stats_steps(topic: Topic) -> Steps:
+def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
     """The same in steps."""
     subscriptions: dict[str, dict[str, Any]] = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         subscriptions[name] = yield from _subscription_stats(topic, subscription)
-        yield
+        yield None
     publishers = []
     for number, producer in enumerate(list(topic.producers.joined.values()), 1):
         publishers.append(_publisher_stats(topic, producer))
         if not number % ROWS_A_STEP:
-            yield
+            yield None
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
     shown = subscriptions.values()
@@ -174,19 +171,18 @@ def _client(client: Client) -> dict[str, Any]:
     }
 
 
-def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps:
+def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps[dict[str, Any]]:
     consumers = []
     for number, consumer in enumerate(list(subscription.consumers), 1):
         consumers.append(_consumer_stats(topic, consumer))
         if not number % ROWS_A_STEP:
-            yield
-    entries, size_bytes = subscription_backlog(topic, subscription)
+            yield None
+    entries, size_bytes = yield from subscription_backlog(topic, subscription)
     active = subscription.active
-    durable = topic.is_durable(subscription)
     rate, throughput = topic.client_rate(subscription)
     return {
         "type": _TYPES[subscription.kind],
-        "isDurable": durable,
+        "isDurable": subscription.durable,
         "msgRateOut": rate,
         "msgThroughputOut": throughput,
         "msgBacklog": entries,
@@ -198,9 +194,16 @@ def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps:
         "consumers": consumers,
         "nonContiguousDeletedMessagesRanges": subscription.cursor.acked_range_count,
         "isReplicated": False,
-        "subscriptionProperties": topic.cursors.properties(subscription.name) if durable else {},
+        "subscriptionProperties": _properties(topic, subscription),
         "readFailure": "" if (found := subscription.read_failure) is None else found.reason,
     }
+
+
+def _properties(topic: Topic, subscription: Subscription) -> dict[str, str]:
+    name = subscription.name
+    # It may have been deleted since its row was begun.
+    there = subscription.durable and name in topic.cursors
+    return topic.cursors.properties(name) if there else {}
 
 
 def _view_stats(topic: Topic) -> dict[str, Any]:
@@ -267,12 +270,17 @@ def _zeros() -> dict[str, float]:
 # --- internal stats ---------------------------------------------------------------------------
 
 
-def internal_stats_steps(topic: Topic) -> Steps:
-    """How the log and the cursors of a topic stand, in steps."""
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    """How the log and the cursors of a topic stand."""
+    return run_here(internal_stats_steps(topic))
+
+
+def internal_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
+    """The same in steps."""
     cursors = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)
-        yield
+        yield None
     ledgers = ledgers_of(topic)
     active, last, active_entries, active_bytes = ledgers[-1]
     confirmed = last if active_entries else active.first_position - 1

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Steps", "Work", "run_here"]
+__all__ = ["Steps", "Work", "once", "run_here"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,11 @@ class Work:
 
 
 Steps = Generator[Work | None, Any, T]
+
+
+def once(work: Work) -> Steps[Any]:
+    """An operation that makes one call; its result."""
+    return (yield work)
 
 
 def run_here(steps: Steps[T]) -> T:

@@ -285,10 +285,13 @@ class Topics:
             raise TopicNotFound(f"topic {name} does not exist")
         return found
 
-    def deleting(self, name: str | TopicName, *, wait: bool = True) -> Callable[[], None]:
+    def deleting(
+        self, name: str | TopicName, *, wait: bool = True, in_use: bool = False
+    ) -> Callable[[], None]:
         """Take a topic that nobody uses out of use; what is returned deletes it, in any thread.
 
-        If another thread is opening it: wait for that, or raise `Claimed` (an event loop).
+        If another thread is opening it: wait for that, or raise `Claimed` (an event loop). One that
+        is `in_use` too, if the caller sends its clients away before that.
         """
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
@@ -301,7 +304,7 @@ class Topics:
                 raise TopicNotFound(f"topic {name} does not exist")
             for part in parts:
                 topic = self._open.get(part)
-                if topic is not None and (topic.producers.joined or _consumers(topic)):
+                if topic is not None and topic.has_clients and not in_use:
                     raise InvalidInput(f"topic {part} is in use")
             opened = {part: self._open.pop(part) for part in parts if part in self._open}
             claims = stack.pop_all()
@@ -331,9 +334,9 @@ class Topics:
         return finish
 
     def unloading(self, names: Collection[TopicName], *, wait: bool = True) -> Callable[[], None]:
-        """Take topics that nobody uses out of use; what is returned closes them, in any thread.
+        """Take topics out of use; what is returned closes them, once nobody uses them any more.
 
-        They are opened again by use. `wait` as for `deleting`.
+        In any thread. They are opened again by use. `wait` as for `deleting`.
         """
         with ExitStack() as stack:
             stack.enter_context(self._claims.of(names, wait=wait))
@@ -588,7 +591,3 @@ def _parts(name: TopicName, definition: TopicDefinition) -> list[TopicName]:
     """The topics that have logs of their own."""
     count = definition.partitions
     return [name.partition_name(number) for number in range(count)] if count else [name]
-
-
-def _consumers(topic: Topic) -> int:
-    return sum(len(subscription.consumers) for subscription in topic.subscriptions.values())

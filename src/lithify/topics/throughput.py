@@ -4,6 +4,8 @@ Counters belong to whoever counts: the topic what came in, producers, subscripti
 what is theirs. Here they are put together, and noted now and then, so that there are rates
 (`rates.py`). What subscriptions that are gone have delivered still counts.
 
+A topic may have thousands of clients: they are noted in steps (`steps.py`).
+
 The topic's thread only; owned by the topic.
 """
 
@@ -15,11 +17,17 @@ from lithify.topics.producers import Producer
 from lithify.topics.rates import Rates, RatesByOwner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lithify.clock import Clock
+    from lithify.topics.steps import Steps
     from lithify.topics.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
 
 __all__ = ["Throughput"]
+
+NOTED_A_STEP = 1000
+"""Clients, about 1 ms."""
 
 
 class Throughput:
@@ -48,11 +56,18 @@ class Throughput:
             size_bytes += each.delivered_bytes
         return messages, size_bytes
 
-    def note(self) -> None:
+    def noting(self) -> Steps[None]:
         """Remember what the counters are now, if it is time to."""
         now_s = self._clock.monotonic_s()
+        if not self._rates_by_client.is_due(now_s):
+            return
         self._rates.note(now_s, self._counters())
-        self._rates_by_client.note(now_s, self._client_counters())
+        noted: dict[object, tuple[int, int]] = {}
+        for number, client in enumerate(self._clients(), 1):
+            noted[client] = _counters_of(client)
+            if not number % NOTED_A_STEP:
+                yield None
+        self._rates_by_client.note(now_s, noted)
 
     def rates(self) -> list[float]:
         """Messages in, bytes in, messages out and bytes out, a second."""
@@ -66,16 +81,12 @@ class Throughput:
     def _counters(self) -> tuple[int, int, int, int]:
         return self._topic.writer.messages_in, self._topic.writer.bytes_in, *self.delivered()
 
-    def _client_counters(self) -> dict[object, tuple[int, int]]:
-        """(messages, bytes) of each producer, subscription and consumer."""
-        found: dict[object, tuple[int, int]] = {}
-        for producer in self._topic.producers.joined.values():
-            found[producer] = producer.messages, producer.bytes
-        for each in self._topic.subscriptions.values():
-            found[each] = each.delivered_messages, each.delivered_bytes
-            for consumer in each.consumers:
-                found[consumer] = consumer.delivered_messages, consumer.delivered_bytes
-        return found
+    def _clients(self) -> Iterator[Producer | Subscription | Consumer]:
+        """Those that there are when their turn comes."""
+        yield from list(self._topic.producers.joined.values())
+        for each in list(self._topic.subscriptions.values()):
+            yield each
+            yield from list(each.consumers)
 
 
 def _counters_of(client: Producer | Subscription | Consumer) -> tuple[int, int]:

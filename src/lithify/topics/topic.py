@@ -117,6 +117,8 @@ class Topic:
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
+        self._names = object()
+        """Durable subscriptions are created and deleted one at a time; appends go on meanwhile."""
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
         """When it was last known to be in use."""
@@ -223,6 +225,11 @@ class Topic:
         return self.reader.get(key)
 
     @property
+    def lanes(self) -> tuple[object, ...]:
+        """What the threads' work on the topic is queued for: appends, and durable subscriptions."""
+        return self.writer, self._names
+
+    @property
     def last_position(self) -> int:
         """Of the last entry that may be read, -1 if there is none."""
         return self.log.last_position
@@ -271,7 +278,7 @@ class Topic:
             return self._creation(name, kind, durable=durable, start=start, compacted=compacted)
 
         try:
-            yield Work(self, find)
+            yield Work(self._names, find)
         finally:
             # Also if nobody waits for it any longer: it is on disk.
             self._add_created(name, kind)
@@ -300,7 +307,7 @@ class Topic:
 
     def _add_created(self, name: str, kind: SubscriptionType) -> None:
         """The cursor of a new subscription is written, unless that has failed."""
-        if name in self.subscriptions or name not in self.cursors.names():
+        if name in self.subscriptions or name not in self.cursors:
             return
         compacted = self.cursors.is_compacted(name)
         self._add_subscription(
@@ -349,8 +356,6 @@ class Topic:
 
         `check` may refuse it; it is called directly before the consumer is added.
         """
-        if subscription.durable:
-            yield Work(self.cursors, self.cursors.preparation)
         check()
         self._check_there(subscription)
         consumer.through = self.service.last_compacted_position if compacted else None
@@ -359,19 +364,24 @@ class Topic:
         if not first:
             return
         if subscription.durable:
-            self.cursors.set_compacted(subscription.name, compacted=compacted)
+            yield Work(self._names, partial(self._note_compacted, subscription))
+            self._check_there(subscription)
         yield from self._gaps.taking(subscription)
         self._check_there(subscription)
         subscription.rewind()
+
+    def _note_compacted(self, subscription: Subscription) -> Callable[[], None] | None:
+        """What writes down how a subscription is read, if that has changed."""
+        name, compacted = subscription.name, subscription.compacted
+        there = self.subscriptions.get(name) is subscription
+        if not there or self.cursors.is_compacted(name) is compacted:
+            return None
+        return partial(self.cursors.set_compacted, name, compacted=compacted)
 
     def _check_there(self, subscription: Subscription) -> None:
         name = subscription.name
         if self.subscriptions.get(name) is not subscription:
             raise SubscriptionRemoved(f"subscription {name} of {self.name} was removed meanwhile")
-
-    def is_durable(self, subscription: Subscription) -> bool:
-        """Does it outlive its consumers?"""
-        return subscription.durable
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Forget it and what it had acknowledged."""
@@ -384,7 +394,7 @@ class Topic:
             return
         try:
             # Whoever creates one of the same name waits for this.
-            yield Work(self, lambda: partial(self.cursors.delete, name))
+            yield Work(self._names, lambda: partial(self.cursors.delete, name))
         finally:
             if name not in self.subscriptions:
                 self._add_created(name, subscription.kind)
@@ -417,18 +427,7 @@ class Topic:
         self, subscription: Subscription, change: Change, check: Callable[[], None] = no_check
     ) -> Steps[None]:
         """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
-        if subscription.durable and self.cursors.preparation() is not None:
-            yield Work(self.cursors, self.cursors.preparation)
-        check()
-        first = subscription.cursor.mark_delete + 1
-        if subscription.compacted and change == Acked(first):
-            # All before it is done with, retained or not. Gaps are not recorded: said this way, a
-            # restart finds mark-delete where it was.
-            change = AckedUpTo(first)
-        if subscription.durable:
-            self.cursors.ack(subscription.name, change)
-        else:
-            change.apply(subscription.acked)
+        change = yield from self._recording(subscription, change, check)
         if subscription.cursor is not subscription.acked:
             change.apply(subscription.cursor)
         if self._gaps.take(subscription) is not None:
@@ -441,6 +440,27 @@ class Topic:
             subscription.sought(change.position)
         else:
             subscription.acknowledged(getattr(change, "position", NO_POSITION))
+
+    def _recording(
+        self, subscription: Subscription, change: Change, check: Callable[[], None]
+    ) -> Steps[Change]:
+        """Make a change of what is acknowledged, durable or not; as what it was made."""
+        cursors, durable = self.cursors, subscription.durable
+        while True:
+            if durable and cursors.preparation() is not None:
+                yield Work(cursors, cursors.preparation)
+            check()
+            made = change
+            first = subscription.cursor.mark_delete + 1
+            if subscription.compacted and change == Acked(first):
+                # All before it is done with, retained or not. Gaps are not recorded: said this way,
+                # a restart finds mark-delete where it was.
+                made = AckedUpTo(first)
+            if not durable:
+                made.apply(subscription.acked)
+                return made
+            if cursors.ack(subscription.name, made):
+                return made
 
     def seek(self, subscription: Subscription, position: int) -> None:
         """Begin again at a position; what was acknowledged above it no longer is."""
@@ -513,6 +533,12 @@ class Topic:
         )
 
     @property
+    def has_clients(self) -> bool:
+        """Does it have a producer or a consumer?"""
+        consumed = any(each.consumers for each in self.subscriptions.values())
+        return consumed or bool(self.producers.joined)
+
+    @property
     def has_backlog(self) -> bool:
         """Does a durable subscription wait for somebody to take messages?"""
         last = self.log.last_position
@@ -530,7 +556,7 @@ class Topic:
     def enforcing(self) -> Steps[None]:
         """Look at the policies now; what may go after that goes with `maintain_files`."""
         yield from self._upkeep.enforcing(self.policies())
-        self._throughput.note()
+        yield from self._throughput.noting()
 
     def log_holds(self) -> list[LogHold]:
         """Who keeps the log from being trimmed, and from where on."""

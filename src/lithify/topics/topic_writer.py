@@ -108,6 +108,11 @@ class TopicWriter:
             return save
         return self._log.roll if self._log.must_roll(size_bytes) else None
 
+    @property
+    def append_bytes_max(self) -> int:
+        """Entries that take more bytes, with their frames, may need a roll in between."""
+        return self._log.settings.segment_bytes_max // 2
+
     def preparing(self, size_bytes: int) -> Steps[None]:
         """Wait until so much can be appended without waiting."""
         yield Work(self, partial(self.preparation, size_bytes))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep", "log_holds"]
 
+LOOKED_AT_A_STEP = 200
+"""Subscriptions, about 1 ms."""
 POLICY_SECONDS = 1.0
 """Retention, time to live and backlog are looked at so often."""
 
@@ -75,16 +77,7 @@ class Upkeep:
         now_ms = self._clock.now_ms()
         if policies.message_ttl_ms:
             yield from topic.expiring(now_ms - policies.message_ttl_ms)
-        durable = [each for each in topic.subscriptions.values() if each.durable]
-        for each in durable:
-            if not each.compacted:
-                self._gaps.take(each)
-        limit, topic.writer.refusal = policies.backlog_bytes_max, ""
-        size = max((backlog(topic, each.acked)[1] for each in durable), default=0)
-        if 0 <= limit < size:
-            topic.writer.refusal = (
-                f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
-            )
+        yield from self._looking_at_backlogs(policies.backlog_bytes_max)
         acknowledged = acknowledged_through(log_holds(topic)).position
         keep_from = first_to_keep(
             topic.log.manifest.segments,
@@ -100,6 +93,27 @@ class Upkeep:
             # It is made again from the log behind its snapshot: that must all be there.
             yield from topic.writer.saving_producers()
         self._keep_from = keep_from
+
+    def _looking_at_backlogs(self, limit: int) -> Steps[None]:
+        """Move the cursors of all subscriptions over gaps, and refuse producers if one is behind.
+
+        There may be thousands: in steps.
+        """
+        topic, size = self._topic, 0
+        for number, each in enumerate(list(topic.subscriptions.values()), 1):
+            if not number % LOOKED_AT_A_STEP:
+                yield None
+            if not each.durable or topic.subscriptions.get(each.name) is not each:
+                continue
+            if not each.compacted:
+                self._gaps.take(each)
+            if limit >= 0:
+                size = max(size, backlog(topic, each.acked)[1])
+        topic.writer.refusal = ""
+        if 0 <= limit < size:
+            topic.writer.refusal = (
+                f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
+            )
 
 
 def log_holds(topic: Topic) -> list[LogHold]:
@@ -117,7 +131,7 @@ def log_holds(topic: Topic) -> list[LogHold]:
     for each in topic.subscriptions.values():
         if each.durable:
             holds.append(LogHold(f"subscription {each.name}", each.acked.mark_delete))
-        for consumer in each.consumers:
+        for consumer in each.consumers if each.compacted else ():
             if consumer.through is not None:
                 position = max(each.cursor.mark_delete, consumer.through)
                 holds.append(LogHold(f"compacted reader {consumer.name}", position))

@@ -300,7 +300,10 @@ def test_a_gate_that_another_user_can_reach_is_not_used(tmp_path: Path) -> None:
 
     for name in ("planted", "linked", "file"):
         gate = DiskGate(fs, str(tmp_path / name))
-        with gate.enter(str(tmp_path), "run-1"), pytest.raises(RunRefused, match=r"\(disk\): run-1"):
+        with (
+            gate.enter(str(tmp_path), "run-1"),
+            pytest.raises(RunRefused, match=r"\(disk\): run-1"),
+        ):
             gate.enter(str(tmp_path), "run-2")
         gate.enter(str(tmp_path), "run-3").release()
     assert precious.read_text() == "not to be lost"

@@ -16,13 +16,15 @@ from lithify.fs import MemoryFileSystem
 from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.auth import FREE, HELD_COMMANDS_MAX, NEEDS, REFRESH_S
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.consuming import LEAVING_A_STEP as CONSUMERS_A_STEP
 from lithify.pulsar.framing import encode_command
+from lithify.pulsar.producing import LEAVING_A_STEP as PRODUCERS_A_STEP
 from lithify.pulsar.session import Session
 from lithify.topics.access import Access, TokenKey, with_grant
 from lithify.topics.names import Namespace
 from lithify.topics.store import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
-from tests.unit.pulsar.frames import split_frames
+from tests.unit.pulsar.frames import entry, send, split_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -414,3 +416,43 @@ def test_a_command_that_nobody_thought_about_is_not_let_through() -> None:
     visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
     with pytest.raises(ProtocolError, match="permitted"):
         visit.session.handle(Command(type=Command.REACHED_END_OF_TOPIC))
+
+
+def test_many_clients_are_closed_some_at_a_time_and_get_nothing_from_the_first_on() -> None:
+    """A session whose token has expired, with consumers and producers."""
+    visit = Visit()
+    visit.connects(visit.token(), refresh=False)
+    consumers, producers = 5 * CONSUMERS_A_STEP, 2 * PRODUCERS_A_STEP
+    for number in range(consumers):
+        command = request(Command.SUBSCRIBE)
+        command.subscribe.consumer_id, command.subscribe.subscription = number, f"s{number}"
+        visit.sends(command)
+    for number in range(producers):
+        command = request(Command.PRODUCER)
+        command.producer.producer_id = number
+        visit.sends(command)
+    topic = visit.broker.topics.get(TOPIC)
+    visit.clock.jump(61)
+
+    async def story() -> list[Any]:
+        visit.session.receive(np.empty(0, dtype=np.uint8), 0, 0)
+        first = [each.type for each in visit.answers()]
+        assert first.count(Command.CLOSE_CONSUMER) == CONSUMERS_A_STEP
+        assert first.count(Command.CLOSE_PRODUCER) == PRODUCERS_A_STEP
+        left = [each for s in topic.subscriptions.values() for each in s.consumers]
+        assert len(left) == consumers - CONSUMERS_A_STEP
+        assert all(each.paused for each in left)
+        frame = np.frombuffer(send(entry(), producer_id=producers - 1), dtype=np.uint8)
+        visit.session.receive(frame, 0, len(frame))
+        visit.session.resume()
+        assert all(each.paused for each in left)
+        found: list[Any] = []
+        while len(found) < consumers + producers - len(first):
+            await asyncio.sleep(0)
+            found += visit.answers()
+        return found
+
+    last = visit.loop.run_until_complete(asyncio.wait_for(story(), PROCESS_S_MAX))
+    assert {each.type for each in last} == {Command.CLOSE_CONSUMER, Command.CLOSE_PRODUCER}
+    assert not topic.has_clients
+    assert topic.writer.messages_in == 0

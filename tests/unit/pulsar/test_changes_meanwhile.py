@@ -329,16 +329,25 @@ async def test_a_consumer_joins_the_subscription_that_has_the_name(
     async with served() as node:
         client = await node.client()
         topic = node.topics.create("orders")
-        kind = SubscriptionType.SHARED
+        kind = SubscriptionType.FAILOVER
         before = topic.subscription("s1", kind, durable=True, start=0)
-        pause = Pause()
-        monkeypatch.setattr(topic.cursors, "preparation", pause.find)
-        client.send(subscribe("orders", 1))
+        pause, set_compacted = Pause(), topic.cursors.set_compacted
+
+        def slow(name: str, *, compacted: bool) -> None:
+            pause.wait()
+            set_compacted(name, compacted=compacted)
+
+        monkeypatch.setattr(topic.cursors, "set_compacted", slow)
+        client.send(subscribe_compacted(1))
         await pause.is_reached()
-        topic.unsubscribe(before)
+        ends = topic.unsubscribing(before)
+        changes: list[asyncio.Task[Any]] = [asyncio.create_task(node.broker.run(ends))]
         if created:
-            topic.subscription("s1", kind, durable=True, start=0)
+            new = topic.creating("s1", kind, durable=True, start=0)
+            changes.append(asyncio.create_task(node.broker.run(new)))
+        await asyncio.sleep(0)
         pause.end()
+        await asyncio.gather(*changes)
         assert (await client.answer()).type == Type.SUCCESS
         assert topic.subscriptions["s1"] is not before
         assert (len(before.consumers), who_joined(node)) == (0, 1)

@@ -22,6 +22,7 @@ from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.message import MessageId, decode_entry
 from lithify.topics.policies import Policies
 from lithify.topics.retention import LogHold
+from lithify.topics.steps import run_here
 from lithify.topics.store import Topics, TopicSettings
 from lithify.topics.subscription import Consumer, ConsumerRefused, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH
@@ -117,7 +118,7 @@ def test_the_backlog_is_what_will_come(bench: Compacted) -> None:
     subscription, consumer = bench.read()
 
     def left() -> int:
-        return subscription_backlog(bench.topic, subscription)[0]
+        return run_here(subscription_backlog(bench.topic, subscription))[0]
 
     assert backlog(bench.topic, subscription.cursor)[0] == 7, "the log behind what is not retained"
     assert left() == 5
@@ -143,9 +144,9 @@ def test_the_backlog_in_a_large_segment_of_the_view(value: bytes) -> None:
         bench.put(f"k{number % 500}", value=value)
     bench.compact()
     subscription, _ = bench.read()
-    assert subscription_backlog(bench.topic, subscription)[0] == 500
+    assert run_here(subscription_backlog(bench.topic, subscription))[0] == 500
     bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 199)))
-    entries, size_bytes = subscription_backlog(bench.topic, subscription)
+    entries, size_bytes = run_here(subscription_backlog(bench.topic, subscription))
     assert entries == pytest.approx(400, rel=0.02)
     assert size_bytes == pytest.approx(400 * len(value), rel=0.8)
 

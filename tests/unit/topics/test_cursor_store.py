@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +18,11 @@ from lithify.log.frame import HEADER_BYTES
 from lithify.log.log import Log
 from lithify.log.verify import verify_log
 from lithify.positions import pack
+from lithify.settings import LogSettings
 from lithify.topics.cursor import Cursor
 from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo, Filled, Reset
 from lithify.topics.cursor_store import CursorSettings, CursorStore
+from tests.unit.log.helpers import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -345,13 +348,18 @@ def test_acknowledgements_go_on_while_checkpoints_run() -> None:
     store = busy_store(fs)
     ended = threading.Event()
 
+    def ack(name: str, change: Acked | AckedUpTo) -> None:
+        while not store.ack(name, change):
+            if (prepare := store.preparation()) is not None:
+                prepare()
+
     def acknowledge() -> None:
         for position in range(20, 4000, 2):
-            store.ack("audit", Acked(position))
-            store.ack("mail", AckedUpTo(pack(3, position)))
+            ack("audit", Acked(position))
+            ack("mail", AckedUpTo(pack(3, position)))
             if position % 100 == 0:
                 store.create(f"s{position}", Cursor(position), {})
-                store.ack(f"s{position}", Acked(position + 5))
+                ack(f"s{position}", Acked(position + 5))
                 if position % 200 == 0:
                     store.delete(f"s{position}")
         ended.set()
@@ -439,3 +447,78 @@ def test_a_record_that_makes_no_sense_is_damage(kind: int, body: bytes, text: st
 
     with pytest.raises(DamagedFile, match=text):
         open_store(fs)
+
+
+class SlowCursor(Cursor):
+    """One that takes long to write down."""
+
+    __slots__ = ("begun", "go")
+
+    def __init__(self, mark_delete: int) -> None:
+        super().__init__(mark_delete)
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def to_bytes(self) -> bytes:
+        self.begun.set()
+        assert self.go.wait(PATIENCE_S)
+        return super().to_bytes()
+
+
+def test_an_acknowledgement_does_not_wait_for_a_cursor_that_is_written_down() -> None:
+    fs = MemoryFileSystem()
+    store = busy_store(fs)
+    before = state(store)["audit"]
+    slow = SlowCursor(-1)
+    thread = threading.Thread(target=store.create, args=("slow", slow, {}))
+    thread.start()
+    assert slow.begun.wait(PATIENCE_S)
+    assert not store.ack("audit", Acked(50))
+    store.take_gaps("audit", lambda position: position + 1000)
+    prepare = store.preparation()
+    assert prepare is not None
+    slow.go.set()
+    thread.join()
+    prepare()
+    assert store.preparation() is None
+    assert state(store)["audit"] == before, "nothing has happened"
+    assert store.ack("audit", Acked(50))
+    assert state_on(fs.kill_clone()) == state(store)
+
+
+class HeldFileSystem(FaultyFileSystem):
+    """One in which a new segment's directory is made durable only when that is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryFileSystem())
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def sync_dir(self, path: str) -> None:
+        if not self.go.is_set():
+            self.begun.set()
+            assert self.go.wait(PATIENCE_S)
+        super().sync_dir(path)
+
+
+def test_nobody_rolls_the_log_of_cursors_while_others_need_the_lock() -> None:
+    fs = HeldFileSystem()
+    # Smaller than the room that is left for acknowledgements: whatever is written rolls it first.
+    settings = LogSettings(segment_bytes_max=4096)
+    log = Log.open(
+        fs, DIRECTORY, kind="cursor", settings=settings, clock=ManualClock(), events=ignore_events
+    )
+    store = CursorStore(log, SHORT)
+    store.create("audit", Cursor(-1), {})
+    fs.go.clear()
+    thread = threading.Thread(target=store.create, args=("mail", Cursor(-1), {}))
+    thread.start()
+    assert fs.begun.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        names = pool.submit(store.names)
+        try:
+            assert names.result(PATIENCE_S) == ["audit"]
+        finally:
+            fs.go.set()
+    thread.join()
+    assert store.names() == ["audit", "mail"]
+    store.close()

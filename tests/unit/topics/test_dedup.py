@@ -492,3 +492,24 @@ def test_random_restarts_and_resends_lose_and_double_nothing(seed: int) -> None:
     for name, ids in messages_in(store.log).items():
         client = next(each for each in clients if each.name == name)
         assert ids == list(range(client.next))
+
+
+def test_what_a_failed_append_has_left_is_read_by_who_makes_the_call() -> None:
+    faulty = FaultyFileSystem(MemoryFileSystem(), record=True)
+    store = Store(faulty)
+    store.send("ann", (0, 1))
+    # The first part of an append whose second part failed.
+    pending = store.log.append(body("ann", 1))
+    pending.result()
+    faulty.trace.clear()
+    steps = store.known.failing("ann", pending)
+    work = next(steps)
+    assert work is not None
+    call = work.find()
+    assert call is not None
+    assert faulty.trace == []
+    result = call()
+    assert faulty.trace
+    with pytest.raises(StopIteration):
+        steps.send(result)
+    assert store.known.last_sequence_id("ann") == 1
