@@ -11,8 +11,6 @@ where its data is; nothing is written by the node, and only where this user may 
 See `node/backup.py` and `node/restore.py`.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -20,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.admin import remote_node
+from lithify.cli.client import open_client
+from lithify.cli.options import AsJson, Url
 from lithify.cli.output import human_count, print_json, print_line, progress_bar
-from lithify.cli.topics import AsJson, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.clock import SystemClock
 from lithify.errors import FAILED, InvalidInput
 
@@ -45,7 +43,7 @@ def backup(
         str | None,
         typer.Option(metavar="BACKUP", help="Link to the files of this one that are the same."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Save all topics and blob stores, also while a node serves them."""
     from lithify.compaction.plan import human_bytes
@@ -81,12 +79,12 @@ def _data_of_node(fs: FileSystem, url: str | None) -> str:
     """Where the node at an address has its data, which must be on this machine."""
     from lithify.fs import read_file
 
-    node = remote_node(url)
-    said = node.call("GET", "brokers/configuration/runtime")
+    with open_client(None, url) as client:
+        said = client.call("GET", "/admin/v2/brokers/configuration/runtime")
     data, lock = str(said["dataDirectory"]), f"{said['dataDirectory']}/LOCK"
     if not fs.exists(lock) or read_file(fs, lock).decode() != said["owner"]:
         raise InvalidInput(
-            f"the node at {node.url} has its data in {data}, which is not on this machine: "
+            f"the node at {client.name} has its data in {data}, which is not on this machine: "
             "run the command there"
         )
     return data
@@ -100,10 +98,10 @@ def restore(
     ] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
     store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store.")] = None,
-    check: Annotated[  # noqa: FBT002  an option
+    check: Annotated[
         bool, typer.Option("--check", help="Check every byte of the backup; restore nothing.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Put a backup, or one topic or store of it, back, and verify every byte."""
     from lithify.compaction.plan import human_bytes

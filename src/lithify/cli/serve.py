@@ -6,8 +6,6 @@ Addresses go to stdout, one a line, once clients can connect; what happens goes 
 a record. A second signal of the same kind does not hurry it: closing is quick.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 import asyncio
@@ -19,16 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.cli.options import ConfigFile
+
 if TYPE_CHECKING:
     from lithify.node.node import Node
     from lithify.node.serving import Addresses
 
-__all__ = ["ConfigFile", "serve"]
-
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")
-]
-
+__all__ = ["serve"]
 
 KEPT_PIECE_BYTES = 4 * 2**20
 """The largest allocation that is used again; four times that of a piece."""

@@ -10,8 +10,6 @@ has a row of its own. One that does not answer within a few seconds is `unreacha
 some did not answer, 5 if none did. A run that failed ends the command with exit code 1.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 import time
@@ -20,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lithify.cli.output import print_error_line, print_json, print_line
-from lithify.cli.raft_admin import exit_if_missing, show_each, state_of
-from lithify.cli.raft_options import (
+from lithify.cli.raft.members import exit_if_missing, show_each, state_of
+from lithify.cli.raft.options import (
     EACH_S,
     GROUP,
     NODES,
@@ -55,19 +53,19 @@ HISTORY_RUNS = 10
 
 def compact(
     name: GroupArgument = None,
-    dry_run: Annotated[  # noqa: FBT002  an option
+    dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what runs would do, and do nothing.")
     ] = False,
-    wait: Annotated[  # noqa: FBT002  an option
+    wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the runs, and print their reports.")
     ] = False,
-    rewrite: Annotated[  # noqa: FBT002  an option
+    rewrite: Annotated[
         bool, typer.Option("--rewrite", help="The leader also moves scattered live entries.")
     ] = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Have each of the nodes compact its segments of a group now."""
     from lithify.raft.operations import Operation
@@ -115,13 +113,13 @@ def _ended(begun: Found, tls: str, group: str, tell: Callable[[Row], None]) -> F
 
 def compaction_status(
     name: GroupArgument = None,
-    watch: Annotated[  # noqa: FBT002  an option
+    watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Until the runs that are going on have ended.")
     ] = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Show how the last run of each node on a group went, or how far it is."""
     with MEMBERS.progress() as tell:
@@ -142,7 +140,7 @@ def compaction_history(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """List the last runs of each node on a group, newest first."""
     group = name or group
@@ -165,7 +163,7 @@ def cancel_compaction(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Stop the runs of the nodes on a group, and forget those that wait.
 

@@ -11,8 +11,6 @@ of its own. All nodes are asked at once, each has a row, and one that does not a
 seconds is `unreachable`. Exit code 1 if some did not answer, 5 if none did.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -20,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from lithify.cli.output import human_age, human_count, print_json, print_line, print_table
-from lithify.cli.raft_options import (
+from lithify.cli.raft.options import (
     GROUP,
     NODES,
     AsJson,
@@ -58,7 +56,7 @@ def members(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Show who the members of a group are, who leads, and where they are reached."""
     from lithify.raft.operations import Operation
@@ -74,13 +72,13 @@ def members(
 
 def add(
     node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT")],
-    learner: Annotated[  # noqa: FBT002  an option
+    learner: Annotated[
         bool, typer.Option("--learner", help="It gets everything, but has no vote.")
     ] = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Add a node to a group; it must run already, with `--join`.
 
@@ -97,7 +95,7 @@ def remove(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Remove a node from a group; refused if too few of the voters that remain answer.
 
@@ -111,7 +109,7 @@ def move(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Change the address of a member; the leader first looks whether it is there."""
     from lithify.raft.operations import Operation
@@ -140,7 +138,7 @@ def transfer(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Transfer leadership to a member, and wait until it leads."""
     from lithify.raft.operations import Operation
@@ -157,7 +155,7 @@ def create(
     member: Annotated[list[str], typer.Option(metavar="NAME", help="The members; repeatable.")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Create a group; the node that is asked must be one of its members."""
     from lithify.raft.operations import Operation
@@ -169,7 +167,7 @@ def drop(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Drop a group on all its members, with all that it holds. There is no way back."""
     from lithify.raft.operations import Operation
@@ -177,7 +175,7 @@ def drop(
     _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
 
 
-def _print_if(as_json: bool, found: Any) -> None:  # noqa: FBT001  the option
+def _print_if(as_json: bool, found: Any) -> None:
     """What a node has answered is of use to programs only."""
     if as_json:
         print_json(found)
@@ -227,7 +225,7 @@ def snapshot(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Have each of the nodes take a snapshot now."""
     from lithify.raft.operations import Operation
@@ -238,7 +236,7 @@ def snapshot(
 def overview(
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Show all groups of each of the nodes: where they stand, and what they take on disk."""
     from lithify.clock import SystemClock

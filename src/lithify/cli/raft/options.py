@@ -3,8 +3,6 @@
 Used by the modules `raft*.py` of this package only.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 import asyncio

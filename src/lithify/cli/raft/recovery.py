@@ -8,8 +8,6 @@
 `docs/runbooks.md` says when to use which.
 """
 
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
-
 from __future__ import annotations
 
 import asyncio
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lithify.cli.output import human_count, print_json, print_line
-from lithify.cli.raft_options import GROUP, NODES, AsJson, GroupName, Nodes, TlsFiles, tls_of
+from lithify.cli.raft.options import GROUP, NODES, AsJson, GroupName, Nodes, TlsFiles, tls_of
 from lithify.errors import CONFLICT, LithifyError
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def backup(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Save a group of running nodes at one index, and verify what was saved."""
     from lithify.fs import LocalFileSystem
@@ -95,7 +93,7 @@ def backup(
 
 def verify_backup(
     directory: Directory,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Read every byte of a backup; exit code 1 if one is not what was written."""
     from lithify.fs import LocalFileSystem
@@ -113,7 +111,7 @@ def restore(
         str, typer.Option("--group", metavar="NAME", help="Another name for the group.")
     ] = "",
     cluster: Cluster = "raft",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Make a new data directory of a backup, for a node that is the group's only member."""
     from dataclasses import replace
@@ -144,10 +142,10 @@ def recover(
     ],
     data: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make.")],
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="Only this group.")] = "",
-    yes: Annotated[  # noqa: FBT002  an option
+    yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask: the other members are lost for good.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Go on with one survivor of groups whose majority is lost for good.
 

@@ -1,13 +1,4 @@
-"""`lithify log`: look into the directory of a log without changing it.
-
-    lithify log stat PATH [--json]
-    lithify log dump PATH [--from P] [--limit N] [--compacted] [--json]
-    lithify log verify PATH [--json]
-
-All three read a log that may be in use: they pin its generation while they look, if they may.
-"""
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+"""`lithify log`, the verbs stat, dump and verify, and `check_log`."""
 
 from __future__ import annotations
 
@@ -21,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.cli.options import AsJson
 from lithify.cli.output import (
     human_count,
     human_time,
@@ -40,14 +32,11 @@ if TYPE_CHECKING:
     from lithify.log.frame import Entry
     from lithify.log.verify import Verification
 
-__all__ = ["app", "check_log"]
-
-app = typer.Typer(help="Look into a log: its files, its entries, its health.", no_args_is_help=True)
+__all__ = ["check_log", "dump", "stat", "verify"]
 
 _PREVIEW_BYTES = 64
 
 Directory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Raw numbers, for programs.")]
 
 
 def _identity(command: str) -> dict[str, str]:
@@ -55,10 +44,9 @@ def _identity(command: str) -> dict[str, str]:
     return {"owner": f"lithify log {command}, pid {os.getpid()}", "token": secrets.token_hex(8)}
 
 
-@app.command()
-def stat(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an option
+def stat(path: Directory, as_json: AsJson = False) -> None:
     """Show segments, sizes, horizon, pins, retired files and the last runs."""
-    from lithify.cli.log_stat import print_stat, read_stat
+    from lithify.cli.log.stat import print_stat, read_stat
     from lithify.fs import LocalFileSystem
 
     clock = SystemClock()
@@ -70,7 +58,6 @@ def stat(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an 
         print_stat(found)
 
 
-@app.command()
 def dump(
     path: Directory,
     start: Annotated[
@@ -79,10 +66,10 @@ def dump(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Show at most so many entries.")
     ] = None,
-    compacted: Annotated[  # noqa: FBT002  an option
+    compacted: Annotated[
         bool, typer.Option("--compacted", help="Read the compacted view, then the log above it.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Print entries, one a line: position, time, flags, tag, bytes, beginning of the body."""
     from lithify.fs import LocalFileSystem
@@ -133,8 +120,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-@app.command()
-def verify(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an option
+def verify(path: Directory, as_json: AsJson = False) -> None:
     """Check every byte; exit code 1 and the place of the first damage if there is any."""
     from lithify.fs import LocalFileSystem
     from lithify.log.readonly import pinned_manifest

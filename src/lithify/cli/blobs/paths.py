@@ -1,0 +1,22 @@
+"""The paths of blob stores and blobs, as the verbs of `lithify blobs` request them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+__all__ = ["blob_path", "store_path", "with_query"]
+
+
+def store_path(store: str) -> str:
+    """The path of a store."""
+    return f"/blobs/{quote(store, safe='')}"
+
+
+def blob_path(store: str, blob_id: str) -> str:
+    """The path of a blob."""
+    return f"{store_path(store)}/{quote(blob_id, safe='')}"
+
+
+def with_query(path: str, **values: object) -> str:
+    """A path with parameters."""
+    return f"{path}?{urlencode(values)}"
