@@ -97,6 +97,8 @@ def get(
     """Write the content of a blob to a file or to stdout."""
     if as_json and out == "-":
         raise InvalidInput("--json prints what was written, which needs --out FILE")
+    if out != "-":
+        _check_replaceable(out)
     path = with_query(blob_path(store, blob_id), include=include)
     with open_client(data, url) as client, client.open("GET", path) as answer:
         if out == "-":
@@ -109,6 +111,15 @@ def get(
     print_result(row, f"{human_count(size)} bytes in {out}", as_json=as_json)
 
 
+def _check_replaceable(path: str) -> None:
+    """Refuse a device, which would be replaced by a file."""
+    from lithify.fs import LocalFileSystem
+
+    with suppress(FileNotFoundError):
+        if not LocalFileSystem().stat(path).is_file:
+            raise InvalidInput(f"{path} is not a regular file; - is stdout")
+
+
 def _write(path: str, pieces: Iterable[bytes]) -> int:
     """Create or replace a file, once all of its content has come; its size."""
     import secrets
@@ -117,10 +128,6 @@ def _write(path: str, pieces: Iterable[bytes]) -> int:
     from lithify.fs.atomic import TEMPORARY_SUFFIX
 
     fs, size = LocalFileSystem(), 0
-    with suppress(FileNotFoundError):
-        if not fs.stat(path).is_file:
-            # A device would be replaced by a file.
-            raise InvalidInput(f"{path} is not a regular file; - is stdout")
     temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
     try:
         with fs.open_append(temporary, exclusive=True) as file:

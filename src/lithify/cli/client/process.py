@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import secrets
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
@@ -93,7 +94,9 @@ class ProcessClient(Client):
         self._stack = ExitStack()
         self._stack.callback(self._loop.close)
         node.blobs.peers = _AnyPeers()
-        broker = Broker(node.topics, name="lithify", version=f"Lithify {__version__}")
+        # Each broker names its producers: no two of them may have the same name.
+        name = f"lithify-{secrets.token_hex(4)}"
+        broker = Broker(node.topics, name=name, version=f"Lithify {__version__}")
         self._app = create_app(broker, node.blobs, empty=True)
         self._stack.callback(lambda: self._run(self._loop.shutdown_default_executor()))
         self._stack.callback(lambda: self._run(close_app(self._app)))

@@ -52,7 +52,7 @@ def compact(
             return
         with run_continues("topics", topic, data):
             with client.open("PUT", path) as answer:
-                request = answer.headers["x-lithify-request"]
+                request = answer.headers.get("x-lithify-request", "")
             rows = TOPICS.wait(lambda: client.call("GET", f"{path}/progress?request={request}"))
     TOPICS.print_statuses(rows, as_json=as_json)
 
