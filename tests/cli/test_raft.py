@@ -86,7 +86,7 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert seen["wal_bytes"] > 0
         shown = run("overview")[1]
         assert f"n1 of raft at {address}\n" in shown
-        assert "nobody" in shown
+        assert "no node" in shown
         assert "orders" in shown
         assert run("drop", "orders") == (0, "")
         assert run("get", "--group", "orders", "colour")[0] == 3

@@ -1,12 +1,12 @@
-"""`lithify backup` and `lithify restore`: a data directory saved and put back.
+"""`lithify backup` and `lithify restore`: save and restore a data directory.
 
     lithify backup DIR [--data DATA | --url URL] [--previous BACKUP]
     lithify restore BACKUP --data DATA [--topic TOPIC | --store STORE]
     lithify restore BACKUP --check
 
-A backup reads the files of the data directory, whether a node serves it or not: the command runs on
-the node's machine, as a user that may read its files and write its pins. With `--url` the node says
-where its data is; nothing is written by the node, and only where this user may write.
+A backup reads the files of the data directory, whether a node serves it or not. So the command runs
+on the machine of the node, as a user who may read its files and write its pins. With `--url` the
+node is asked only for the path of its data directory.
 
 See `node/backup.py` and `node/restore.py`.
 """
@@ -32,7 +32,7 @@ __all__ = ["backup", "restore"]
 
 def backup(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Becomes the backup; new, or empty.")
+        str, typer.Argument(metavar="DIR", help="Directory of the backup; new or empty.")
     ],
     data: Annotated[
         str | None,
@@ -41,11 +41,11 @@ def backup(
     url: Url = None,
     previous: Annotated[
         str | None,
-        typer.Option(metavar="BACKUP", help="Link to the files of this one that are the same."),
+        typer.Option(metavar="BACKUP", help="Link to the unchanged files of this backup."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save all topics and blob stores, also while a node serves them."""
+    """Back up all topics and blob stores, also while a node serves them."""
     from lithify.compaction.plan import human_bytes
     from lithify.fs import LocalFileSystem
     from lithify.node.backup import run_backup
@@ -76,7 +76,7 @@ def backup(
 
 
 def _data_of_node(fs: FileSystem, url: str | None) -> str:
-    """Where the node at an address has its data, which must be on this machine."""
+    """The data directory of the node at an address, which must be on this machine."""
     from lithify.fs import read_file
 
     with open_client(None, url) as client:
@@ -91,7 +91,7 @@ def _data_of_node(fs: FileSystem, url: str | None) -> str:
 
 
 def restore(
-    directory: Annotated[str, typer.Argument(metavar="BACKUP", help="Made by lithify backup.")],
+    directory: Annotated[str, typer.Argument(metavar="BACKUP", help="The backup.")],
     data: Annotated[
         str | None,
         typer.Option("--data", metavar="DATA", help="A data directory that no node serves."),
@@ -103,7 +103,7 @@ def restore(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup, or one topic or store of it, back, and verify every byte."""
+    """Restore a backup, or one topic or store of it, and verify every byte."""
     from lithify.compaction.plan import human_bytes
     from lithify.fs import LocalFileSystem
     from lithify.node.restore import check_backup, run_restore

@@ -15,6 +15,7 @@ and building all of them would take longer than the request.
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -27,11 +28,14 @@ from lithify.http.paths import BodyLimit, RawPaths
 from lithify.http.shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from lithify.blobs.stores import BlobStores
     from lithify.http.blobs import BlobService
     from lithify.pulsar.broker import Broker
+
+    Part = Callable[[FastAPI], None]
+    """Adds some of the routes."""
 
 __all__ = ["add_routes", "close_app", "create_app"]
 
@@ -69,8 +73,7 @@ def create_app(
     app.add_middleware(TokenFirst)
     add_error_handlers(app)
     if not empty:
-        for prefix, _ in _PARTS:
-            add_routes(app, prefix)
+        _add(app, _PARTS)
     # Streaming answers import it when the first one is sent: not a client's time, and not when the
     # process has no descriptors left.
     import_module("anyio._backends._asyncio")
@@ -79,10 +82,15 @@ def create_app(
 
 def add_routes(app: FastAPI, path: str) -> None:
     """Add all routes that a request of this path may match; those that were added stay."""
-    add = next(add for prefix, add in _PARTS if path.startswith(prefix))
-    if add not in app.state.parts:
-        app.state.parts.add(add)
-        add(app)
+    part = next((part for pattern, part in _SEPARATE if pattern.fullmatch(path)), None)
+    _add(app, _PARTS if part is None else (part,))
+
+
+def _add(app: FastAPI, parts: Iterable[Part]) -> None:
+    for part in parts:
+        if part not in app.state.parts:
+            app.state.parts.add(part)
+            part(app)
 
 
 async def close_app(app: FastAPI) -> None:
@@ -129,20 +137,17 @@ def _add_messages(app: FastAPI) -> None:
         app.include_router(module.router)
 
 
-def _add_topics(app: FastAPI) -> None:
-    from lithify.http import (
-        compaction,
-        namespaces,
-        policies,
-        quotas,
-        subscriptions,
-        topics,
-        upkeep,
-    )
+def _add_compaction(app: FastAPI) -> None:
+    from lithify.http import compaction
 
-    # Compaction before the subscriptions: the name of one of them means the compacted view.
-    for module in (namespaces, quotas, compaction, subscriptions, topics, policies, upkeep):
-        app.include_router(module.router)
+    app.include_router(compaction.router)
+
+
+def _add_topics(app: FastAPI) -> None:
+    from lithify.http import topics
+
+    app.include_router(topics.router)
+    app.include_router(topics.non_persistent)
 
 
 def _add_unclaimed(app: FastAPI) -> None:
@@ -153,23 +158,44 @@ def _add_unclaimed(app: FastAPI) -> None:
 
 
 def _add_others(app: FastAPI) -> None:
-    from lithify.http import brokers, description, health, metrics, schemas, tenants, topics
+    from lithify.http import (
+        brokers,
+        description,
+        health,
+        metrics,
+        namespaces,
+        policies,
+        quotas,
+        schemas,
+        subscriptions,
+        tenants,
+        upkeep,
+    )
 
     app.state.health = health.Health(app.state.broker, app.state.stores)
-    for module in (health, brokers, tenants, schemas, metrics):
+    for module in (
+        *(health, brokers, tenants, namespaces, quotas, subscriptions, schemas, metrics),
+        *(policies, upkeep, description),
+    ):
         app.include_router(module.router)
-    app.include_router(topics.non_persistent)
-    app.include_router(description.router)
 
 
-_PARTS: tuple[tuple[str, Callable[[FastAPI], None]], ...] = (
+_PARTS: tuple[Part, ...] = (
     # Blobs first: routes are tried one after the other, and there are many.
-    ("/blobs", _add_blobs),
-    ("/topics/", _add_messages),
-    ("/admin/v2/persistent/", _add_topics),
-    ("/admin/v2/namespaces/", _add_topics),
-    ("/admin/v2/unclaimed", _add_unclaimed),
-    ("/admin/v2/missing", _add_unclaimed),
-    ("", _add_others),
+    _add_blobs,
+    _add_messages,
+    # Before the subscriptions: the name of one of them means the compacted view.
+    _add_compaction,
+    _add_topics,
+    _add_unclaimed,
+    _add_others,
 )
-"""The first prefix of a path decides; no part has routes below a prefix of another one."""
+_TOPICS = "/admin/v2/persistent/[^/]+/[^/]+"
+_SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
+    (re.compile("/blobs(/.*)?"), _add_blobs),
+    (re.compile("/topics/.*"), _add_messages),
+    (re.compile(f"{_TOPICS}(/[^/]+(/(partitions|(partitioned-)?stats))?)?"), _add_topics),
+    (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
+    (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
+)
+"""Paths that only routes of this part can match; all others may match those of any part."""

@@ -144,7 +144,7 @@ class ProcessClient(Client):
         with _without_collections():
             from lithify.http.app import add_routes
 
-            add_routes(self._app, path)
+            add_routes(self._app, path.partition("?")[0])
         exchange = _Exchange((body,) if isinstance(body, bytes) else body or ())
         scope = _scope(method, path, headers)
         task = self._loop.create_task(self._app(scope, exchange.receive, exchange.send))

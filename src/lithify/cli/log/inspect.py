@@ -36,11 +36,11 @@ __all__ = ["check_log", "dump", "stat", "verify"]
 
 _PREVIEW_BYTES = 64
 
-Directory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
+Directory = Annotated[str, typer.Argument(metavar="PATH", help="Directory of the log.")]
 
 
 def _identity(command: str) -> dict[str, str]:
-    """Who pins, for `open_readonly` and its like."""
+    """The owner of a pin, for `open_readonly` and similar functions."""
     return {"owner": f"lithify log {command}, pid {os.getpid()}", "token": secrets.token_hex(8)}
 
 
@@ -61,24 +61,24 @@ def stat(path: Directory, as_json: AsJson = False) -> None:
 def dump(
     path: Directory,
     start: Annotated[
-        int, typer.Option("--from", metavar="P", min=0, help="The first position to show.")
+        int, typer.Option("--from", metavar="P", min=0, help="First position to print.")
     ] = 0,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Show at most so many entries.")
+        int | None, typer.Option(metavar="N", min=0, help="Maximum number of entries.")
     ] = None,
     compacted: Annotated[
         bool, typer.Option("--compacted", help="Read the compacted view, then the log above it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print entries, one a line: position, time, flags, tag, bytes, beginning of the body."""
+    """Print entries, one per line: position, time, flags, tag, length, start of the body."""
     from lithify.fs import LocalFileSystem
     from lithify.log.readonly import open_readonly
 
     clock = SystemClock()
     bar: AbstractContextManager[Callable[[int], None]] = progress_bar("dumping", None, clock)
     if sys.stdout.isatty():
-        # There the entries themselves show that it goes on.
+        # The entries themselves show the progress.
         bar = nullcontext(lambda _: None)
     pinned = open_readonly(LocalFileSystem(), path, clock=clock, **_identity("dump"))
     with pinned as snapshot, bar as progress:
@@ -121,7 +121,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def verify(path: Directory, as_json: AsJson = False) -> None:
-    """Check every byte; exit code 1 and the place of the first damage if there is any."""
+    """Check every byte; if there is damage, print its first place and exit with code 1."""
     from lithify.fs import LocalFileSystem
     from lithify.log.readonly import pinned_manifest
 
@@ -129,7 +129,7 @@ def verify(path: Directory, as_json: AsJson = False) -> None:
     with ExitStack() as stack:
         total_bytes = None
         with suppress(Corrupt, UnsupportedVersion, OSError):
-            # A manifest that cannot be read cannot be pinned; the check itself will say so.
+            # A manifest that cannot be read cannot be pinned; the check reports it.
             pin = pinned_manifest(fs, path, clock=clock, **_identity("verify"))
             manifest = stack.enter_context(pin)
             active_bytes = fs.stat(f"{path}/{manifest.active.name}").size
@@ -163,7 +163,7 @@ def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -
         return replace(found, damage=ReadFailed(error.filename or directory, 0, error))
     if run is None:
         return found
-    unfinished = f"run {run.run_id} is unfinished in {run.phase}; the next run deals with it"
+    unfinished = f"run {run.run_id} is unfinished in {run.phase}; the next run resumes or undoes it"
     return replace(found, warnings=(*found.warnings, unfinished))
 
 
@@ -183,7 +183,7 @@ def _print_verification(found: Verification) -> None:
     if found.damage is None:
         print_line("no damage")
         return
-    print_line("DAMAGED; the checking stopped here:")
+    print_line("DAMAGED; the check stopped here:")
     for name, value in _damage_json(found.damage).items():
         if value is not None:
             print_line(f"  {name:<8} {value}")
@@ -207,7 +207,7 @@ def _verification_json(found: Verification) -> dict[str, Any]:
 
 
 def _damage_json(damage: LithifyError) -> dict[str, Any]:
-    """The place, as far as it has one."""
+    """The place of the damage, as far as it is known."""
     return {
         "file": getattr(damage, "path", None),
         "offset": damage.offset if isinstance(damage, Corrupt) else None,

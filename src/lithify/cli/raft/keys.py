@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.cli.options import AsJson
 from lithify.cli.output import preview, print_json, print_line
 from lithify.cli.raft.options import (
     GROUP,
     NODES,
-    AsJson,
     GroupName,
     Nodes,
     TlsFiles,
