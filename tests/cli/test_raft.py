@@ -79,7 +79,7 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert run("get", "colour") == (0, "blue\n")
         assert run("remove", "n9", "--json")[0] == 4
         assert run("add", "n2")[0] == 2
-        assert "begun" in run("snapshot")[1]
+        assert "started" in run("snapshot")[1]
         assert run("compact")[0] == 0
         (seen,) = run_json("overview").values()
         assert [group["group"] for group in seen["groups"]] == ["default", "orders"]

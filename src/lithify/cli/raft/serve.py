@@ -61,7 +61,7 @@ def serve(
     address = parse_address(listen)
     if not (tls or allow_open or is_loopback(address.host)):
         what = f"other machines can reach {address} and would have full access"
-        raise InvalidInput(f"{what}: give --tls or --allow-open")
+        raise InvalidInput(f"{what}: --tls or --allow-open must be given")
     peers = dict(named_address(text) for text in peer or ())
     settings = NodeSettings(
         node,
