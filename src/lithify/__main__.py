@@ -7,6 +7,7 @@ handles.
 
 from __future__ import annotations
 
+import gc
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -19,7 +20,11 @@ def main() -> None:
     from lithify.cli.main import app  # noqa: PLC0415  (see above)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    app()
+    try:
+        app()
+    finally:
+        # The last collection, at exit, would visit a million objects of imported modules: 50 ms.
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 
-from lithify.cli.raft import _serve
+from lithify.cli.raft.serve import _serve
 from lithify.node.log_lines import configure_log_lines
 from lithify.raft.compaction.settings import CompactionSettings
 from lithify.raft.group_settings import GroupSettings

@@ -172,7 +172,7 @@ def test_a_directory_is_compacted_by_spark(tmp_path: Path) -> None:
     command = [str(COMMAND), "blobs", "compact", "photos", "--master", "local[1,4]", "--json", *at]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     [row] = json.loads(done.stdout)
-    assert (row["report"]["trigger"], row["report"]["result"]) == ("command", "done")
+    assert (row["report"]["trigger"], row["report"]["result"]) == ("admin", "done")
     assert row["report"]["reclaimed_bytes"] > 2 * 50_000
     listed = blobs("list", "photos", "--json", *at).splitlines()
     assert [json.loads(line)["id"] for line in listed] == ids[3:]

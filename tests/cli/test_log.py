@@ -79,8 +79,8 @@ def test_stat_tells_what_the_log_consists_of(built: str) -> None:
         "  judged     up to position 10",
         "  next run   horizon 10, held by active segment and journal (owner run run3) for "
         + lines[6].rpartition(" for ")[2],
-        "  run        run3 unfinished in COPY, 1 of 2 groups copied, began "
-        + lines[7].rpartition(" began ")[2],
+        "  run        run3 unfinished in COPY, 1 of 2 groups copied, started "
+        + lines[7].rpartition(" started ")[2],
     ]
     assert lines[9:13] == [
         "Segments",
@@ -193,7 +193,7 @@ def test_verify_finds_nothing_wrong_with_a_whole_log(built: str) -> None:
     assert succeed("log", "verify", built).splitlines() == [
         f"{built}: generation 6, 4 segments, 18 entries (2 dead), 2.0 KiB checked",
         "  retired  000000000001.seg",
-        "  warning  run run3 is unfinished in COPY; the next run deals with it",
+        "  warning  run run3 is unfinished in COPY; the next run resumes or undoes it",
         "no damage",
     ]
     assert json.loads(succeed("log", "verify", built, "--json"))["ok"] is True
@@ -205,7 +205,7 @@ def test_verify_names_file_offset_and_position_of_the_first_damage(small: str) -
     result = run("log", "verify", small)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-5:] == [
-        "DAMAGED; the checking stopped here:",
+        "DAMAGED; the check stopped here:",
         f"  file     {small}/{segment_name(3)}",
         "  offset   103",
         "  after    7",

@@ -59,7 +59,7 @@ def test_one_dead_node_is_a_row_and_not_the_end(tmp_path: Path) -> None:
         assert found[str(cluster.nodes["n1"].address)]["node"] == "n1"
         for verb in ("snapshot", "compact"):
             code, shown, _ = run(cluster, verb)
-            assert (code, shown.count("begun"), shown.count("unreachable")) == (1, 2, 1)
+            assert (code, shown.count("started"), shown.count("unreachable")) == (1, 2, 1)
 
         for node in cluster.nodes.values():
             node.kill()

@@ -120,7 +120,7 @@ def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
     [status] = json.loads(done.stdout)
     report = status["report"]
     assert (report["read_messages"], report["kept_messages"]) == (100, 10)
-    assert report["trigger"] == "command"
+    assert report["trigger"] == "admin"
     [row] = json.loads(topics("compaction-history", "orders", "--json", *at))
     assert row == {"topic": ORDERS} | report
     assert topics("get", "orders", "k3", *at).endswith("  k3  v93\n")

@@ -1,17 +1,15 @@
-"""`lithify backup` and `lithify restore`: a data directory saved and put back.
+"""`lithify backup` and `lithify restore`: save and restore a data directory.
 
     lithify backup DIR [--data DATA | --url URL] [--previous BACKUP]
     lithify restore BACKUP --data DATA [--topic TOPIC | --store STORE]
     lithify restore BACKUP --check
 
-A backup reads the files of the data directory, whether a node serves it or not: the command runs on
-the node's machine, as a user that may read its files and write its pins. With `--url` the node says
-where its data is; nothing is written by the node, and only where this user may write.
+A backup reads the files of the data directory, whether a node serves it or not. So the command runs
+on the machine of the node, as a user who may read its files and write its pins. With `--url` the
+node is asked only for the path of its data directory.
 
 See `node/backup.py` and `node/restore.py`.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lithify.cli.admin import remote_node
+from lithify.cli.client import open_client
+from lithify.cli.options import AsJson, Url
 from lithify.cli.output import human_count, print_json, print_line, progress_bar
-from lithify.cli.topics import AsJson, Url  # noqa: TC001  (typer reads them at run time)
 from lithify.clock import SystemClock
 from lithify.errors import FAILED, InvalidInput
 
@@ -34,7 +32,7 @@ __all__ = ["backup", "restore"]
 
 def backup(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Becomes the backup; new, or empty.")
+        str, typer.Argument(metavar="DIR", help="Directory of the backup; new or empty.")
     ],
     data: Annotated[
         str | None,
@@ -43,11 +41,11 @@ def backup(
     url: Url = None,
     previous: Annotated[
         str | None,
-        typer.Option(metavar="BACKUP", help="Link to the files of this one that are the same."),
+        typer.Option(metavar="BACKUP", help="Link to the unchanged files of this backup."),
     ] = None,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Save all topics and blob stores, also while a node serves them."""
+    """Back up all topics and blob stores, also while a node serves them."""
     from lithify.compaction.plan import human_bytes
     from lithify.fs import LocalFileSystem
     from lithify.node.backup import run_backup
@@ -78,34 +76,34 @@ def backup(
 
 
 def _data_of_node(fs: FileSystem, url: str | None) -> str:
-    """Where the node at an address has its data, which must be on this machine."""
+    """The data directory of the node at an address, which must be on this machine."""
     from lithify.fs import read_file
 
-    node = remote_node(url)
-    said = node.call("GET", "brokers/configuration/runtime")
+    with open_client(None, url) as client:
+        said = client.call("GET", "/admin/v2/brokers/configuration/runtime")
     data, lock = str(said["dataDirectory"]), f"{said['dataDirectory']}/LOCK"
     if not fs.exists(lock) or read_file(fs, lock).decode() != said["owner"]:
         raise InvalidInput(
-            f"the node at {node.url} has its data in {data}, which is not on this machine: "
+            f"the node at {client.name} has its data in {data}, which is not on this machine: "
             "run the command there"
         )
     return data
 
 
 def restore(
-    directory: Annotated[str, typer.Argument(metavar="BACKUP", help="Made by lithify backup.")],
+    directory: Annotated[str, typer.Argument(metavar="BACKUP", help="The backup.")],
     data: Annotated[
         str | None,
         typer.Option("--data", metavar="DATA", help="A data directory that no node serves."),
     ] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
     store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store.")] = None,
-    check: Annotated[  # noqa: FBT002  an option
+    check: Annotated[
         bool, typer.Option("--check", help="Check every byte of the backup; restore nothing.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Put a backup, or one topic or store of it, back, and verify every byte."""
+    """Restore a backup, or one topic or store of it, and verify every byte."""
     from lithify.compaction.plan import human_bytes
     from lithify.fs import LocalFileSystem
     from lithify.node.restore import check_backup, run_restore

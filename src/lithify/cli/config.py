@@ -1,11 +1,9 @@
-"""`lithify config`: which settings a node would have, and why.
+"""`lithify config`: the settings that a node would have, and where each comes from.
 
     lithify config show [--config FILE] [--origin] [--json]
 
-What it prints without `--json` is a settings file.
+Without `--json` the output is a settings file.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -15,30 +13,28 @@ from typing import Annotated
 
 import typer
 
+from lithify.cli.options import AsJson, ConfigFile
 from lithify.cli.output import print_json, print_line
-from lithify.cli.serve import ConfigFile  # noqa: TC001  (typer reads it at run time)
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at the settings of a node.", no_args_is_help=True)
+app = typer.Typer(help="Show the settings of a node.", no_args_is_help=True)
 
 
 @app.callback()
 def _noun() -> None:
-    """Look at the settings of a node."""
+    """Show the settings of a node."""
 
 
 @app.command()
 def show(
     config: ConfigFile = None,
-    origin: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--origin", help="Tell where each value comes from.")
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Show where each value comes from.")
     ] = False,
-    as_json: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--json", help="For programs.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print every setting, as a TOML file."""
+    """Print all settings as a TOML file."""
     from lithify.fs import LocalFileSystem
     from lithify.node.settings import read_settings
 
@@ -51,7 +47,7 @@ def show(
             else {n: v for n, v, _ in rows}
         )
         return
-    # JSON's text, numbers and truth values are also TOML's.
+    # Strings, numbers and booleans are written as in JSON.
     lines = [f"{name} = {json.dumps('off' if value is None else value)}" for name, value, _ in rows]
     width = max(map(len, lines))
     for line, (_, _, where) in zip(lines, rows, strict=True):

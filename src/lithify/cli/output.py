@@ -1,14 +1,12 @@
 """How commands print: tables, sizes, times, JSON and progress.
 
 To a terminal tables are drawn by rich; to anything else they are plain columns, so that the same
-command feeds `awk` and `grep`. JSON has raw numbers (bytes, milliseconds since 1970), tables have
-what people read. Results go to stdout; progress goes to stderr, is shown only to a terminal and
-only once a second has passed.
+command feeds `awk` and `grep`. JSON has raw numbers (bytes, milliseconds since 1970); tables have
+units. Results go to stdout. Progress goes to stderr, only if that is a terminal and only after one
+second.
 
 Used by the modules of this package only.
 """
-
-# ruff: noqa: PLC0415  (rich is needed on terminals only)
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import json
 import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +30,7 @@ __all__ = [
     "print_error_line",
     "print_json",
     "print_line",
+    "print_result",
     "print_table",
     "progress_bar",
 ]
@@ -46,7 +45,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_error_line(text: str) -> None:
-    """One line on stderr, marked as this program's."""
+    """One line on stderr, with the name of the program."""
     sys.stderr.write(f"lithify: {text}\n")
 
 
@@ -55,13 +54,21 @@ def print_json(value: object, *, compact: bool = False) -> None:
     print_line(json.dumps(value, indent=None if compact else 2))
 
 
+def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
+    """The outcome of a command: `row` for programs, `line` for people."""
+    if as_json:
+        print_json(row)
+    else:
+        print_line(line)
+
+
 def human_count(count: int) -> str:
     """`1,234,567`."""
     return f"{count:,}"
 
 
 def human_time(time_ms: int, precision: str = "milliseconds") -> str:
-    """ISO 8601 in UTC; what lies beyond the year 9999 stays a number."""
+    """ISO 8601 in UTC; a time beyond the year 9999 stays a number."""
     try:
         time = _EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:
@@ -82,18 +89,18 @@ def human_age(age_ms: int) -> str:
 
 
 def preview(body: bytes, limit_bytes: int) -> str:
-    """The beginning of a body on one line; what is no printable text is escaped, as in Python."""
+    """The first bytes of a body on one line; what is not printable text is escaped as in Python."""
     cut = len(body) > limit_bytes
-    # Incremental, so that a character cut in two by the limit is left out and not escaped.
+    # Incremental, so that a character that the limit cuts in two is left out and not escaped.
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-    # Backslashes are doubled first: those that are left single are the escapes.
+    # Backslashes are doubled first: the single ones are the escapes.
     text = decoder.decode(body[:limit_bytes].replace(b"\\", b"\\\\"), final=not cut)
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown + "…" if cut else shown
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a title; columns whose name ends in `>` are set to the right."""
+    """A table with a title; columns whose name ends in `>` are aligned to the right."""
     names = [column.removesuffix(">") for column in columns]
     right = [column.endswith(">") for column in columns]
     if sys.stdout.isatty():
@@ -132,7 +139,10 @@ def _print_rich(
 def progress_bar(
     what: str, total_bytes: int | None, clock: Clock
 ) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many more bytes are done; `None` means that nobody knows all."""
+    """A function that takes the number of bytes done since its last call.
+
+    Without `total_bytes` the total is unknown.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,22 +1,20 @@
-"""How commands show the runs of compaction: progress while one goes on, plans, reports.
+"""How commands wait for runs of compaction and print them: progress, plans, statuses, reports.
 
-A run's row is as `CompactionStatus.row` has it, with the name of the log under the word for such a
-log: `topic` or `store`; that of a Raft group has the `node`. Progress goes to a terminal only: one
-bar per phase, with bytes and the time that is left. What a run waits for is also told elsewhere.
-Used by the modules of this package only.
+The row of a run is that of `CompactionStatus.row`, with the name of the log under the word for such
+a log: `topic` or `store`; that of a Raft group has the `node`. Progress is shown on a terminal
+only: one bar per phase, with bytes and the remaining time. What a run waits for is also printed
+elsewhere. Used by the modules of this package only.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from lithify.cli.client import Refused
 from lithify.cli.output import (
     human_age,
     human_count,
@@ -26,28 +24,40 @@ from lithify.cli.output import (
     print_line,
     print_table,
 )
-from lithify.errors import LithifyError
+from lithify.errors import OUTCOME_UNKNOWN, LithifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Row = dict[str, Any]
 
-__all__ = ["MEMBERS", "STORES", "TOPICS", "CompactionFailed", "NoWait", "Shown", "run_continues"]
-
-NoWait = Annotated[
-    bool,
-    typer.Option("--no-wait", help="Exit with code 4 if another run has the log or its disk."),
+__all__ = [
+    "MEMBERS",
+    "POLL_S",
+    "STORES",
+    "TOPICS",
+    "CompactionFailed",
+    "RunForgotten",
+    "Shown",
+    "run_continues",
 ]
+
+POLL_S = 0.2
 
 
 class CompactionFailed(LithifyError):
-    """The last run on a log did not end well."""
+    """The last run on a log failed."""
+
+
+class RunForgotten(LithifyError):
+    """The node restarted while the command waited for a run."""
+
+    exit_code = OUTCOME_UNKNOWN
 
 
 @contextmanager
 def run_continues(noun: str, name: str, data: str | None) -> Iterator[None]:
-    """On Ctrl-C, say that the node continues the run, and how to cancel it."""
+    """On Ctrl-C, print that the node continues the run, and how to cancel it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -66,11 +76,28 @@ class Shown:
     log: str
     counted: str
     read: str
+    """Field of a report: the number of entries that were judged."""
     kept: str
-    """Those of a report that say how many were judged and kept."""
+    """Field of a report: the number of entries that were kept."""
+
+    def wait(self, read: Callable[[], list[Row]], rows: list[Row] | None = None) -> list[Row]:
+        """Read statuses until no run is in progress, and show progress; the last statuses.
+
+        `rows` are the first statuses, if they are known.
+        """
+        with self.progress() as show:
+            while True:
+                if rows is None:
+                    rows = _known(read)
+                for row in rows:
+                    show(row)
+                if all(row["status"] != "RUNNING" for row in rows):
+                    return rows
+                time.sleep(POLL_S)
+                rows = None
 
     def print_plans(self, rows: list[Row], *, as_json: bool) -> None:
-        """What runs would do."""
+        """Print what runs would do."""
         if as_json:
             print_json(rows)
             return
@@ -79,7 +106,7 @@ class Shown:
             print_line(row["text"])
 
     def print_statuses(self, rows: list[Row], *, as_json: bool) -> None:
-        """How the last runs went; raises if one of them failed."""
+        """Print the outcome of the last runs; raises `CompactionFailed` if one of them failed."""
         if as_json:
             print_json(rows)
         for row in rows:
@@ -96,7 +123,7 @@ class Shown:
         self.check(rows)
 
     def check(self, rows: list[Row]) -> None:
-        """Raise if one of the runs failed."""
+        """Raise `CompactionFailed` if one of the runs failed."""
         failed = [row for row in rows if row["status"] == "ERROR"]
         if failed:
             raise CompactionFailed(f"{failed[0][self.log]}: {failed[0]['lastError']}")
@@ -123,7 +150,7 @@ class Shown:
         print_line(f"  {phases}")
 
     def print_history(self, title: str, rows: list[Row], *, as_json: bool) -> None:
-        """Reports, a line each."""
+        """Print reports, one per line."""
         if as_json:
             print_json(rows)
             return
@@ -145,18 +172,18 @@ class Shown:
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[Row], None]]:
-        """A function to be told statuses again and again."""
-        told: dict[str, str] = {}
+        """A function that shows the status it is called with, as long as the run is in progress."""
+        shown: dict[str, str] = {}
 
-        def tell_waiting(row: Row) -> None:
-            """A line for each thing that a run waits for."""
+        def show_waiting(row: Row) -> None:
+            """Print a line for each thing that a run waits for."""
             waiting = _waiting(row)
-            if waiting and told.get(row[self.log]) != waiting:
-                told[row[self.log]] = waiting
+            if waiting and shown.get(row[self.log]) != waiting:
+                shown[row[self.log]] = waiting
                 print_error_line(f"{row[self.log]}: {waiting}")
 
         if not sys.stderr.isatty():
-            yield tell_waiting
+            yield show_waiting
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -170,7 +197,7 @@ class Shown:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             bars: dict[tuple[str, str], Any] = {}
 
-            def tell(row: Row) -> None:
+            def show(row: Row) -> None:
                 if row["status"] != "RUNNING":
                     return
                 place = row[self.log], row["phase"]
@@ -187,12 +214,22 @@ class Shown:
                     amount=amount,
                 )
 
-            yield tell
+            yield show
 
 
 TOPICS = Shown("topic", "messages", "read_messages", "kept_messages")
 STORES = Shown("store", "records", "read_entries", "kept_entries")
 MEMBERS = Shown("node", "entries", "read_entries", "kept_entries")
+
+
+def _known(read: Callable[[], list[Row]]) -> list[Row]:
+    """Statuses; a node that does not know a request has restarted since it was made."""
+    try:
+        return read()
+    except Refused as error:
+        if error.kind == "RequestUnknown":
+            raise RunForgotten(f"{error}; compaction-history lists the runs that ended") from error
+        raise
 
 
 def _bytes(count: int) -> str:

@@ -2,11 +2,9 @@
 
     lithify serve [--data DIR] [--pulsar-port N] [--http-port N] [--config FILE]
 
-Addresses go to stdout, one a line, once clients can connect; what happens goes to stderr, one line
-a record. A second signal of the same kind does not hurry it: closing is quick.
+Prints its addresses to stdout, one per line, once clients can connect, and log lines to stderr. A
+second signal has no effect: shutdown is quick.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -19,31 +17,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lithify.cli.options import ConfigFile
+
 if TYPE_CHECKING:
     from lithify.node.node import Node
     from lithify.node.serving import Addresses
 
-__all__ = ["ConfigFile", "serve"]
-
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")
-]
-
+__all__ = ["serve"]
 
 KEPT_PIECE_BYTES = 4 * 2**20
-"""The largest allocation that is used again; four times that of a piece."""
+"""The largest allocation that is reused; four times that of a piece."""
 KEPT_BYTES = 8 * 2**20
-"""What may lie unused at the end of a heap; glibc has up to eight heaps a core."""
+"""Unused bytes that stay at the end of a heap; glibc has up to eight heaps per core."""
 
 
 def serve(
     data: Annotated[str | None, typer.Option(metavar="DIR", help="The data directory.")] = None,
     pulsar_port: Annotated[
         int | None,
-        typer.Option(metavar="N", help="For Pulsar clients; 6650 by default, 0 takes a free one."),
+        typer.Option(metavar="N", help="Port for Pulsar clients; default: 6650; 0: a free port."),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option(metavar="N", help="For HTTP; 8080 by default.")
+        int | None, typer.Option(metavar="N", help="Port for HTTP; default: 8080; 0: a free port.")
     ] = None,
     config: ConfigFile = None,
 ) -> None:
@@ -65,20 +60,20 @@ def serve(
 
 
 def _raise_descriptor_limit() -> None:
-    """Take all the open files that are allowed: every topic needs some, and every client one."""
+    """Raise the limit of open files to the maximum: topics and clients need descriptors."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A system may allow more than it can give; then it stays as it is.
+    # A system may refuse its own maximum; then the limit stays as it is.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _keep_freed_memory() -> None:
-    """Have memory that was freed used again, instead of given back and taken anew.
+    """Keep freed memory in the process for reuse.
 
     Pieces of content are 1 MiB. By default the C library returns such a piece to the system when it
-    is freed, and the next one costs 256 page faults: several times what filling it costs.
+    is freed, and the next one costs 256 page faults: several times the cost of filling it.
     """
     import ctypes
 

@@ -6,52 +6,38 @@ Topics belong to the event loop's thread, so every route is `async def` and runs
 of blobs runs in threads (`blob_content.py`). Each module of this package has the routes of one
 noun. `paths.py` checks names in paths, `errors.py` answers refusals. /openapi.json describes all
 routes.
+
+A command on a data directory runs the same application in its process, for one or two requests. It
+creates an `empty` one and adds the routes of each path with `add_routes`: importing and building
+all of them would take longer than the request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
-from lithify.http import (
-    blob_admin,
-    blob_replication,
-    blobs,
-    brokers,
-    compaction,
-    description,
-    health,
-    lookup,
-    metrics,
-    namespaces,
-    policies,
-    produce,
-    quotas,
-    schemas,
-    subscriptions,
-    tail,
-    tenants,
-    topics,
-    unclaimed,
-    upkeep,
-)
 from lithify.http.auth import TokenFirst, authorize
-from lithify.http.blob_short import ShortGet
 from lithify.http.errors import add_error_handlers
 from lithify.http.paths import BodyLimit, RawPaths
 from lithify.http.shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from lithify.blobs.stores import BlobStores
+    from lithify.http.blobs import BlobService
     from lithify.pulsar.broker import Broker
 
-__all__ = ["create_app"]
+    Part = Callable[[FastAPI], None]
+    """Adds some of the routes."""
+
+__all__ = ["add_routes", "close_app", "create_app"]
 
 
 def create_app(
@@ -60,10 +46,12 @@ def create_app(
     *,
     cluster: str = "standalone",
     metrics_open: bool = False,
+    empty: bool = False,
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
-    With `metrics_open`, /metrics needs no token.
+    With `metrics_open`, /metrics needs no token. An `empty` application has no routes until
+    `add_routes` adds those of a path.
     """
     app = FastAPI(
         title="Lithify",
@@ -77,47 +65,39 @@ def create_app(
     app.state.broker = broker
     app.state.cluster = cluster
     app.state.metrics_open = metrics_open
-    app.state.publisher = produce.Publisher(broker)
-    app.state.readers = Shares(tail.READERS_MAX, "readers of topics")
-    app.state.lookups = asyncio.Lock()
-    app.state.health = health.Health(broker, stores)
+    app.state.stores = stores
+    app.state.blobs = None
+    app.state.parts = set()
     app.add_middleware(RawPaths)
     app.add_middleware(BodyLimit)
     app.add_middleware(TokenFirst)
     add_error_handlers(app)
-    app.state.blobs = None
-    if stores is not None:
-        app.state.blobs = blobs.BlobService(stores)
-        # Before all others: routes are tried in order, and there are many. The routers come first
-        # whose last path segment would otherwise be taken for an id.
-        routers = blob_admin.router, blob_replication.router, blobs.router
-        app.router.routes.append(ShortGet(routers))
-        for router in routers:
-            app.include_router(router)
-    for module in (
-        # Before the subscriptions: the name __compaction means the compacted view.
-        *(
-            health,
-            brokers,
-            tenants,
-            namespaces,
-            quotas,
-            compaction,
-            subscriptions,
-            topics,
-            schemas,
-            metrics,
-        ),
-        *(policies, produce, tail, lookup, upkeep, unclaimed),
-    ):
-        app.include_router(module.router)
-    app.include_router(topics.non_persistent)
-    app.include_router(unclaimed.missing_router)
-    app.include_router(description.router)
+    if not empty:
+        _add(app, _PARTS)
     # Streaming answers import it when the first one is sent: do it now, before a client waits for
     # it or the process has run out of descriptors.
     import_module("anyio._backends._asyncio")
     return app
+
+
+def add_routes(app: FastAPI, path: str) -> None:
+    """Add all routes that a request of this path may match; those that were added stay."""
+    part = next((part for pattern, part in _SEPARATE if pattern.fullmatch(path)), None)
+    _add(app, _PARTS if part is None else (part,))
+
+
+def _add(app: FastAPI, parts: Iterable[Part]) -> None:
+    for part in parts:
+        if part not in app.state.parts:
+            app.state.parts.add(part)
+            part(app)
+
+
+async def close_app(app: FastAPI) -> None:
+    """Wait for the threads of the application; the files that they use are closed after this."""
+    service: BlobService | None = app.state.blobs
+    if service is not None:
+        await asyncio.to_thread(service.threads.close)
 
 
 @asynccontextmanager
@@ -126,7 +106,96 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     nowhere = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     await asyncio.to_thread(lambda: [route.matches(nowhere) for route in app.router.routes])
     yield
-    service: blobs.BlobService | None = app.state.blobs
-    if service is not None:
-        # The files that its threads use are closed after this.
-        await asyncio.to_thread(service.threads.close)
+    await close_app(app)
+
+
+# --- the parts of the application, each imported when its routes are added ----------------------
+# ruff: noqa: PLC0415
+
+
+def _add_blobs(app: FastAPI) -> None:
+    from lithify.http import blob_admin, blob_replication, blobs
+    from lithify.http.blob_short import ShortGet
+
+    if app.state.stores is None:
+        return
+    app.state.blobs = blobs.BlobService(app.state.stores)
+    # First those whose last word would else be taken for an id.
+    routers = blob_admin.router, blob_replication.router, blobs.router
+    app.router.routes.append(ShortGet(routers))
+    for router in routers:
+        app.include_router(router)
+
+
+def _add_messages(app: FastAPI) -> None:
+    from lithify.http import lookup, produce, tail
+
+    app.state.publisher = produce.Publisher(app.state.broker)
+    app.state.readers = Shares(tail.READERS_MAX, "readers of topics")
+    app.state.lookups = asyncio.Lock()
+    for module in (produce, tail, lookup):
+        app.include_router(module.router)
+
+
+def _add_compaction(app: FastAPI) -> None:
+    from lithify.http import compaction
+
+    app.include_router(compaction.router)
+
+
+def _add_topics(app: FastAPI) -> None:
+    from lithify.http import topics
+
+    app.include_router(topics.router)
+    app.include_router(topics.non_persistent)
+
+
+def _add_unclaimed(app: FastAPI) -> None:
+    from lithify.http import unclaimed
+
+    app.include_router(unclaimed.router)
+    app.include_router(unclaimed.missing_router)
+
+
+def _add_others(app: FastAPI) -> None:
+    from lithify.http import (
+        brokers,
+        description,
+        health,
+        metrics,
+        namespaces,
+        policies,
+        quotas,
+        schemas,
+        subscriptions,
+        tenants,
+        upkeep,
+    )
+
+    app.state.health = health.Health(app.state.broker, app.state.stores)
+    for module in (
+        *(health, brokers, tenants, namespaces, quotas, subscriptions, schemas, metrics),
+        *(policies, upkeep, description),
+    ):
+        app.include_router(module.router)
+
+
+_PARTS: tuple[Part, ...] = (
+    # Blobs first: routes are tried one after the other, and there are many.
+    _add_blobs,
+    _add_messages,
+    # Before the subscriptions: the name of one of them means the compacted view.
+    _add_compaction,
+    _add_topics,
+    _add_unclaimed,
+    _add_others,
+)
+_TOPICS = "/admin/v2/persistent/[^/]+/[^/]+"
+_SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
+    (re.compile("/blobs(/.*)?"), _add_blobs),
+    (re.compile("/topics/.*"), _add_messages),
+    (re.compile(f"{_TOPICS}(/[^/]+(/(partitions|(partitioned-)?stats))?)?"), _add_topics),
+    (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
+    (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
+)
+"""Paths that only routes of this part can match; all others may match those of any part."""

@@ -1,6 +1,8 @@
 """Every refusal over HTTP: its status, and {"reason": …} as body.
 
 The statuses are those that Pulsar's tools expect, and below /blobs those of HTTP.
+The header `x-lithify-error` has
+the class of the error, for programs that have to tell errors apart.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
 _GONE = (ClientDisconnect, LocalProtocolError)
 """The client disconnected, or sent invalid HTTP, before its request was answered."""
 
-__all__ = ["Refused", "add_error_handlers", "refusal", "status_of"]
+__all__ = ["ERROR", "Refused", "add_error_handlers", "refusal", "status_of"]
+
+ERROR = "x-lithify-error"
 
 log = get_logger("lithify.http")
 
@@ -150,6 +154,7 @@ def refusal(request: Request, error: LithifyError) -> Response:
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
     answer = _reason(status, str(error))
+    answer.headers[ERROR] = type(error).__name__
     if status is HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):

@@ -18,11 +18,19 @@ from fastapi import APIRouter, Request
 
 from lithify.http.errors import Refused
 from lithify.http.paths import BrokerHere, TopicPath, decoded, topics_at
+from lithify.topics.names import TopicName
 from lithify.topics.tail import row_of
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tags=["messages"])
+
+
+class KeyNotFound(Refused):
+    """The topic has no message of a key."""
+
+    def __init__(self, topic: TopicName, key: str) -> None:
+        super().__init__(HTTPStatus.NOT_FOUND, f"topic {topic} has no message of key {key!r}")
 
 
 @router.get("/keys/{key}")
@@ -36,5 +44,5 @@ async def newest(request: Request, name: TopicPath, broker: BrokerHere, key: str
             if message is not None:
                 found.append(message)
     if not found:
-        raise Refused(HTTPStatus.NOT_FOUND, f"topic {name} has no message of key {wanted!r}")
+        raise KeyNotFound(name, wanted)
     return row_of(max(found, key=lambda message: message.publish_time_ms))

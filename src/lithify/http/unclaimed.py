@@ -45,8 +45,8 @@ class AdoptStore(BaseModel):
 
 
 def _stores(request: Request) -> BlobStores | None:
-    blobs = request.app.state.blobs
-    return None if blobs is None else blobs.stores
+    stores: BlobStores | None = request.app.state.stores
+    return stores
 
 
 @router.get("")

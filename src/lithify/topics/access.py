@@ -20,6 +20,8 @@ Whatever is not clearly allowed is refused. Pure: keys, clock and definitions ar
 everything that takes requests from outside.
 """
 
+# ruff: noqa: PLC0415  (a node without tokens, and a command, does without cryptography: 50 ms)
+
 from __future__ import annotations
 
 import math
@@ -27,19 +29,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import (
-    load_der_public_key,
-    load_pem_public_key,
-)
-
 from lithify.errors import CONFLICT, InvalidInput, InvalidSetting, LithifyError
 from lithify.topics.definitions import NamespaceDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
     from lithify.clock import Clock
     from lithify.topics.definitions import Definitions
@@ -109,6 +105,13 @@ class TokenKey:
     @classmethod
     def public(cls, data: bytes) -> Self:
         """For RS256; PEM or DER."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+        from cryptography.hazmat.primitives.serialization import (
+            load_der_public_key,
+            load_pem_public_key,
+        )
+
         load = load_pem_public_key if data.lstrip().startswith(b"-----") else load_der_public_key
         wanted = f"an RSA public key of at least {PUBLIC_KEY_BITS_MIN} bits, PEM or DER"
         try:
@@ -133,6 +136,9 @@ class Access:
         definitions: Callable[[], Definitions],
         clock: Clock,
     ) -> None:
+        import jwt
+
+        self._jwt = jwt
         self._key = key
         self._superusers = frozenset(superusers)
         self._definitions = definitions
@@ -155,7 +161,7 @@ class Access:
                 f"token of {len(token)} bytes is larger than the limit {TOKEN_BYTES_MAX}"
             )
         try:
-            claims = jwt.decode(
+            claims = self._jwt.decode(
                 token,
                 self._key.key,
                 algorithms=[self._key.algorithm],
@@ -166,7 +172,7 @@ class Access:
                     "verify_aud": False,
                 },
             )
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        except (self._jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"token is not valid: {error}") from error
         if "aud" in claims:
             # Not left to the library, which takes an empty audience for none.

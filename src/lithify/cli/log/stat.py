@@ -1,10 +1,10 @@
-"""What `lithify log stat` tells: gathered as one value, then printed for people or as JSON.
+"""The output of `lithify log stat`: read as one value, then printed as text or JSON.
 
-1. Pins first, because the command pins the log itself while it looks.
-2. The manifest, and the active segment read through: its counts stand nowhere else.
-3. Journal and history. Where one of them is damaged the rest is still told, and the damage with it.
+1. Pins first, because the command itself pins the log while it reads.
+2. The manifest, and all of the active segment: its counts are stored nowhere else.
+3. Journal and history. If one of them is damaged, the rest is shown together with the damage.
 
-Removes the pins of processes that have died, if it may; changes nothing else.
+Removes the pins of dead processes, if it may; changes nothing else.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class LogStat:
     now_ms: int
     manifest: Manifest
     segments: tuple[SegmentRef, ...]
-    """Those of the log, the active one with what is in it now."""
+    """Of the log; the active one with its current counts."""
     torn_bytes: int
     holds: tuple[Hold, ...]
-    """Those that can be told from the files; a process that has the log open may have more."""
+    """Those that the files show; a process that has the log open may have more."""
     pins: tuple[PinInfo, ...]
     run: RunRecord | None
     reports: tuple[Report, ...]
@@ -110,7 +110,7 @@ def read_stat(
     token: str,
     progress: Callable[[int], None],
 ) -> LogStat:
-    """Look at a log; `progress` is told the bytes of the active segment as they are read."""
+    """Read a log; `progress` gets the bytes of the active segment as they are read."""
     find_manifest(fs, directory)
     pins = list_pins(fs, directory)
     damage: list[str] = []
@@ -144,7 +144,7 @@ def _or_damage(read: Callable[[], T], damage: list[str]) -> T | None:
 
 
 def _counted(active: SegmentRef, writer: SegmentWriter, file_bytes: int) -> SegmentRef:
-    """The active segment as the manifest would name it if it were sealed now."""
+    """The active segment as the manifest would describe it if it were sealed now."""
     _, footer = writer.footer()
     return replace(
         active,
@@ -164,7 +164,7 @@ def _holds(manifest: Manifest, run: RunRecord | None) -> Iterator[Hold]:
 
 
 def _file_bytes(stat: LogStat) -> int:
-    """Of all files of entries and dead sets on disk, each counted once."""
+    """Of all files with entries and dead sets on disk, each counted once."""
     sizes = stat.manifest.sizes()
     sizes[stat.segments[-1].name] = stat.segments[-1].file_bytes
     retired = sum(retired.file_bytes for retired in stat.manifest.retired)
@@ -172,7 +172,7 @@ def _file_bytes(stat: LogStat) -> int:
 
 
 def print_stat(stat: LogStat) -> None:
-    """For people."""
+    """Print it as text."""
     manifest = stat.manifest
     print_line(f"{stat.directory}: log of kind {manifest.kind}, generation {manifest.generation}")
     for name, text in _facts(stat):
@@ -221,7 +221,7 @@ def _facts(stat: LogStat) -> Iterator[tuple[str, str]]:
     parts = f"{human_bytes(dead_bytes)} dead and {human_bytes(retired_bytes)} retired"
     yield "disk", f"{human_bytes(_file_bytes(stat))}, of it {parts}"
     if stat.torn_bytes:
-        yield "torn", f"{human_bytes(stat.torn_bytes)} behind the last good frame"
+        yield "torn", f"{human_bytes(stat.torn_bytes)} after the last good frame"
     judged = manifest.horizon
     yield "judged", "nothing yet" if judged == NO_POSITION else f"up to position {judged}"
     yield "next run", find_horizon(stat.holds).explain(stat.now_ms)
@@ -229,7 +229,7 @@ def _facts(stat: LogStat) -> Iterator[tuple[str, str]]:
         run = stat.run
         age = human_age(stat.now_ms - run.started_ms)
         copied = f"{len(run.targets)} of {len(run.groups)} groups copied"
-        yield "run", f"{run.run_id} unfinished in {run.phase}, {copied}, began {age} ago"
+        yield "run", f"{run.run_id} unfinished in {run.phase}, {copied}, started {age} ago"
     for text in stat.damage:
         yield "damaged", text
 

@@ -1,17 +1,10 @@
-"""`lithify raft`, looking after it: members, groups, snapshots, what there is to see.
+"""`lithify raft`, the verbs on members, groups and snapshots.
 
-    lithify raft members | add n4=HOST:PORT | remove n4 | move n2=HOST:PORT | transfer n2
-    lithify raft create GROUP
-    lithify raft drop GROUP
-    lithify raft snapshot | overview
-
-They find the leader by themselves. But `snapshot` and `overview`, and the verbs of compaction
-(`raft_compaction.py`), are about each of the nodes that are named, because every member has files
-of its own. All nodes are asked at once, each has a row, and one that does not answer within a few
-seconds is `unreachable`. Exit code 1 if some did not answer, 5 if none did.
+They find the leader. `snapshot` and `overview`, and the verbs of compaction (`compaction.py`), ask
+each node that is named, because every member has files of its own. All nodes are asked at the same
+time and each has a row; a node that does not answer within a few seconds is `unreachable`. Exit
+code 1 if some did not answer, 5 if none did.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -19,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from lithify.cli.options import AsJson
 from lithify.cli.output import human_age, human_count, print_json, print_line, print_table
-from lithify.cli.raft_options import (
+from lithify.cli.raft.options import (
     GROUP,
     NODES,
-    AsJson,
     GroupName,
     Nodes,
     TlsFiles,
@@ -58,9 +51,9 @@ def members(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Show who the members of a group are, who leads, and where they are reached."""
+    """Show the members of a group, their addresses and the leader."""
     from lithify.raft.operations import Operation
 
     found = ask(nodes, tls, group, Operation.MEMBERS)
@@ -74,18 +67,17 @@ def members(
 
 def add(
     node: Annotated[str, typer.Argument(metavar="NAME=HOST:PORT")],
-    learner: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--learner", help="It gets everything, but has no vote.")
-    ] = False,
+    learner: Annotated[bool, typer.Option("--learner", help="Add it without a vote.")] = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Add a node to a group; it must run already, with `--join`.
+    """Add a node to a group; it must be running, with `--join`.
 
-    It is a learner first, and a voter when it has the log. A node that is not reached at its
-    address, is another one, or has another group of that name is refused, and nothing changes.
+    The node is a learner until it has the log, then a voter. The request is refused, and nothing
+    changes, if the node does not answer at its address, has another name, or has another group of
+    that name.
     """
     name, address = named_address(node)
     change = f"{'~' if learner else '+'}{name}"
@@ -97,11 +89,11 @@ def remove(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Remove a node from a group; refused if too few of the voters that remain answer.
+    """Remove a node from a group; refused if too few of the remaining voters answer.
 
-    A node that has lost its disk is removed and added again before it takes part.
+    A node that has lost its disk must be removed and added again.
     """
     _change(nodes, tls, group, f"-{node}", {}, as_json=as_json)
 
@@ -111,9 +103,9 @@ def move(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Change the address of a member; the leader first looks whether it is there."""
+    """Change the address of a member; the leader first checks that it answers there."""
     from lithify.raft.operations import Operation
 
     name, address = named_address(node)
@@ -140,7 +132,7 @@ def transfer(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """Transfer leadership to a member, and wait until it leads."""
     from lithify.raft.operations import Operation
@@ -154,12 +146,12 @@ def transfer(
 
 def create(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
-    member: Annotated[list[str], typer.Option(metavar="NAME", help="The members; repeatable.")],
+    member: Annotated[list[str], typer.Option(metavar="NAME", help="A member; repeatable.")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Create a group; the node that is asked must be one of its members."""
+    """Create a group; the node that gets the request must be a member."""
     from lithify.raft.operations import Operation
 
     _print_if(as_json, ask(nodes, tls, group, Operation.CREATE, members=member))
@@ -169,25 +161,25 @@ def drop(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Drop a group on all its members, with all that it holds. There is no way back."""
+    """Delete a group with its data on all members. This cannot be undone."""
     from lithify.raft.operations import Operation
 
     _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
 
 
-def _print_if(as_json: bool, found: Any) -> None:  # noqa: FBT001  the option
-    """What a node has answered is of use to programs only."""
+def _print_if(as_json: bool, found: Any) -> None:
+    """The answer of a node; only programs use it."""
     if as_json:
         print_json(found)
 
 
-# --- each node for itself -----------------------------------------------------------------------
+# --- one request per node -----------------------------------------------------------------------
 
 
 def show_each(found: dict[str, dict[str, Any] | LithifyError], what: str, *, as_json: bool) -> None:
-    """A row for each node: what it does, or why not."""
+    """Print one row per node: the outcome `what`, or an error."""
     if as_json:
         print_json(_json_of(found))
     else:
@@ -197,7 +189,7 @@ def show_each(found: dict[str, dict[str, Any] | LithifyError], what: str, *, as_
 
 
 def state_of(answer: dict[str, Any] | LithifyError) -> str:
-    """What keeps a node from answering; empty if it has answered."""
+    """The error of a node; empty if it has answered."""
     if not isinstance(answer, LithifyError):
         return ""
     if answer.exit_code == UNREACHABLE:
@@ -215,7 +207,7 @@ def _json_of(found: dict[str, dict[str, Any] | LithifyError]) -> dict[str, Any]:
 
 
 def exit_if_missing(found: dict[str, dict[str, Any] | LithifyError]) -> None:
-    """Exit code 5 if no node has answered, 1 if some have not."""
+    """Exit with code 5 if no node has answered, with 1 if some have not."""
     failed = [answer for answer in found.values() if isinstance(answer, LithifyError)]
     if failed:
         none_answered = all(error.exit_code == UNREACHABLE for error in failed)
@@ -227,20 +219,20 @@ def snapshot(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Have each of the nodes take a snapshot now."""
+    """Take a snapshot now, on each of the nodes."""
     from lithify.raft.operations import Operation
 
-    show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot begun", as_json=as_json)
+    show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot started", as_json=as_json)
 
 
 def overview(
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Show all groups of each of the nodes: where they stand, and what they take on disk."""
+    """Show all groups of each of the nodes: roles, indexes and disk usage."""
     from lithify.clock import SystemClock
     from lithify.raft.operations import Operation
 
@@ -264,7 +256,7 @@ def overview(
 def _node_row(at: str, answer: dict[str, Any] | LithifyError) -> list[str]:
     if isinstance(answer, LithifyError):
         return [at, "-", state_of(answer), "-", "-", "-"]
-    connected = ", ".join(answer["connected"]) or "nobody"
+    connected = ", ".join(answer["connected"]) or "no node"
     wal = (human_count(answer[name]) for name in ("wal_files", "wal_bytes"))
     return [at, answer["node"], "running", connected, *wal]
 
@@ -291,7 +283,7 @@ def _print_groups(groups: list[dict[str, Any]], now_ms: int) -> None:
 
 
 def _print_refusals(seen: dict[str, Any]) -> None:
-    """Nodes whose data directory was replaced, groups in which this node takes no part."""
+    """Print nodes whose data directory was replaced, and groups without a vote of this node."""
     for peer, reason in sorted(seen["refused"].items()):
         print_line(f"  refuses {peer}: {reason}")
     for peer, reason in sorted(seen["refused_by"].items()):

@@ -1,17 +1,10 @@
-"""`lithify raft`, the verbs of compaction: the same as those of topics and blob stores.
+"""`lithify raft`, the verbs of compaction: compact, compaction-status, -history, cancel.
 
-    lithify raft compact [GROUP] [--dry-run | --wait] [--no-wait] [--rewrite]
-    lithify raft compaction-status [GROUP] [--watch]
-    lithify raft compaction-history [GROUP] [--limit N]
-    lithify raft cancel-compaction [GROUP]
-
-Every member has files of its own, so each of the nodes that are named is asked, all at once, and
-has a row of its own. One that does not answer within a few seconds is `unreachable`: exit code 1 if
-some did not answer, 5 if none did. A run that failed ends the command with exit code 1. With
-`--no-wait` it is 4 if a node would have had to wait.
+Every member has files of its own, so all nodes that are named are asked at the same time, and each
+has a row. A node that does not answer within a few seconds is `unreachable`: exit code 1 if some
+did not answer, 5 if none did. Exit code 1 if a run failed, 4 with `--no-wait` if a node would have
+had to wait.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -20,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.cli.options import RUNS_SHOWN, AsJson, DryRun, Limit, NoWait, Watch
 from lithify.cli.output import print_error_line, print_json, print_line
-from lithify.cli.raft_admin import exit_if_missing, show_each, state_of
-from lithify.cli.raft_options import (
+from lithify.cli.raft.members import exit_if_missing, show_each, state_of
+from lithify.cli.raft.options import (
     EACH_S,
     GROUP,
     NODES,
-    AsJson,
     GroupName,
     Nodes,
     TlsFiles,
     ask_all,
     ask_each,
 )
-from lithify.cli.runs import MEMBERS, NoWait, run_continues  # typer reads NoWait at run time
+from lithify.cli.runs import MEMBERS, POLL_S, run_continues
 from lithify.errors import CONFLICT, InvalidInput, LithifyError
 
 if TYPE_CHECKING:
@@ -45,40 +38,36 @@ if TYPE_CHECKING:
 __all__ = ["cancel_compaction", "compact", "compaction_history", "compaction_status"]
 
 GroupArgument = Annotated[
-    str | None, typer.Argument(metavar="GROUP", help="The group; --group names it too.")
+    str | None, typer.Argument(metavar="GROUP", help="The group; the same as --group.")
 ]
 
-POLL_S = 0.2
 PLAN_S = 60.0
-"""A dry run may have to read the headers of all segments."""
-HISTORY_RUNS = 10
+"""A dry run may read the headers of all segments."""
 
 
 def compact(
     name: GroupArgument = None,
-    dry_run: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--dry-run", help="Print what runs would do, and do nothing.")
+    dry_run: DryRun = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the runs and print their reports.")
     ] = False,
-    wait: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--wait", help="Wait for the runs, and print their reports.")
-    ] = False,
-    no_wait: NoWait = False,  # noqa: FBT002  an option
-    rewrite: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--rewrite", help="The leader also moves scattered live entries.")
+    no_wait: NoWait = False,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Also move scattered live entries, on the leader.")
     ] = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Have each of the nodes compact its segments of a group now."""
+    """Compact the segments of a group now, on each of the nodes."""
     from lithify.raft.operations import Operation
 
     group = name or group
     if dry_run:
         if wait or rewrite:
             raise InvalidInput("--dry-run goes with neither --wait nor --rewrite")
-        # A node that is not there is found out at once; the others may take their time.
+        # An unreachable node is found at once; the others may take longer.
         found = _ask(nodes, tls, group, ask="status")
         asked = {at: {"ask": "plan"} for at, each in found.items() if not _code(each)}
         found |= ask_all(asked, tls, group, Operation.COMPACTION, PLAN_S)
@@ -89,7 +78,7 @@ def compact(
         _print_errors(begun)
         raise typer.Exit(CONFLICT)
     if not wait:
-        show_each(begun, "compaction begun", as_json=as_json)
+        show_each(begun, "compaction started", as_json=as_json)
         return
     with MEMBERS.progress() as tell, run_continues("raft", group, None):
         ended = _ended(begun, tls, group, tell)
@@ -97,7 +86,7 @@ def compact(
 
 
 def _ended(begun: Found, tls: str, group: str, tell: Callable[[Row], None]) -> Found:
-    """The status of each run that was begun, after its end."""
+    """The status of each run that was started, after its end."""
     asked: dict[str, Mapping[str, object]] = {
         at: {"ask": "status", "request": answer["request"]}
         for at, answer in begun.items()
@@ -120,15 +109,13 @@ def _ended(begun: Found, tls: str, group: str, tell: Callable[[Row], None]) -> F
 
 def compaction_status(
     name: GroupArgument = None,
-    watch: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--watch", "-w", help="Until the runs that are going on have ended.")
-    ] = False,
+    watch: Watch = False,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Show how the last run of each node on a group went, or how far it is."""
+    """Show the outcome of the last run on a group, or the progress of the current, per node."""
     with MEMBERS.progress() as tell:
         found = _ask(nodes, tls, name or group, ask="status")
         while watch and any(row["status"] == "RUNNING" for row in _rows(found)):
@@ -141,13 +128,11 @@ def compaction_status(
 
 def compaction_history(
     name: GroupArgument = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1000, help="The last so many runs.")
-    ] = HISTORY_RUNS,
+    limit: Limit = RUNS_SHOWN,
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
     """List the last runs of each node on a group, newest first."""
     group = name or group
@@ -170,15 +155,15 @@ def cancel_compaction(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Stop the runs of the nodes on a group, and forget those that wait.
+    """Cancel the runs of the nodes on a group, and the requests that wait.
 
-    What a run has published stays. Exit code 4 if no run was going on.
+    Published changes stay. Exit code 4 if no run was in progress.
     """
     group = name or group
     found = _ask(nodes, tls, group, ask="cancel")
-    # A node on which no run is going on has nothing to cancel.
+    # A node without a run in progress has nothing to cancel.
     idle = [at for at, each in found.items() if _code(each) == CONFLICT]
     if as_json:
         print_json([*_rows(found), *_errors(found)])
@@ -198,7 +183,7 @@ def _ask(nodes: str, tls: str, group: str, **given: object) -> Found:
     return ask_all(asked, tls, group, Operation.COMPACTION, EACH_S)
 
 
-# --- what the nodes have answered -----------------------------------------------------------------
+# --- the answers of the nodes -----------------------------------------------------------------
 
 
 def _code(answer: Row | LithifyError) -> int:
@@ -210,7 +195,7 @@ def _rows(found: Found) -> list[Row]:
 
 
 def _errors(found: Found) -> list[Row]:
-    """A row for each node that has not done it."""
+    """One row per node that failed."""
     return [
         {"address": at, "error": state_of(answer)}
         for at, answer in found.items()
@@ -233,7 +218,7 @@ def _show(found: Found, show: Callable[[list[Row]], None], *, as_json: bool) -> 
 
 
 def _show_statuses(found: Found, *, as_json: bool) -> None:
-    """How the runs went; an unreachable node is shown before a failed run ends the command."""
+    """Print the outcomes; an unreachable node is shown before a failed run ends the command."""
     if as_json:
         print_json([*_rows(found), *_errors(found)])
         MEMBERS.check(_rows(found))

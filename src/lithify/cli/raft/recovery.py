@@ -1,14 +1,14 @@
-"""`lithify raft`, saving and restoring: backups of groups, and the way out of a lost majority.
+"""`lithify raft`, the verbs of backup and recovery, also of a group that has lost its majority.
 
     lithify raft backup DIR                    of a group of running nodes, at one index
     lithify raft verify-backup DIR             read every byte of a backup
-    lithify raft restore DIR --id n1 --data NEW        a new data directory of a backup
-    lithify raft recover --from DIR --to NEW           the same of a stopped node's data directory
+    lithify raft restore DIR --id n1 --data NEW        create a data directory from a backup
+    lithify raft recover --from DIR --to NEW           create it from that of a stopped node
+
+The last three work on files and ask no node.
 
 `docs/runbooks.md` says when to use which.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.cli.options import AsJson
 from lithify.cli.output import human_count, print_json, print_line
-from lithify.cli.raft_options import GROUP, NODES, AsJson, GroupName, Nodes, TlsFiles, tls_of
+from lithify.cli.raft.options import GROUP, NODES, GroupName, Nodes, TlsFiles, tls_of
 from lithify.errors import CONFLICT, LithifyError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ __all__ = ["backup", "recover", "restore", "verify_backup"]
 
 Directory = Annotated[str, typer.Argument(metavar="DIR")]
 NodeName = Annotated[str, typer.Option("--id", metavar="NAME", help="The node's name.")]
-NewData = Annotated[str, typer.Option(metavar="DIR", help="The directory to make.")]
-Cluster = Annotated[str, typer.Option(metavar="NAME", help="The cluster that it is of.")]
+NewData = Annotated[str, typer.Option(metavar="DIR", help="The directory to create.")]
+Cluster = Annotated[str, typer.Option(metavar="NAME", help="Name of the cluster.")]
 
 
 class NotConfirmed(LithifyError):
@@ -46,7 +47,7 @@ class NotConfirmed(LithifyError):
 
     @property
     def details(self) -> dict[str, object]:
-        """How far each of the groups is."""
+        """The state of each group."""
         return {"groups": self.groups}
 
 
@@ -55,9 +56,9 @@ def backup(
     nodes: Nodes = NODES,
     group: GroupName = GROUP,
     tls: TlsFiles = "",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Save a group of running nodes at one index, and verify what was saved."""
+    """Save a group of running nodes at one index, and verify the backup."""
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup import check_new, verify_backup
     from lithify.raft.backups import fetch_backup
@@ -95,9 +96,9 @@ def backup(
 
 def verify_backup(
     directory: Directory,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Read every byte of a backup; exit code 1 if one is not what was written."""
+    """Check every byte of a backup; exit code 1 if there is damage."""
     from lithify.fs import LocalFileSystem
     from lithify.raft import backup as saving
 
@@ -110,12 +111,12 @@ def restore(
     node: NodeName,
     data: NewData,
     group: Annotated[
-        str, typer.Option("--group", metavar="NAME", help="Another name for the group.")
+        str, typer.Option("--group", metavar="NAME", help="New name of the group.")
     ] = "",
     cluster: Cluster = "raft",
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Make a new data directory of a backup, for a node that is the group's only member."""
+    """Create a data directory from a backup, for a node that is the only member of the group."""
     from dataclasses import replace
 
     from lithify.fs import LocalFileSystem
@@ -140,19 +141,19 @@ def restore(
 
 def recover(
     source: Annotated[
-        str, typer.Option("--from", metavar="DIR", help="A stopped node's data directory.")
+        str, typer.Option("--from", metavar="DIR", help="Data directory of a stopped node.")
     ],
-    data: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to make.")],
+    data: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to create.")],
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="Only this group.")] = "",
-    yes: Annotated[  # noqa: FBT002  an option
-        bool, typer.Option("--yes", help="Do not ask: the other members are lost for good.")
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Confirm that the other members are permanently lost.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Go on with one survivor of groups whose majority is lost for good.
+    """Continue groups whose majority is permanently lost with one surviving node.
 
-    The survivor's directory stays as it is; the new one has its groups with the node as their only
-    member. Writes that only lost members had are lost.
+    The directory of the survivor stays as it is; the new one has its groups with the node as their
+    only member. Writes that only lost members had are lost.
     """
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup import check_new
@@ -199,8 +200,8 @@ def _survivor(each: Survivor) -> dict[str, Any]:
 def _print_survivor(each: dict[str, Any]) -> None:
     print_line(f"group {each['group']} on {each['node']}: {each['members']}")
     print_line(f"  last entry {each['last_index']} of term {each['last_term']}")
-    print_line(f"  known to be committed up to {each['commit_index']}")
-    print_line(f"  members that are left out: {', '.join(each['lost']) or 'none'}")
+    print_line(f"  committed at least up to {each['commit_index']}")
+    print_line(f"  members that are removed: {', '.join(each['lost']) or 'none'}")
     print_line("  lost: every acknowledged write that only these members have")
     if each["uncommitted"]:
         print_line(
@@ -211,9 +212,9 @@ def _print_survivor(each: dict[str, Any]) -> None:
 
 def _confirm(shown: list[dict[str, Any]]) -> None:
     if not typer.get_text_stream("stdin").isatty():
-        what = "nothing was done: give --yes if the other members are lost for good"
+        what = "nothing was done: give --yes if the other members are permanently lost"
         raise NotConfirmed(what, shown)
-    if not typer.confirm("Are the other members lost for good?"):
+    if not typer.confirm("Are the other members permanently lost?"):
         raise NotConfirmed("nothing was done", shown)
 
 

@@ -1,13 +1,4 @@
-"""`lithify log`: look into the directory of a log without changing it.
-
-    lithify log stat PATH [--json]
-    lithify log dump PATH [--from P] [--limit N] [--compacted] [--json]
-    lithify log verify PATH [--json]
-
-All three read a log that may be in use: they pin its generation while they look, if they may.
-"""
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
+"""`lithify log`, the verbs stat, dump and verify, and `check_log`."""
 
 from __future__ import annotations
 
@@ -21,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.cli.options import AsJson
 from lithify.cli.output import (
     human_count,
     human_time,
@@ -40,25 +32,21 @@ if TYPE_CHECKING:
     from lithify.log.frame import Entry
     from lithify.log.verify import Verification
 
-__all__ = ["app", "check_log"]
-
-app = typer.Typer(help="Look into a log: its files, its entries, its health.", no_args_is_help=True)
+__all__ = ["check_log", "dump", "stat", "verify"]
 
 _PREVIEW_BYTES = 64
 
-Directory = Annotated[str, typer.Argument(metavar="PATH", help="The log's directory.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Raw numbers, for programs.")]
+Directory = Annotated[str, typer.Argument(metavar="PATH", help="Directory of the log.")]
 
 
 def _identity(command: str) -> dict[str, str]:
-    """Who pins, for `open_readonly` and its like."""
+    """The owner of a pin, for `open_readonly` and similar functions."""
     return {"owner": f"lithify log {command}, pid {os.getpid()}", "token": secrets.token_hex(8)}
 
 
-@app.command()
-def stat(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an option
+def stat(path: Directory, as_json: AsJson = False) -> None:
     """Show segments, sizes, horizon, pins, retired files and the last runs."""
-    from lithify.cli.log_stat import print_stat, read_stat
+    from lithify.cli.log.stat import print_stat, read_stat
     from lithify.fs import LocalFileSystem
 
     clock = SystemClock()
@@ -70,28 +58,27 @@ def stat(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an 
         print_stat(found)
 
 
-@app.command()
 def dump(
     path: Directory,
     start: Annotated[
-        int, typer.Option("--from", metavar="P", min=0, help="The first position to show.")
+        int, typer.Option("--from", metavar="P", min=0, help="First position to print.")
     ] = 0,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Show at most so many entries.")
+        int | None, typer.Option(metavar="N", min=0, help="Maximum number of entries.")
     ] = None,
-    compacted: Annotated[  # noqa: FBT002  an option
+    compacted: Annotated[
         bool, typer.Option("--compacted", help="Read the compacted view, then the log above it.")
     ] = False,
-    as_json: AsJson = False,  # noqa: FBT002  an option
+    as_json: AsJson = False,
 ) -> None:
-    """Print entries, one a line: position, time, flags, tag, bytes, beginning of the body."""
+    """Print entries, one per line: position, time, flags, tag, length, start of the body."""
     from lithify.fs import LocalFileSystem
     from lithify.log.readonly import open_readonly
 
     clock = SystemClock()
     bar: AbstractContextManager[Callable[[int], None]] = progress_bar("dumping", None, clock)
     if sys.stdout.isatty():
-        # There the entries themselves show that it goes on.
+        # The entries themselves show the progress.
         bar = nullcontext(lambda _: None)
     pinned = open_readonly(LocalFileSystem(), path, clock=clock, **_identity("dump"))
     with pinned as snapshot, bar as progress:
@@ -133,9 +120,8 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-@app.command()
-def verify(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  an option
-    """Check every byte; exit code 1 and the place of the first damage if there is any."""
+def verify(path: Directory, as_json: AsJson = False) -> None:
+    """Check every byte; if there is damage, print its first place and exit with code 1."""
     from lithify.fs import LocalFileSystem
     from lithify.log.readonly import pinned_manifest
 
@@ -143,7 +129,7 @@ def verify(path: Directory, as_json: AsJson = False) -> None:  # noqa: FBT002  a
     with ExitStack() as stack:
         total_bytes = None
         with suppress(Corrupt, UnsupportedVersion, OSError):
-            # A manifest that cannot be read cannot be pinned; the check itself will say so.
+            # A manifest that cannot be read cannot be pinned; the check reports it.
             pin = pinned_manifest(fs, path, clock=clock, **_identity("verify"))
             manifest = stack.enter_context(pin)
             active_bytes = fs.stat(f"{path}/{manifest.active.name}").size
@@ -177,7 +163,7 @@ def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -
         return replace(found, damage=ReadFailed(error.filename or directory, 0, error))
     if run is None:
         return found
-    unfinished = f"run {run.run_id} is unfinished in {run.phase}; the next run deals with it"
+    unfinished = f"run {run.run_id} is unfinished in {run.phase}; the next run resumes or undoes it"
     return replace(found, warnings=(*found.warnings, unfinished))
 
 
@@ -197,7 +183,7 @@ def _print_verification(found: Verification) -> None:
     if found.damage is None:
         print_line("no damage")
         return
-    print_line("DAMAGED; the checking stopped here:")
+    print_line("DAMAGED; the check stopped here:")
     for name, value in _damage_json(found.damage).items():
         if value is not None:
             print_line(f"  {name:<8} {value}")
@@ -221,7 +207,7 @@ def _verification_json(found: Verification) -> dict[str, Any]:
 
 
 def _damage_json(damage: LithifyError) -> dict[str, Any]:
-    """The place, as far as it has one."""
+    """The place of the damage, as far as it is known."""
     return {
         "file": getattr(damage, "path", None),
         "offset": damage.offset if isinstance(damage, Corrupt) else None,

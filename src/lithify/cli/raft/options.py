@@ -1,9 +1,7 @@
-"""What the commands of `lithify raft` share: their options, and a client for them.
+"""The options that the verbs of `lithify raft` share, and the requests to nodes.
 
-Used by the modules `raft*.py` of this package only.
+Used by the modules of this package only.
 """
-
-# ruff: noqa: PLC0415  (commands import what they need when they run, see main.py)
 
 from __future__ import annotations
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "NODES",
-    "AsJson",
     "GroupName",
     "Nodes",
     "TlsFiles",
@@ -39,30 +36,31 @@ __all__ = [
 Nodes = Annotated[
     str,
     typer.Option(
-        metavar="HOST:PORT,…", envvar="LITHIFY_RAFT_NODES", help="Where nodes are reached."
+        metavar="HOST:PORT,…",
+        envvar="LITHIFY_RAFT_NODES",
+        help="Nodes; one that runs is enough.",
     ),
 ]
-GroupName = Annotated[str, typer.Option("--group", metavar="NAME", help="The group that is meant.")]
+GroupName = Annotated[str, typer.Option("--group", metavar="NAME", help="Name of the group.")]
 TlsFiles = Annotated[
     str,
     typer.Option(
         "--tls",
         metavar="CA,CERT,KEY",
         envvar="LITHIFY_RAFT_TLS",
-        help="PEM files; everybody shows a certificate, a node one for its name.",
+        help="PEM files; clients and nodes need a certificate, a node one for its name.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 EACH_S = 3.0
-"""What `ask_each` waits for a node: one that runs answers at once."""
+"""Timeout of `ask_each`; a node that runs answers at once."""
 
 NODES = "127.0.0.1:7001"
 GROUP = "default"
 
 
 def named_address(text: str) -> tuple[str, Address]:
-    """Of `n2=127.0.0.1:7002`."""
+    """The parts of `n2=127.0.0.1:7002`."""
     from lithify.raft.operations import parse_address
 
     name, equals, address = text.partition("=")
@@ -72,7 +70,7 @@ def named_address(text: str) -> tuple[str, Address]:
 
 
 def tls_of(files: str) -> Tls | None:
-    """Of `CA,CERT,KEY`; None if there is nothing."""
+    """The files of `CA,CERT,KEY`; None without files."""
     from lithify.raft.transport import Tls
 
     if not files:
@@ -84,7 +82,7 @@ def tls_of(files: str) -> Tls | None:
 
 
 def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awaitable[Any]]) -> Any:
-    """Have a client do something."""
+    """Run `work` with a client."""
     from lithify.raft.client import RaftClient
     from lithify.raft.kv_client import KvClient
     from lithify.raft.operations import parse_address
@@ -98,14 +96,14 @@ def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awai
 
 
 def ask(nodes: str, tls: str, group: str, operation: Operation, **given: object) -> Any:
-    """What a node answers to one of the operations that are about JSON."""
+    """The answer of a node to an operation with JSON."""
     return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))
 
 
 def ask_each(
     nodes: str, tls: str, group: str, operation: Operation, **given: object
 ) -> dict[str, dict[str, Any] | LithifyError]:
-    """What each of the nodes answers, by address; all are asked at once."""
+    """The answer of each of the nodes, by address; all are asked at the same time."""
     return ask_all(dict.fromkeys(nodes.split(","), given), tls, group, operation)
 
 
@@ -116,7 +114,7 @@ def ask_all(
     operation: Operation,
     timeout_s: float = EACH_S,
 ) -> dict[str, dict[str, Any] | LithifyError]:
-    """The same where each node, by its address, is given something of its own."""
+    """The same, with parameters of its own for each address."""
     from lithify.raft.client import RaftClient
     from lithify.raft.operations import parse_address
 

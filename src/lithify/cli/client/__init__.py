@@ -1,0 +1,61 @@
+"""Where the verbs on topics and blob stores send their requests.
+
+    --data DIR                      the HTTP application in this process, on that directory
+    --url URL, or LITHIFY_URL       the node at that address
+    neither                         the node at http://127.0.0.1:8080
+
+Both ways take the same requests and give the same answers, so a verb is written once.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lithify.cli.client.client import TIMEOUT_S, Answer, AnswerLost, Client, NodeNotReached, Refused
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.cli.options import SparkOptions
+
+__all__ = [
+    "TIMEOUT_S",
+    "Answer",
+    "AnswerLost",
+    "Client",
+    "NodeNotReached",
+    "Refused",
+    "open_client",
+]
+
+
+@contextmanager
+def open_client(
+    data: str | None,
+    url: str | None,
+    *,
+    create: bool = False,
+    spark: SparkOptions | None = None,
+) -> Iterator[Client]:
+    """A client of what the options name; `create` makes a data directory that does not exist.
+
+    A command that may run a compaction gives its `spark` options.
+    """
+    if data is None:
+        if spark is not None and (option := spark.first_given):
+            setting = option.replace("--", "compaction_")
+            raise InvalidInput(f"{option} is for --data; a node's is its setting {setting}")
+        from lithify.cli.client.node import NodeClient
+
+        yield NodeClient(url)
+        return
+    if url is not None:
+        raise InvalidInput("--data and --url name two different places: give one of them")
+    # An invalid option is found before the directory is opened.
+    target = None if spark is None else spark.target()
+    from lithify.cli.client.process import ProcessClient, open_data
+
+    with open_data(data, create=create) as node, ProcessClient(node, target) as client:
+        yield client

@@ -1,0 +1,55 @@
+"""`lithify raft`: a replicated key-value store on Raft.
+
+    lithify raft serve --id n1 --listen 127.0.0.1:7001 --peer n2=127.0.0.1:7002 … --data DIR
+    lithify raft put KEY VALUE | get KEY | delete KEY | cas KEY VALUE | scan [PREFIX]
+    lithify raft watch [PREFIX]
+    lithify raft members | add n4=HOST:PORT | remove n4 | move n2=HOST:PORT | transfer n2
+    lithify raft create GROUP | drop GROUP
+    lithify raft snapshot | overview
+    lithify raft compact [GROUP] [--dry-run | --wait] [--rewrite]
+    lithify raft compaction-status|compaction-history|cancel-compaction [GROUP]
+    lithify raft backup DIR | verify-backup DIR
+    lithify raft restore DIR --id n1 --data NEW
+    lithify raft recover --from DIR --to NEW
+
+Nodes are asked over their own protocol. All verbs but `serve` and the last three take `--nodes
+host:port[,host:port…]`, of which one that runs is enough, `--group` and `--json`.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from lithify.cli.raft import compaction, keys, members, recovery
+from lithify.cli.raft.serve import serve
+
+__all__ = ["app"]
+
+app = typer.Typer(help="A replicated key-value store on Raft.", no_args_is_help=True)
+for verb in (
+    serve,
+    keys.put,
+    keys.get,
+    keys.delete,
+    keys.cas,
+    keys.scan,
+    keys.watch,
+    members.members,
+    members.add,
+    members.remove,
+    members.move,
+    members.transfer,
+    members.create,
+    members.drop,
+    members.snapshot,
+    members.overview,
+    compaction.compact,
+    compaction.compaction_status,
+    compaction.compaction_history,
+    compaction.cancel_compaction,
+    recovery.backup,
+    recovery.verify_backup,
+    recovery.restore,
+    recovery.recover,
+):
+    app.command()(verb)
