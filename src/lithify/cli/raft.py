@@ -1,6 +1,6 @@
 """`lithify raft`: a replicated key-value store. Looking after it is in `raft_admin.py`.
 
-    lithify raft serve --id n1 --listen 127.0.0.1:7001 --peer n2=127.0.0.1:7002 … --data DIR
+    lithify raft serve --id n1 --peer n1=127.0.0.1:7001 --peer n2=127.0.0.1:7002 … --data DIR
     lithify raft put KEY VALUE | get KEY | delete KEY | cas KEY VALUE | scan [PREFIX]
     lithify raft watch [PREFIX]
 
@@ -74,9 +74,19 @@ class KeyDiffers(LithifyError):
 def serve(
     node: Annotated[str, typer.Option("--id", metavar="NAME", help="The node's name, for good.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="The node's directory.")],
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 takes a free one.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="By default the node's own address in --peer. Port 0 takes a free one.",
+        ),
+    ] = "",
     peer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=HOST:PORT", help="Another node; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=HOST:PORT",
+            help="Another node, or this one with its own address; repeatable.",
+        ),
     ] = None,
     join: Annotated[  # noqa: FBT002  an option
         bool, typer.Option("--join", help="Wait to be added to a group, instead of beginning one.")
@@ -108,11 +118,16 @@ def serve(
     from lithify.raft.segment import SegmentLimits
     from lithify.raft.storage import StorageSettings
 
-    address = parse_address(listen)
+    peers = dict(named_address(text) for text in peer or ())
+    own = peers.pop(node, None)
+    if not listen and own is None:
+        raise InvalidInput(f"--listen or --peer {node}=HOST:PORT must be given")
+    address = parse_address(listen or str(own))
+    if own is not None and own.port != address.port:
+        raise InvalidInput(f"--peer {node}={own} has another port than --listen {address}")
     if not (tls or allow_open or is_loopback(address.host)):
         what = f"{address} can be reached by other machines, which may then do everything"
         raise InvalidInput(f"{what}: --tls or --allow-open must be given")
-    peers = dict(named_address(text) for text in peer or ())
     settings = NodeSettings(
         node,
         data,

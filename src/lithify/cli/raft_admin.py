@@ -2,7 +2,7 @@
 
     lithify raft members | add n4=HOST:PORT | remove n4 | move n2=HOST:PORT | transfer n2
     lithify raft create GROUP
-    lithify raft drop GROUP
+    lithify raft drop GROUP [--yes]
     lithify raft snapshot | overview
 
 They find the leader by themselves. But `snapshot` and `overview`, and the verbs of compaction
@@ -31,6 +31,7 @@ from lithify.cli.raft_options import (
     ask_each,
     named_address,
 )
+from lithify.cli.topics import Yes, confirm_delete
 from lithify.errors import FAILED, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
 
 __all__ = [
@@ -167,13 +168,15 @@ def create(
 
 def drop(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
+    yes: Yes = False,  # noqa: FBT002  an option
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
     as_json: AsJson = False,  # noqa: FBT002  an option
 ) -> None:
-    """Drop a group on all its members, with all that it holds. There is no way back."""
+    """Delete a group with all its entries, on all its members."""
     from lithify.raft.operations import Operation
 
+    confirm_delete(f"group {group} with all its entries, on all its members", yes=yes)
     _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
 
 
