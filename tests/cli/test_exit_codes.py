@@ -207,6 +207,8 @@ def on_a_terminal(answer: bytes, *arguments: str) -> tuple[int, str]:
 def test_on_a_terminal_a_deletion_asks(data: str) -> None:
     shape = ("--capacity", "2MiB", "--segment", "1MiB")
     assert run("blobs", "create", "photos", *shape, "--data", data)[0] == 0
+    code, text = on_a_terminal(b"n\n", "raft", "drop", "orders", "--nodes", "127.0.0.1:1")
+    assert (code, "This cannot be undone" in text) == (1, True)
     for deletion in (("topics", "delete", "orders"), ("blobs", "drop", "photos")):
         code, text = on_a_terminal(b"n\n", *deletion, "--data", data)
         assert code != 0

@@ -25,6 +25,7 @@ from tests.cli.nodes import COMMAND
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.linearizable import Op, explain, is_linearizable
 from tests.patience import PROCESS_S_MAX, at_most
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +92,7 @@ def test_a_key_value_store_from_the_command_line(tmp_path: Path) -> None:
         assert run("drop", "orders") == (0, "")
         assert run("get", "--group", "orders", "colour")[0] == 3
         assert "orders" not in run("overview")[1]
-        assert run("drop", "orders")[0] == 3
+        assert run("drop", "orders", "--yes")[0] == 3
         assert run("create", "orders", "--member", "n1") == (0, "")
         assert run("get", "--group", "orders", "colour")[0] == 3
 
@@ -138,6 +139,30 @@ def test_options_have_limits(tmp_path: Path, option: str, value: str, why: str) 
     assert refused.exit_code == 2
     assert why in refused.stderr
     assert not (tmp_path / "n1").exists()
+
+
+def test_the_own_address_may_be_among_the_peers(tmp_path: Path) -> None:
+    at = f"127.0.0.1:{free_port()}"
+    options = ["--data", str(tmp_path / "n1"), "--peer", f"n1={at}"]
+    with subprocess.Popen(
+        [COMMAND, "raft", "serve", "--id", "n1", *options], stdout=PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            with at_most(PROCESS_S_MAX, process.kill):
+                assert process.stdout.readline() == f"raft  {at}\n"
+            done = CliRunner().invoke(app, ["raft", "members", "--nodes", at])
+            assert done.stdout.startswith("voters n1; ")
+        finally:
+            process.kill()
+
+    def refusal(*more: str) -> str:
+        done = CliRunner().invoke(app, ["raft", "serve", *options, *more])
+        assert done.exit_code == 2
+        return done.stderr
+
+    assert f"--peer n1={at} has another port" in refusal("--id", "n1", "--listen", "127.0.0.1:1")
+    assert "--listen or --peer n2=HOST:PORT must be given" in refusal("--id", "n2")
 
 
 class Load:

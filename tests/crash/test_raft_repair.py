@@ -104,3 +104,13 @@ def test_entries_that_others_have_compacted_away_are_dead_here_too() -> None:
     assert not log.segments.damages.open
     for number in range(KEYS):
         assert members.get("n2", b"k%d" % number) == b"new" + members.value(number)
+
+
+def test_a_segment_that_is_damaged_again_and_again_is_repaired_ever_more_rarely() -> None:
+    members = Damaged()
+    own = members["n2"].storage.groups[GROUP]
+    damages, name = own.log.segments.damages, own.log.segments.spans[0].ref.name
+    for _ in range(2000):
+        damages.found(name, OSError("the disk does not read it"))
+        members.tick(1)
+    assert 4 <= members["n2"].group.overview()["damage_repaired"] <= 8

@@ -101,7 +101,7 @@ def test_a_read_that_a_silent_node_got_says_so(tmp_path: Path) -> None:
             _, welcome = await _bytes_of_a_put(node.transport.address, b"k")
             async with (
                 proxied(node.transport.address, silent=True, down=welcome - 1) as proxy,
-                RaftClient([proxy.address], timeout_s=ASKED_S) as client,
+                RaftClient([proxy.address], timeout_s=ASKED_S, learns=False) as client,
             ):
                 with pytest.raises(NoAnswer, match=f"{proxy.address} was asked and is silent"):
                     await KvClient(client, "default").get(b"k")
@@ -110,7 +110,7 @@ def test_a_read_that_a_silent_node_got_says_so(tmp_path: Path) -> None:
 
 
 async def _bytes_of_a_put(target: Address, key: bytes) -> tuple[int, int]:
-    async with proxied(target) as proxy, RaftClient([proxy.address]) as client:
+    async with proxied(target) as proxy, RaftClient([proxy.address], learns=False) as client:
         await KvClient(client, "default").put(key, b"value")
         return proxy.sent, proxy.answered
 
@@ -120,7 +120,7 @@ def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: b
     async def said(kv: KvClient, target: Address, key: bytes, **limits: int) -> str:
         async with (
             proxied(target, silent=silent, **limits) as proxy,
-            RaftClient([proxy.address], timeout_s=ASKED_S) as client,
+            RaftClient([proxy.address], timeout_s=ASKED_S, learns=False) as client,
         ):
             try:
                 await KvClient(client, "default").put(key, b"value")
@@ -166,7 +166,7 @@ def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
             _, answered = await _bytes_of_a_put(target, b"k")
             async with (
                 proxied(target, down=answered - 1, silent=True) as proxy,
-                RaftClient([proxy.address], timeout_s=ASKED_S) as client,
+                RaftClient([proxy.address], timeout_s=ASKED_S, learns=False) as client,
             ):
                 with pytest.raises(MayHaveHappened, match="was asked and is silent") as raised:
                     await KvClient(client, "default").put(b"k2", b"value")

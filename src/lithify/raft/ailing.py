@@ -1,14 +1,14 @@
-"""Members that cannot begin yet, because entries above their snapshots are damaged.
+"""Members that cannot start yet, because entries above their snapshots are damaged.
 
-A member must know its whole log before it votes or answers a leader: one of the entries may say who
-the members are. So a member whose log cannot be read at the start does not begin. To the others it
-is a node that is down. Its segments are repaired with the entries of others (`repair.py`), and then
-it begins as if nothing had been.
+A member must know its whole log before it votes or answers a leader: an entry may hold the
+configuration. So a member whose log cannot be read at startup does not start. Other members see it
+as a node that is down. Its segments are repaired with entries of other members (`repair.py`); then
+it starts normally.
 
-What others have compacted away they cannot give. Such a member stays as it is, is logged and shown
-by `overview`, and is replaced by hand (`docs/runbooks.md`).
+Other members cannot send entries that they have compacted away. A member that needs such an entry
+stays as it is, is logged and shown by `overview`, and an operator replaces it (`docs/runbooks.md`).
 
-The node's event loop calls.
+Called in the node's event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = get_logger("lithify.raft")
 
 
 class Ailing:
-    """One such member."""
+    """One member that waits for repair."""
 
     def __init__(
         self, node: str, storage: RaftStorage, own: GroupStorage, error: EntryUnreadable
@@ -52,25 +52,25 @@ class Ailing:
 
     @property
     def is_repaired(self) -> bool:
-        """Is all damage repaired that was found so far?"""
+        """Is all damage that was found so far repaired?"""
         return not self._repair.damages.open
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._repair.tick()
 
     def work(self, others: list[str]) -> tuple[list[Message], Job | None]:
-        """(questions to other nodes, what the worker is to do)."""
+        """(questions to other nodes, the next job of the worker)."""
         state = self._own.hard_state
         commit = max(state.commit, self._own.log.snapshot_index)
         job = self._repair.next_job(Known(commit, tuple(sorted(others)), state.term))
         return self._repair.take()[0], job
 
     def receive(self, found: EntriesFound) -> None:
-        """Another member gives entries."""
+        """Take entries from another member."""
         commit = max(self._own.hard_state.commit, self._own.log.snapshot_index)
         self._repair.receive(found, commit, 0)
 
     def done(self, job: Job, result: object) -> None:
-        """A job has ended."""
+        """Take the result of a job."""
         self._repair.done(job, result)

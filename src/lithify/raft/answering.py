@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.raft import requests
-from lithify.raft.changing import AGAIN_S, CHANGE_S, LOOK_S, Changes
+from lithify.raft.changing import AGAIN_S, CHANGE_S, LOOK_S, ChangeInterrupted, Changes
 from lithify.raft.core import (
     Change,
     ConfChange,
@@ -206,7 +206,11 @@ class Answering:
         elif isinstance(result, Dropped) and result.reason is not DropReason.NOT_A_VOTER:
             outcome = Outcome.NOT_NOW
             at = self._node.identity.book.get(result.leader)
-            if result.reason is DropReason.NOT_LEADER and at is not None:
+            if isinstance(result, ChangeInterrupted):
+                pass
+            elif result.reason is DropReason.NO_LEADER:
+                outcome = Outcome.NO_LEADER
+            elif result.reason is DropReason.NOT_LEADER and at is not None:
                 outcome, text = Outcome.ELSEWHERE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = Outcome.NOT_NOW

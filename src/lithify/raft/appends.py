@@ -1,18 +1,18 @@
-"""What the consensus core wants written, in order, and how far the write-ahead log is with it.
+"""Hands the core's appends to the write-ahead log, in order, and tracks which are durable.
 
-An append of the core is entries, a state, both or neither, or begins with a snapshot:
+An append of the core has entries, a hard state, both or neither, or starts with a snapshot:
 
-1. State and entries are handed to the write-ahead log, the state first: a term without its entries
-   harms nothing, an entry above the known term would.
-2. The write-ahead log tells of each piece by itself: of entries with the last one of the piece, of
-   states with the newest of a round. Pieces are told in the order in which they were handed in, so
-   one that ends as an append does is that append's, and all before it are durable or overwritten.
-3. An append is done when its entries and its state are and all before it are.
-4. One that begins with a snapshot waits until all before it are done; the group then installs it
-   (`installing`, `installed`). What comes behind waits with it: it stands on a log that is not
-   there yet.
+1. State and entries are queued in the write-ahead log, the state first: a term without its entries
+   is harmless, an entry above the known term is not.
+2. The write-ahead log reports each piece separately: for entries the last one of the piece, for
+   states the newest of a round. Reports come in the order of the pieces. So a report that ends
+   where an append ends belongs to that append, and all before it are durable or overwritten.
+3. An append is done when its entries and its state are durable and all appends before it are done.
+4. An append that starts with a snapshot waits until all before it are done; then the group installs
+   the snapshot (`installing`, `installed`). Later appends wait with it, because they extend a log
+   that does not exist yet.
 
-The group's thread calls.
+Called in the group's thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Appends"]
 
 @dataclass(slots=True)
 class _Waiting:
-    """An append that was handed in."""
+    """An append that is in the write-ahead log's queue."""
 
     number: int
     last: tuple[int, int] | None
@@ -54,7 +54,7 @@ class Appends:
         self._later: deque[StorageAppend] = deque()
 
     def hand_in(self, append: StorageAppend) -> None:
-        """Have an append written, now or behind a snapshot."""
+        """Write an append, now or after the snapshot that is being installed."""
         if append.snapshot is not None or self._later:
             self._later.append(append)
         else:
@@ -71,17 +71,17 @@ class Appends:
 
     @property
     def installing(self) -> SnapshotMeta | None:
-        """The snapshot that is to take the log's place now."""
+        """The snapshot that must replace the log now."""
         return self._later[0].snapshot if self._later and not self._waiting else None
 
     def installed(self) -> None:
-        """It has; what waited behind it can be written."""
+        """The snapshot has replaced the log: write the appends that waited for it."""
         self._write(self._later.popleft())
         while self._later and self._later[0].snapshot is None:
             self._write(self._later.popleft())
 
     def wal_event(self, event: WalEvent) -> None:
-        """The write-ahead log tells something; what is of another name is not meant."""
+        """Take an event of the write-ahead log; events of other names are ignored."""
         if isinstance(event, Written | StateSaved | Resend) and event.group == self._group:
             if isinstance(event, Written):
                 self._written(event)
@@ -101,7 +101,7 @@ class Appends:
                 return
 
     def _saved(self, state: HardState) -> None:
-        """A state is durable, and so are those before it."""
+        """A state is durable, and all before it."""
         for place, append in enumerate(self._waiting):
             if append.state == state:
                 for earlier in list(self._waiting)[: place + 1]:
@@ -109,7 +109,7 @@ class Appends:
                 return
 
     def take_done(self) -> int | None:
-        """The number of the last append that is done, with all before it; told once."""
+        """The number of the last append that is done with all before it; returned once."""
         done = None
         while self._waiting and self._waiting[0].last is None and self._waiting[0].state is None:
             done = self._waiting.popleft().number

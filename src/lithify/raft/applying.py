@@ -1,10 +1,10 @@
-"""Gives committed entries to a group's machine, as many at a time as it takes.
+"""Applies committed entries to a group's machine, as many at a time as it accepts.
 
-1. Entries are cut into stretches of one term and kind; nearly always there is one.
-2. Commands go to the machine together, without the envelope that the log keeps them in. A machine
-   that takes them one at a time is fed so (`apply_many_of`).
-3. What is behind the end of a group is not applied.
-4. Whoever called is told after each step what was applied, and does its effects before the next.
+1. Entries are split into runs of one term and kind; nearly always there is one run.
+2. The machine gets the commands of a run together, without their envelopes. A machine that takes
+   one command at a time gets them one by one (`apply_many_of`).
+3. Entries after the end of a group are not applied.
+4. After each step the caller gets what was applied, and does its effects before the next step.
 
 Only the group calls, in its thread.
 """
@@ -39,17 +39,17 @@ _COMMAND = int(EntryKind.COMMAND)
 class Step(NamedTuple):
     """Entries of one term that were applied, the first one at an index."""
 
-    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
+    index: int  # type: ignore[assignment]  # No caller uses tuple.index.
     term: int
     replies: list[bytes]
     effects: Sequence[Effect]
-    """Of the last of them."""
+    """Those of the last entry."""
 
 
 def apply_entries(
     apply_many: ApplyMany[S], at: Moment[S], entries: Sequence[Entry]
 ) -> Iterator[Step]:
-    """Apply entries behind a moment, which moves along."""
+    """Apply the entries after a moment, and advance the moment."""
     for run in _runs(entries):
         first, term = run[0].index, run[0].term
         if run[0].kind != _COMMAND:
@@ -71,14 +71,14 @@ def apply_entries(
 
 
 def _runs(entries: Sequence[Entry]) -> Iterable[Sequence[Entry]]:
-    """Stretches of one term and kind."""
+    """Runs of one term and kind."""
     if entries[0].term == entries[-1].term and len(set(map(_KIND, entries))) == 1:
         return (entries,)
     return (list(found) for _, found in groupby(entries, key=_TERM_AND_KIND))
 
 
 def apply_many_of(machine: Machine[S]) -> ApplyMany[S]:
-    """How a machine applies runs of commands: its own way, or one at a time."""
+    """The function that applies runs of commands: the machine's own, or one command at a time."""
     if isinstance(machine, ManyMachine):
         return machine.apply_many
 

@@ -1,4 +1,4 @@
-"""A group as files of their own: a backup of a group at one index.
+"""A backup: the state and live entries of one group at one index, as files.
 
     DIR/BACKUP                      one checked line of JSON, written last:
                                     {"version": 1, "group": "default", "index": 4711, "term": 3,
@@ -8,8 +8,8 @@
     DIR/live                        the live indexes (`liveset/format.py`)
     DIR/0000000000000001.segment    the live entries, in as many segments as they need
 
-A backup is written under a temporary name and gets its own when all of it is durable. So what is
-under its own name is whole, unless bytes have changed since: `verify_backup` reads every byte.
+A backup is written under a temporary name and renamed when all of it is durable. So a directory
+under the final name is complete, unless bytes have changed since: `verify_backup` reads every byte.
 
 Any thread.
 """
@@ -69,7 +69,7 @@ _LIMITS = SegmentLimits(65536, 64_000_000)
 
 
 class DirectoryExists(InvalidInput):
-    """A directory that is to be made is there already."""
+    """The directory to be created exists."""
 
     exit_code = CONFLICT
 
@@ -88,7 +88,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What the manifest of a backup says."""
+    """The manifest of a backup."""
 
     directory: str
     group: str
@@ -97,33 +97,33 @@ class Backup:
     members: str
     entries: int
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """(bytes, CRC-32C) of each."""
+    """(bytes, CRC-32C) of each file."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all files but the manifest."""
+        """The size of all files except the manifest."""
         return sum(size for size, _ in self.files.values())
 
 
 def is_backup_file(name: str) -> bool:
-    """Can a file of a backup be called so?"""
+    """Can a file of a backup have this name?"""
     return name in (SNAPSHOT, LIVE) or parse_segment(name) is not None
 
 
 def check_new(fs: FileSystem, directory: str) -> None:
-    """Raise unless a directory can be made under this name."""
+    """Raise unless the directory can be created."""
     if fs.exists(directory):
         raise DirectoryExists(f"{directory} exists already, must be a new directory")
 
 
 def live_entries(log: GroupLog, live: LiveSet) -> Iterator[list[Entry]]:
-    """The entries of a log at its live indexes, some at a time."""
+    """The entries of a log at its live indexes, in batches."""
     for indexes in live.chunks(READ_ENTRIES):
         yield log.read(indexes.tolist())
 
 
 def write_backup(fs: FileSystem, directory: str, saved: Saved) -> Backup:
-    """Write one; it counts when this returns."""
+    """Write a backup; it is complete and durable when this returns."""
     check_new(fs, directory)
     temporary = f"{directory}.tmp"
     remove_tree(fs, temporary)
@@ -146,7 +146,7 @@ def write_backup(fs: FileSystem, directory: str, saved: Saved) -> Backup:
         file.write(encode_line(_to_json(made)))
         file.fsync()
     fs.sync_dir(temporary)
-    # From here on it counts.
+    # The backup exists from here on.
     fs.rename(temporary, directory)
     fs.sync_dir(directory.rpartition("/")[0] or ".")
     return made
@@ -203,7 +203,7 @@ def _measure(fs: FileSystem, path: str) -> tuple[int, int]:
 
 
 def open_backup(fs: FileSystem, directory: str) -> Backup:
-    """What a backup is of; only the manifest is read."""
+    """Read the manifest of a backup, and nothing else."""
     path = f"{directory}/{BACKUP}"
     if not fs.exists(directory):
         raise NoSuchDirectory(directory)
@@ -224,7 +224,7 @@ def open_backup(fs: FileSystem, directory: str) -> Backup:
 
 
 def verify_backup(fs: FileSystem, directory: str) -> Backup:
-    """Read every byte; raises `Corrupt` where one is not what was written."""
+    """Read every byte; raises `Corrupt` if one differs from what was written."""
     backup = open_backup(fs, directory)
     for name, (size, crc) in backup.files.items():
         path = f"{directory}/{name}"
@@ -246,7 +246,7 @@ def verify_backup(fs: FileSystem, directory: str) -> Backup:
 
 
 def read_backup(fs: FileSystem, backup: Backup) -> Saved:
-    """What is in it; CRCs are checked as it is read."""
+    """The content of a backup; CRCs are checked as it is read."""
     path = f"{backup.directory}/{LIVE}"
     live = LiveSet.from_bytes(read_file(fs, path), path)
     with fs.open_read(f"{backup.directory}/{SNAPSHOT}") as file:

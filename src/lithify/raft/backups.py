@@ -1,15 +1,15 @@
-"""A running node's part in a backup: it writes one beside its groups, and hands it out.
+"""Writes backups on a running node, and sends their files to clients.
 
     backup {"begin": true}                            the leader writes a backup of the group at its
                                                       applied index: {"backup": ID, "files": {…}}
     backup {"read": ID, "file": NAME, "offset": N}    up to `READ_BYTES` of a file, as they are
-    backup {"end": ID}                                the node removes it
+    backup {"end": ID}                                the node deletes the backup
 
-Nothing is compacted and no snapshot taken while the worker writes it, because they are the worker's
-jobs too. So the state and the entries that it needs are those of one index, whatever is written
-meanwhile. One backup a group; the next takes its place. `BACKUPS` is emptied when the node starts.
+While the worker writes a backup it neither compacts nor takes snapshots, because these are its jobs
+too. So the state and its entries are of one index, whatever is appended meanwhile. A group has one
+backup; the next replaces it. `BACKUPS` is emptied when the node starts.
 
-The node's event loop calls; files are the threads' of `disk.py`.
+Called in the node's event loop; the threads of `disk.py` access the files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Backups:
         self._made: dict[str, Backup] = {}
 
     def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
-        """Do a step of a backup."""
+        """Run one operation of a backup."""
         if given.get("begin"):
             self._begin(group, done)
         elif "read" in given:
@@ -119,9 +119,9 @@ def _failure(result: object) -> LithifyError:
 async def fetch_backup(
     ask: Callable[..., Any], read: Callable[..., Any], fs: FileSystem, directory: str
 ) -> int:
-    """Copy a backup from a node to a new directory; the bytes that came.
+    """Copy a backup from a node to a new directory; returns the bytes received.
 
-    `ask` gives the answer to a step, `read` the bytes of one. It is not verified here.
+    `ask` returns the answer to an operation, `read` the bytes of a file. Nothing is verified.
     """
     begun = await ask(begin=True)
     name, total = begun["backup"], 0

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from lithify.raft.node import RaftNode
     from lithify.raft.requests import Done, Result
 
-__all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "Changes"]
+__all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "ChangeInterrupted", "Changes"]
 
 CHANGE_S = 20.0
 """Below the time that clients wait for an answer, so that they get it."""
@@ -68,6 +68,13 @@ LOOK_S = 3.0
 AGAIN_S = 0.02
 
 log = get_logger("lithify.raft")
+
+
+class ChangeInterrupted(ProposalDropped):
+    """The node lost leadership after the first step of a change, which stays."""
+
+    def __init__(self, dropped: Dropped) -> None:
+        super().__init__(dropped.reason, dropped.leader)
 
 
 class Changes:
@@ -173,7 +180,7 @@ class Changes:
                 joined = True
                 self._node.transport.learn(book)
             elif result.reason in (DropReason.NOT_LEADER, DropReason.NO_LEADER):
-                raise result
+                raise ChangeInterrupted(result) if joined else result
             elif loop.time() - began > limit_s or not (joined or _is_judged(result)):
                 # Before anything was done the client itself tries again.
                 raise result

@@ -1,13 +1,13 @@
 """One connection of a node or a client: frames in, frames out.
 
-1. What is sent within one turn of the event loop goes out together, in frames of about
+1. Messages sent within one turn of the event loop go out together, in frames of about
    `FRAME_BYTES_USUAL`.
-2. What is received stands in one buffer, which grows only for a frame that needs it, and messages
-   are read out of it. Before a peer has said who it is, a frame has at most `HELLO_BYTES_MAX`.
-3. Bytes that are not the protocol end the connection; the log says why.
+2. Received bytes are in one buffer, which grows only for a frame that needs it. Messages are
+   decoded from it. Until the peer has identified itself a frame has at most `HELLO_BYTES_MAX`.
+3. Bytes that are not the protocol close the connection; the reason is logged.
 
-Nothing is queued without an end: whoever sends asks `unsent_bytes` first, or does not send more
-than it was asked for. All calls come from the event loop's thread.
+Queues are bounded by their senders: a sender checks `unsent_bytes`, or sends only what was
+requested. Called in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FRAME_BYTES_USUAL = 2**16
 RECEIVE_BYTES = 2**16
 RECEIVE_BYTES_FULL = 2**20
 SILENCE_MS_MAX = 10_000
-"""How long the other end may leave bytes unacknowledged before the connection counts as dead."""
+"""Time for which the peer may leave bytes unacknowledged before the connection counts as dead."""
 
 log = get_logger("lithify.raft")
 
@@ -67,24 +67,24 @@ class Channel(asyncio.BufferedProtocol):
         self._wanted = self._taken = True
         self.peer = "?"
         self.node = ""
-        """Who is at the other end; empty for a client, or before it has said so."""
+        """The name of the other node; empty for a client, or before it has identified itself."""
         self._here = ""
         self.identity: str | None = None
-        """That of the other node's directory; None before it was shown and accepted."""
+        """The identity of the other node's directory; None until it is accepted."""
         self.book: str | None = None
-        """What the other node says about addresses, until it was accepted."""
+        """The addresses that the other node knows, until it is accepted."""
         self.greeted = False
         self.reason = "the connection was closed"
 
     def greet(self, node: str, here: str) -> None:
-        """The other end is who it should be: from now on it may say more."""
+        """The peer has identified itself: accept larger frames."""
         self.node, self._here = node, here
         self._limit = FRAME_BYTES_MAX
         self.greeted = True
 
     @property
     def certificate_names(self) -> set[str] | None:
-        """Whose certificate the other end has shown; None without TLS."""
+        """The names in the peer's certificate; None without TLS."""
         assert self._transport is not None
         if self._transport.get_extra_info("ssl_object") is None:
             return None
@@ -96,22 +96,22 @@ class Channel(asyncio.BufferedProtocol):
     # --- the connection ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """The connection is open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         found = transport.get_extra_info("socket")
-        # Other systems do not have it; there a dead peer is found when its answers stay away.
+        # Other systems lack the option; there a dead peer is found by its missing answers.
         with suppress(OSError, AttributeError):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """The connection is closed."""
         if exc is not None:
             self.reason = str(exc)
             if not self.greeted and self.certificate_names is not None:
-                # The other end looks at ours when the connection stands already, and hangs up.
+                # The peer checks our certificate after the handshake is complete, and hangs up.
                 self.reason += "; perhaps it does not take the certificate that was shown"
         self._buffer = bytearray()
         self._start = self._stop = 0
@@ -121,26 +121,26 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Is it of no more use?"""
+        """Is the connection closed or closing?"""
         return self._transport is None or self._transport.is_closing()
 
     def close(self, reason: str = "") -> None:
-        """Hang up once everything that was sent has gone out."""
+        """Close the connection after everything queued was sent."""
         self.reason = reason or self.reason
         self._flush()
-        # A second time would have the transport of TLS forget its connection: then nobody could
-        # abort it, and its end would not be told.
+        # A second close makes the TLS transport forget its connection: it could not be aborted,
+        # and connection_lost would not be called.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Hang up."""
+        """Close the connection at once."""
         self.reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Come back when nothing is left of it; what has not gone out by then is dropped."""
+        """Return when the connection is closed; bytes not sent by then are dropped."""
         if self._transport is None:
             return
         with suppress(TimeoutError):
@@ -152,19 +152,19 @@ class Channel(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the protocol's name)
-        """Where the next bytes go."""
+        """The free space for the next bytes."""
         left = self._stop - self._start
         if self._stop == len(self._buffer):
             target = self._buffer
             if self._start < left or len(target) < RECEIVE_BYTES_FULL:
-                # Bounded: a frame above the limit was refused when its header came.
+                # Bounded: a frame above the limit is refused when its header arrives.
                 target = bytearray(2 * len(target))
             target[:left] = self._buffer[self._start : self._stop]
             self._buffer, self._start, self._stop = target, 0, left
         return memoryview(self._buffer)[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
         self._stop += nbytes
         try:
             self._read_frames()
@@ -177,7 +177,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._buffer = bytearray(RECEIVE_BYTES_FULL)
 
     def _read_frames(self) -> None:
-        # Without the views closed, the buffer could not be replaced.
+        # A buffer with open views cannot be replaced.
         with memoryview(self._buffer) as view:
             while not self.closed:
                 with view[self._start : self._stop] as rest:
@@ -190,17 +190,17 @@ class Channel(asyncio.BufferedProtocol):
                 self._heard(self, messages)
 
     def read_on(self, *, wanted: bool) -> None:
-        """Read on, or let the other end wait; it also waits while it does not take its answers."""
+        """Resume or pause reading; it is also paused while the peer does not read its answers."""
         self._wanted = wanted
         self._read_or_not()
 
     def pause_writing(self) -> None:
-        """The other end does not take what it is sent."""
+        """The peer does not read what was sent."""
         self._taken = False
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        """It has taken nearly all of it."""
+        """The peer has read nearly all of it."""
         self._taken = True
         self._read_or_not()
 
@@ -217,13 +217,13 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits here because the other end does not take it."""
+        """Bytes queued here because the peer does not read them."""
         if self._transport is None or self.closed:
             return 0
         return self._queued_bytes + self._transport.get_write_buffer_size()
 
     def send(self, group: str, message: object) -> None:
-        """Have a message sent with the others of this turn of the loop."""
+        """Send a message, together with the others of this turn of the loop."""
         if self.closed:
             return
         self._queued_bytes += encode_message(group, message, self._queue)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Self
@@ -58,6 +59,7 @@ SILENT_S = 0.5
 CONNECT_S = 2.0
 WAIT_S = 0.05
 HOPS_MAX = 2
+LEARNED_MAX = 200
 TIMEOUT_S = 30.0
 
 NAME_BYTES = 16
@@ -94,19 +96,36 @@ class _Request:
     """A node has said `not now` to something that goes by steps; some may have been done."""
     why: str = "no node was asked"
     """What the last attempt came to."""
+    refusal: str = ""
+    """The last answer of a node."""
     absent: set[Address] = field(default_factory=set)
     """Who has said that there is no such group."""
+
+    @property
+    def reasons(self) -> str:
+        """Why it is not done: the last answer, and the last attempt if that had none."""
+        return "; ".join(dict.fromkeys(text for text in (self.refusal, self.why) if text))
 
 
 class RaftClient:
     """See the module."""
 
     def __init__(
-        self, addresses: Sequence[Address], *, tls: Tls | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        addresses: Sequence[Address],
+        *,
+        tls: Tls | None = None,
+        timeout_s: float = TIMEOUT_S,
+        learns: bool = True,
     ) -> None:
+        """`learns` is false for a client that may talk to the named nodes only."""
         if not addresses:
             raise InvalidInput("a client needs the address of at least one node")
-        self._addresses = list(addresses)
+        self._named = list(addresses)
+        self._learned: list[Address] = []
+        """Members of the last group a node was asked about, as that node knows them."""
+        self._learns = learns
+        self._learning: set[asyncio.Task[None]] = set()
         self._tls = tls
         self._feeds: list[Feed] = []
         self._closed = False
@@ -137,6 +156,8 @@ class RaftClient:
             feed.close()
         if self._spare is not None:
             self._spare.close()
+        for task in self._learning:
+            task.cancel()
         if self._connection is not None:
             self._connection.channel.close()
 
@@ -159,7 +180,7 @@ class RaftClient:
 
     def _timed_out(self, request: _Request) -> MayHaveHappened | NoAnswer:
         what = f"{request.operation.name.lower()} got no answer within {self._timeout_s:g} s"
-        why = f"{request.asked} was asked and is silent" if request.waits else request.why
+        why = f"{request.asked} was asked and is silent" if request.waits else request.reasons
         if request.under_way or request.begun:
             return MayHaveHappened(f"{what}: {why}; {UNKNOWN}")
         return NoAnswer(f"{what}: {why}")
@@ -173,7 +194,7 @@ class RaftClient:
         """Be sent something by a group's machine; `command_of` a name has it begin."""
         name = token_bytes(NAME_BYTES)
         addresses = list(dict.fromkeys((self._at, *self._addresses)))
-        own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s)
+        own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s, learns=False)
         try:
             self._check_open()
             body = encode_watch(name, command_of(name))
@@ -220,10 +241,32 @@ class RaftClient:
             await self._next()
             return None
         request.under_way = False
+        self._learn_from(connection, request.group)
         if answer.outcome == Outcome.DONE:
             return answer
         await self._go_on(request, connection.address, answer)
         return None
+
+    @property
+    def _addresses(self) -> list[Address]:
+        """The named nodes, then the learned ones."""
+        return list(dict.fromkeys((*self._named, *self._learned)))
+
+    def _learn_from(self, connection: Connection, group: str) -> None:
+        """Ask a node for the members of a group, once per connection."""
+        if not self._learns or not group or connection.was_asked_members:
+            return
+        connection.was_asked_members = True
+        task = asyncio.create_task(self._learn(connection, group))
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
+
+    async def _learn(self, connection: Connection, group: str) -> None:
+        answer = await connection.ask(group, Operation.MEMBERS, b"{}")
+        if answer is not None and answer.outcome == Outcome.DONE:
+            with suppress(ValueError, TypeError, KeyError, AttributeError, InvalidInput):
+                book = json.loads(answer.body)["book"]
+                self._learned = [parse_address(at) for at in book.values()][:LEARNED_MAX]
 
     async def _ask_others_too(self, connection: Connection, request: _Request) -> Answer | None:
         """Ask a node; if it is silent, the others as well."""
@@ -236,7 +279,9 @@ class RaftClient:
             if done or not others:
                 return await first
             if self._spare is None:
-                self._spare = RaftClient(others, tls=self._tls, timeout_s=self._timeout_s)
+                self._spare = RaftClient(
+                    others, tls=self._tls, timeout_s=self._timeout_s, learns=False
+                )
             spare = self._spare
             second = asyncio.ensure_future(spare._pursue(_Request(*given)))  # noqa: SLF001
             tasks.add(second)
@@ -272,9 +317,9 @@ class RaftClient:
             raise Refused(text)
         if answer.outcome == Outcome.BEGUN:
             raise PartlyDone(text)
-        if request.absent.issuperset(self._addresses):
+        if request.absent.issuperset(self._named):
             raise GroupNotFound(text)
-        request.why = f"{address}: {text}"
+        request.why = request.refusal = f"{address}: {text}"
         request.begun |= answer.outcome == Outcome.NOT_NOW and request.operation in _BY_STEPS
         if answer.outcome == Outcome.ELSEWHERE:
             self._at = parse_address(text.split(" ", 2)[1])
@@ -334,6 +379,7 @@ class Connection:
         self._number = 0
         self._watch = 0
         self._retired = False
+        self.was_asked_members = False
         self.inbox = Inbox(lambda wanted: self.channel.read_on(wanted=wanted))
         """What the machine sends over it, if there is a watch."""
 

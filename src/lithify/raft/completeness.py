@@ -1,8 +1,8 @@
-"""Whether all is there that a group must have on disk, looked at when it is opened.
+"""Checks that a group's files are complete, when the group is opened.
 
-Entries are in segments, in the write-ahead log, or in a snapshot's state. Nothing else has them, so
-a part that is gone must not be taken for one that never was: the member would vote for a leader
-that lacks what it has acknowledged itself.
+Entries are in segments, in the write-ahead log, or in a snapshot's state, and nowhere else. A
+missing part must not be mistaken for one that never existed: the member would vote for a leader
+that lacks entries which the member itself has acknowledged.
 
 Only the storage calls.
 """
@@ -42,7 +42,7 @@ def check_end(
         return
     needed = end.last_index
     if recovered.cut_index is not None:
-        # The write-ahead log says what comes behind.
+        # The write-ahead log defines what follows.
         needed = min(needed, recovered.cut_index)
     if last < needed:
         what = f"segments and snapshot must reach to entry {needed}, but reach only to {last}"
@@ -50,15 +50,15 @@ def check_end(
 
 
 def _is_before(end: End, stored: Stored) -> bool:
-    """Is a row of the manifest about a log whose place an installed snapshot has taken?"""
+    """Is a row of the manifest about a log that an installed snapshot has replaced?"""
     place = stored.place
     return (place.wal_file, place.install_index) > (end.wal_file, end.install_index)
 
 
 def check_live(log: GroupLog, state: LiveState) -> None:
-    """Raise if something that the snapshot needs is not there."""
+    """Raise if an entry that the snapshot needs is missing."""
     table, segments, live = log.table, log.segments, state.live
-    # Counted, because there may be millions; looked at one by one are those in memory.
+    # Counted, because there may be millions. Only those in memory are checked one by one.
     counted = sum(live.count_in(span.first, span.last + 1) for span in segments.spans)
     behind = segments.last + 1
     for index in live.floor(behind) if counted == live.rank(behind) else live:

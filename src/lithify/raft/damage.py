@@ -1,19 +1,19 @@
-"""Damage of a group's files: found by whoever reads, logged once, counted, and what is left of it.
+"""Damaged files of a group: which are open, and reading past damage.
 
-    damages.found("0000000000000003.segment", error)    # any thread; the first of a file is logged
+    damages.found("0000000000000003.segment", error)    # any thread; logs the first of a file
     damages.repaired("0000000000000003.segment")        # the group's thread
-    damages.open                                        # file -> what is wrong with it
+    damages.open                                        # file -> reason
 
 `intact_frames` reads past damage, so that one bad byte costs one entry and not its neighbours:
 
 1. Frames are scanned in order; every CRC is checked.
-2. Behind a bad frame the next place is looked for from which intact frames follow each other up to
-   the end of the range. At least one entry was lost, so the next index is two above the last good
-   one or more.
+2. After a bad frame the scan searches for the next offset from which intact frames follow each
+   other up to the end of the range. At least one entry was lost, so the next index is at least two
+   above the last good one.
 
-A frame that somebody has put into the body of an entry is not taken for an entry: the frames behind
-it would have to follow it without a gap, and its index would be that of the damaged entry itself.
-Where no such place is found, for instance because two frames are damaged, nothing more is read.
+A frame that a client has put into the body of an entry is not taken for an entry: the frames after
+it would have to follow it without a gap, and its index would be that of the damaged entry. If there
+is no such offset, for example because two frames are damaged, nothing more is read.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Damages:
 
     @property
     def open(self) -> dict[str, str]:
-        """What is wrong, by file."""
+        """The reason by file."""
         with self._lock:
             return dict(self._open)
 
     def found(self, name: str, error: Exception) -> None:
-        """A file of the group is damaged, or the disk does not read it."""
+        """A file of the group is damaged, or the disk cannot read it."""
         with self._lock:
             if name in self._open:
                 return
@@ -65,7 +65,7 @@ class Damages:
         log.error("damage found", group=self._group, file=name, reason=str(error))
 
     def repaired(self, name: str, what: str) -> None:
-        """It is whole again."""
+        """The file is intact again."""
         with self._lock:
             if self._open.pop(name, None) is None:
                 return
@@ -73,7 +73,7 @@ class Damages:
         log.warning("damage repaired", group=self._group, file=name, by=what)
 
     def overview(self) -> dict[str, object]:
-        """As it can be printed."""
+        """Counts and open damage, as JSON."""
         with self._lock:
             return {
                 "damage_found": self._found,
@@ -85,7 +85,7 @@ class Damages:
 def intact_frames(
     file: File, start: int, stop: int, after: int, damaged: Callable[[Exception], None]
 ) -> Iterator[Frames]:
-    """The intact frames of `file[start:stop]`; `damaged` is told of each place that is not."""
+    """The intact frames of `file[start:stop]`; `damaged` is called for each damaged place."""
     at: int | None = start
     while at is not None:
         try:
@@ -97,18 +97,18 @@ def intact_frames(
             damaged(error)
             after = max(after, error.after or -1)
             at = _next_run(file, error.offset + 1, stop, after + 1)
-            # At least one entry was here.
+            # At least one entry was lost here.
             after += 1
 
 
 def _next_run(file: File, start: int, stop: int, after: int) -> int | None:
-    """Where intact frames begin that fill the rest of the range; None if nowhere."""
+    """The offset from which intact frames fill the rest of the range; None if there is none."""
     window = np.empty(max(stop - start, 0), dtype=np.uint8)
     try:
         got = file.readinto(window.data, start) if len(window) else 0
     except OSError as error:
         raise ReadFailed(file.path, start, error) from error
-    # No frame is shorter than its header.
+    # A frame is at least as long as its header.
     places = np.empty(len(window) // HEADER_BYTES + 1, np.int64)
     positions = np.empty_like(places)
     at = 0

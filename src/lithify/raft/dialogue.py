@@ -1,14 +1,14 @@
-"""What is said over a connection besides Raft's own messages. Values; `wire.py` has their bytes.
+"""The messages of a connection other than Raft's own. Values; `wire.py` defines their bytes.
 
-Who connects says `Hello` and is told `Welcome`. If it is a client, it sends `Ask` and gets an
-`Answer` to each, and `Event` while it watches. If it is a node, and the other one has the version
-`INTRODUCES`, both send an `Introduction`, who connects first. A node of an earlier version sends
-and gets none. Nodes that both have the version `SHOWS_STARTS` send `Credentials` instead, and once
-more when there is something new in them.
+The connecting end sends `Hello` and gets `Welcome`. A client then sends `Ask`, gets one `Answer` to
+each, and `Event` while it watches. If a node connects, and the other one has version `INTRODUCES`,
+both send an `Introduction`, the connecting node first. Nodes of earlier versions neither send nor
+get one. Nodes that both have version `SHOWS_STARTS` send `Credentials` instead, and again when
+these change.
 
-Clients ask for the same thing many times in a row. A node reads such a run in one step, as columns
-(`Asks`), and so are its answers written (`Answers`): a message of its own for each would cost more
-than what it says.
+Clients send many requests of one kind in a row. A node reads such a run in one step, as columns
+(`Asks`), and writes the answers the same way (`Answers`): one message object per request would cost
+more than its content.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ __all__ = [
 ]
 
 WIRE_VERSION = 1
-"""Of all that is said, told in `Hello`."""
+"""The version of the whole protocol, sent in `Hello`."""
 INTRODUCES = 2
-"""Told in `Welcome`: nodes show each other their identities."""
+"""Sent in `Welcome`: nodes show their identities."""
 SHOWS_STARTS = 3
-"""The same, and their starts and the cluster's id."""
+"""Nodes also show their starts and the cluster's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of who connects."""
+    """The first message of the connecting end."""
 
     version: int
     cluster: str
     node: str
-    """Who it is; empty for a client, which then sends `Ask` and gets `Answer`."""
+    """The name of the node; empty for a client, which then sends `Ask` and gets `Answer`."""
     to: str
-    """Whom it wants to reach; empty if anybody will do."""
+    """The name of the node to be reached; empty for any."""
     book: str
-    """The addresses it knows, as JSON: node to host:port."""
+    """The addresses that the sender knows, as JSON: node to host:port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to `Hello`; with a refusal, the last message of this connection."""
+    """The answer to `Hello`; with a refusal it is the last message of the connection."""
 
     version: int
     node: str
@@ -65,19 +65,19 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Which data directory a node has."""
+    """The identity of a node's data directory."""
 
     version: int
     identity: str
     refusal: str
-    """In the answer: why the other identity is not accepted; the last message then."""
+    """In the answer: why the other identity is not accepted; then it is the last message."""
     known: str
-    """The identities of other nodes that it knows, as JSON."""
+    """The known identities of other nodes, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Which data directory a node has, which start of it this is, and of which cluster it is."""
+    """The identity of a node's data directory, its starts, and its cluster."""
 
     version: int
     identity: str
@@ -88,41 +88,41 @@ class Credentials:
     starts: str
     """As JSON: `recognition.Starts`."""
     met_starts: str
-    """As JSON: the newest start of each other node, also of the receiver."""
+    """As JSON: the newest start of each other node, including the receiver."""
 
 
 class Ask(NamedTuple):
-    """A client wants something; see `operations.py` for what there is.
+    """A request of a client; `operations.py` lists the operations.
 
-    Like its answer a tuple, because one is made for each command: half the time of a dataclass.
+    A tuple, like its answer, because one is created per command: half the time of a dataclass.
     """
 
     number: int
-    """The client's own, which comes back in the answer."""
+    """Chosen by the client, repeated in the answer."""
     operation: int
     body: bytes
 
 
 class Answer(NamedTuple):
-    """What came of an `Ask`."""
+    """The outcome of an `Ask`."""
 
     number: int
     outcome: int
     log_index: int
-    """Where the command stands in the log; 0 for everything else."""
+    """The index of the command in the log; 0 for all other operations."""
     body: bytes
 
 
 class Event(NamedTuple):
-    """The group's machine sends something to a client that watches."""
+    """Data that the group's machine sends to a client that watches."""
 
     number: int
-    """Of the `Ask` by which it does."""
+    """That of the `Ask` that started the watch."""
     body: bytes
 
 
 class Asks(NamedTuple):
-    """Requests for the same thing that came one after the other, as a node reads them."""
+    """Consecutive requests of one operation, as a node reads them."""
 
     operation: int
     numbers: list[int]
@@ -130,10 +130,10 @@ class Asks(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What came of commands that follow each other in the log, as a node writes it."""
+    """Outcomes of consecutive commands of the log, as a node writes them."""
 
     numbers: list[int]
     outcome: int
     log_index: int
-    """Of the first; the others follow it."""
+    """Of the first; the others follow."""
     bodies: list[bytes]

@@ -1,19 +1,19 @@
 """The threads of a node that wait for its disk, so that its event loop never does.
 
-    write-ahead log   takes whatever the groups have handed in since its last round, makes it
-                      durable with one fdatasync, and posts what is; meanwhile the next gathers.
-                      With nothing to do it proves that the last batch is durable
-    segment writer    moves the entries of a full file to segments; the groups take them in, and
-                      only then it goes on with the next file. It also removes files that nobody
-                      needs, when the worker is done with them
+    write-ahead log   takes everything queued by the groups since its last round, makes it durable
+                      with one fdatasync, and posts the events; meanwhile the next round queues up.
+                      When idle it proves that the last batch is durable
+    segment writer    moves the entries of a full file to segments, and waits until the groups have
+                      taken them in before it continues with the next file. It also deletes unneeded
+                      files after the worker's earlier jobs
     worker            one job at a time: snapshots, installs and compaction
-    readers           values that clients have asked for; a few, so that one that takes long holds
-                      up neither the others nor a snapshot
+    readers           values that clients have requested; several threads, so that a slow read
+                      delays neither other reads nor a snapshot
 
-A refused write is tried again, after a wait that grows to `REFUSED_S_MAX`; nothing is acknowledged
-meanwhile. Anything else that goes wrong in a thread is the end of the node: `failed` is told.
+A refused write is retried, after a wait that grows to `REFUSED_S_MAX`; nothing is acknowledged
+meanwhile. Any other error in a thread stops the node, by `failed`.
 
-Started and stopped in the event loop's thread, where all callbacks come too.
+Started and stopped in the event loop's thread, in which all callbacks run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Disk"]
 
 IDLE_S = 0.2
-"""How long the write-ahead log's thread waits before it looks whether it should end."""
+"""Interval at which the write-ahead log's thread checks whether to stop."""
 REFUSED_S_MIN, REFUSED_S_MAX = 0.05, 2.0
 READERS = 4
 
@@ -77,15 +77,15 @@ class Disk:
             thread.start()
 
     def run(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Have the worker do something; `done` gets what comes of it, which may be an error."""
+        """Run a job in the worker; `done` gets its result or error."""
         self._submit(self._worker, self._call, job, done)
 
     def read(self, job: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Have a reader do something, in the same way."""
+        """Run a job in a reader; `done` gets its result or error."""
         self._submit(self._readers, self._call, job, done)
 
     def _submit(self, pool: ThreadPoolExecutor, call: Callable[..., None], *given: object) -> None:
-        # What is written while the node ends lets groups want something still.
+        # While the node stops, writes that complete may lead to new jobs.
         if not self._ending.is_set():
             pool.submit(call, *given)
 
@@ -93,19 +93,19 @@ class Disk:
         result: object
         try:
             result = job()
-        except Exception as error:  # noqa: BLE001  (the group that wanted it decides)
+        except Exception as error:  # noqa: BLE001  (the group that asked for the job decides)
             result = error
         self._post(done, result)
 
     def remove(self, files: Callable[[], None]) -> None:
-        """Have files removed when all are done with them that were begun before.
+        """Delete files when all jobs that were queued before are done.
 
-        What is left when the node ends is found by the next start.
+        Files that are left when the node stops are deleted by the next start.
         """
         self._submit(self._worker, self._rolled.put, files)
 
     async def close(self) -> None:
-        """Write what was handed in, and end all threads; jobs that were not begun are dropped."""
+        """Write what is queued, and stop all threads; jobs that have not started are dropped."""
         self._ending.set()
         self._rolled.put(None)
         for pool in (self._worker, self._readers):
@@ -119,7 +119,7 @@ class Disk:
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  (a node without this thread is none)
+        except BaseException as error:  # noqa: BLE001  (a node needs this thread)
             self._post(self._failed, error)
 
     def _write(self) -> None:
@@ -160,7 +160,7 @@ class Disk:
                 return
             self._settled.clear()
             self._post(self._settle, rolled, done)
-            # The next file's entries go behind these, which the groups must know of by then.
+            # The next file's entries follow these, so the groups must know these first.
             while not self._settled.wait(IDLE_S):
                 if self._ending.is_set():
                     return
@@ -171,17 +171,17 @@ class Disk:
             return
         except (OSError, WriteFailed) as error:
             reason = str(error)
-        # Nobody needs them, and the next start tries again.
+        # The files are not needed, and the next start retries.
         log.error("files not removed", reason=reason)
 
     def _flush(self, rolled: Rolled) -> list[Flushed] | None:
-        """Write segments, again and again while the disk refuses; None if the node ends."""
+        """Write segments, retrying while the disk refuses; None if the node stops."""
         refused_s = REFUSED_S_MIN
         while True:
             try:
                 return self._storage.flush(rolled)
             except (OSError, WriteFailed) as error:
-                # The file of the write-ahead log stays, and what is torn is cut by the next try.
+                # The file of the write-ahead log stays; the retry cuts torn writes off.
                 reason = str(error)
             log.error("segments refused", file=rolled.number, reason=reason)
             if self._ending.wait(refused_s):

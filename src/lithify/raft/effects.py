@@ -1,10 +1,10 @@
-"""Does what a group's machine wants done besides its replies: snapshots, timers, reading, sending.
+"""Runs the effects of a group's machine: snapshots, timers, reads, messages to clients.
 
-Effects are done in their order, before the next command is applied. A timer counts in ticks of this
-process, and only a leader proposes its command: `due` gives those that are, each once. What is sent
-gathers until it is taken.
+Effects run in order, before the next command is applied. Timers count ticks of this process, and
+only a leader proposes their commands: `due` returns each expired one once. Messages to clients
+collect until `take`.
 
-The group's thread calls.
+Called in the group's thread.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Effects:
         self._snapshots = snapshots
         self._ticks = 0
         self._timers: dict[bytes, tuple[int, bytes]] = {}
-        """By name: when it is due, and what is to be proposed then."""
+        """By name: the tick at which it expires, and the command to propose then."""
         self._sends: list[Send] = []
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._ticks += 1
 
     def do(self, effects: Sequence[Effect], applied: int, *, leads: bool) -> None:
-        """Do those of the command at an index."""
+        """Run the effects of the command at an index."""
         for effect in effects:
             if isinstance(effect, ReleaseCursor):
                 self._snapshots.release(effect.index, applied)
@@ -59,21 +59,21 @@ class Effects:
         try:
             entries = self._log.read(effect.indexes)
         except EntryUnreadable:
-            # As if what comes of it were lost when it is sent: who watches sees the gap.
+            # As if the message were lost on the way: a watching client detects the gap.
             return
         commands = unwrap_many([entry.payload for entry in entries])[1]
         self.do(effect.then(commands), applied, leads=True)
 
     def due(self) -> list[bytes]:
-        """The commands of the timers that have run out; told once."""
+        """The commands of the timers that have expired; returned once."""
         names = [name for name, (due, _) in self._timers.items() if due <= self._ticks]
         return [self._timers.pop(name)[1] for name in names]
 
     def forget_timers(self) -> None:
-        """The state is another one, whose timers nobody here knows."""
+        """The state was replaced, so its timers are unknown."""
         self._timers.clear()
 
     def take(self) -> list[Send]:
-        """What is to be sent."""
+        """Take the messages to be sent."""
         sends, self._sends = self._sends, []
         return sends

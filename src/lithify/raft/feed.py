@@ -1,15 +1,14 @@
-"""What a group's machine sends to one client, as the client takes it. One event loop.
+"""What a group's machine sends to one watching client, queued for the client. One event loop.
 
-A feed has a connection of its own, so that a client that is slow to take what comes slows nobody
-else down: when `INBOX_BYTES_MAX` wait here the connection is not read from, and what waits at the
-node from then on is the node's to bound (`watching.py`).
+A feed has its own connection, so that a slow client delays no other. While `INBOX_BYTES_MAX` wait
+here the connection is not read; the node bounds what waits on its side (`watching.py`).
 
-While nothing comes, the leader is asked something every `QUIET_S`. If it does not answer within
-`ANSWER_S` the feed is over, as it is when the connection ends or the node says so. Who wants more
-begins another (`RaftClient.watch`).
+While nothing arrives, the client queries the leader every `QUIET_S`. If the leader does not answer
+within `ANSWER_S` the feed is over, as it is when the connection closes or the node ends the watch.
+A caller that wants more starts another (`RaftClient.watch`).
 
-An answer tells up to which index the leader had applied. What was sent until then may still be
-behind it, but is there when the next answer comes: so `seen_index` is that of the answer before.
+An answer has the index up to which the leader had applied. Messages sent up to that index may still
+follow the answer, but arrive before the next one: so `seen_index` is that of the answer before.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ANSWER_S = 3.0
 
 
 class Inbox:
-    """What has come over a connection and was not taken yet."""
+    """Messages that were received and not taken yet."""
 
     def __init__(self, read_on: Callable[[bool], None]) -> None:
         self._read_on = read_on
@@ -41,28 +40,28 @@ class Inbox:
         self._bytes = 0
         self._changed = asyncio.Event()
         self.takes_all = False
-        """Is something waited for that stands behind what comes?"""
+        """Read everything, because an answer follows the messages?"""
         self.over = False
-        """Nothing more will come."""
+        """No more messages will arrive."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def full(self) -> bool:
-        """Should nothing more be read for now?"""
+        """Should reading pause?"""
         return self._bytes > INBOX_BYTES_MAX
 
     def put(self, data: bytes) -> None:
-        """Something has come."""
+        """Add a message."""
         self._waiting.append(data)
         self._bytes += len(data)
         self._changed.set()
         if self.full and not self.takes_all:
-            self._read_on(False)  # noqa: FBT003  (what it is called with is its name)
+            self._read_on(False)  # noqa: FBT003  (the callback's only argument)
 
     def take(self) -> bytes:
-        """What came first."""
+        """Remove the oldest message."""
         was_full = self.full
         data = self._waiting.popleft()
         self._bytes -= len(data)
@@ -71,12 +70,12 @@ class Inbox:
         return data
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """No more messages will arrive."""
         self.over = True
         self._changed.set()
 
     async def wait(self) -> None:
-        """Come back when there is something to take, or never will be."""
+        """Return when there is a message, or when none will arrive."""
         while not self._waiting and not self.over:
             self._changed.clear()
             await self._changed.wait()
@@ -87,26 +86,26 @@ class Feed:
 
     def __init__(self, connection: Connection, group: str, reply: bytes) -> None:
         self.reply = reply
-        """The machine's, to the command that began it."""
+        """The machine's reply to the command that started the watch."""
         self._connection = connection
         self._inbox = connection.inbox
         self._group = group
         self._answered_index = 0
         self.seen_index = 0
-        """All that was sent up to this index of the log has come."""
+        """All messages sent up to this index of the log have arrived."""
 
     @property
     def waiting(self) -> int:
-        """How many things can be taken at once."""
+        """The number of messages that can be taken at once."""
         return len(self._inbox)
 
     @property
     def over(self) -> bool:
-        """Will nothing more come?"""
+        """Will no more messages arrive?"""
         return self._inbox.over
 
     async def take(self) -> bytes | None:
-        """The next thing that was sent; None if nothing more will come."""
+        """The next message; None if none will arrive."""
         inbox = self._inbox
         while not inbox:
             if inbox.over:
@@ -120,11 +119,11 @@ class Feed:
         return inbox.take()
 
     async def read(self, query: bytes) -> bytes | None:
-        """The machine's answer to a query, over the same connection; None if there will be none.
+        """The machine's answer to a query, over the same connection; None if there is none.
 
-        What is sent later than it was answered comes later.
+        Messages sent after the answer arrive after it.
         """
-        # Whatever stands before the answer has to be taken in; the node bounds how much that is.
+        # Messages before the answer must be read; the node bounds them.
         self._inbox.takes_all = True
         self._connection.channel.read_on(wanted=True)
         try:
@@ -138,11 +137,11 @@ class Feed:
         if answer is None or answer.outcome != Outcome.DONE:
             return None
         if not self._inbox.over:
-            # Else something before this answer may not have been sent.
+            # Otherwise a message before this answer may not have been sent.
             self.seen_index, self._answered_index = self._answered_index, answer.log_index
         return answer.body
 
     def close(self) -> None:
-        """Want no more."""
+        """End the watch."""
         self._inbox.end()
         self._connection.channel.close()

@@ -1,18 +1,18 @@
-"""How a node comes to know the id of its cluster.
+"""How a node learns the id of its cluster.
 
-The first groups of all clusters have the same name and key, so a node that was given an address of
-another cluster could be taken for a member there. Each cluster therefore has an id, 16 random
-bytes, which nodes show each other when they connect (`recognition.py`).
+The first groups of all clusters have the same name and key. So a node that was given an address of
+another cluster could be mistaken for a member there. Each cluster therefore has an id, 16 random
+bytes, which nodes show when they connect (`recognition.py`).
 
-1. The id is the first note in the log of the group `default`: whoever leads first writes it into
-   the first entry. It is committed once, so all members come to the same.
-2. A log of an earlier version has none. Its leader writes one when it has applied everything
+1. The id is the first note in the log of the group `default`: the first leader writes it into its
+   first entry. It is committed once, so all members get the same id.
+2. A log of an earlier version has no id. Its leader writes one when it has applied everything
    before, and only if it sees a majority of the members and none of them shows an id.
-3. A node takes the id when it applies that entry, or from a leader that it follows. A node shows
-   its id to all who are connected as soon as it has it, and so before it sends a snapshot in which
-   the entry is not to be seen any more.
+3. A node takes the id when it applies that entry, or from a leader that it follows. It shows the id
+   on all connections as soon as it has it. So it shows it before it sends a snapshot that no longer
+   contains the entry.
 
-The node's event loop calls.
+Called in the node's event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = get_logger("lithify.raft")
 
 
 def new_cluster_id() -> str:
-    """One that no other cluster has."""
+    """A random cluster id."""
     return token_hex(16)
 
 
@@ -45,14 +45,14 @@ class Founding:
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         self._noted_term = 0
-        """In which this node has written an id."""
+        """The term in which this node has written an id."""
 
     def note(self) -> bytes:
         """The id for the first entry of the first group."""
         return (self._node.identity.recognition.cluster_id or new_cluster_id()).encode()
 
     def look(self, group: Group[Any]) -> None:
-        """Something has happened in a group: is the id known by now?"""
+        """Check whether the id is known, after an event in a group."""
         node = self._node
         if node.identity.recognition.cluster_id:
             return
@@ -67,7 +67,7 @@ class Founding:
             node.transport.show_again()
 
     def _look_around(self, group: Group[Any]) -> str:
-        """The id that other members show; if none does, one is written into the log."""
+        """The id that other members show; if there is none, write one into the log."""
         node = self._node
         own, ids = node.identity.node, node.transport.cluster_ids
         shown = {name: ids[name] for name in group.config.members - {own} if name in ids}

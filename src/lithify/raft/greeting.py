@@ -1,11 +1,11 @@
-"""How a connection begins, seen from the end that connects: what is sent, what must come back.
+"""The start of a connection, at the connecting end: what to send and which answers to expect.
 
     Hello         ->
                   <-  Welcome
     Introduction  ->                    between nodes, if `Welcome` says that it is understood
                   <-  Introduction      or `Credentials`, both, if both know them
 
-Nodes and clients call it.
+Called by nodes and clients.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
 async def connect(
     address: Address, hello: Hello, channel: Channel, context: ssl.SSLContext | None
 ) -> None:
-    """Connect a channel and say hello."""
+    """Connect a channel and send `Hello`."""
     loop = asyncio.get_running_loop()
     await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
     channel.send("", hello)
 
 
 def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str) -> Welcome:
-    """The answer to `Hello`, if it is one and from whom was wanted; empty for anybody."""
+    """The answer to `Hello`; raises unless it is from the wanted node (empty for any)."""
     welcome = messages[0][1] if messages else None
     if not isinstance(welcome, Welcome) or len(messages) > 1:
         raise ProtocolError("the answer to the greeting is none")
@@ -59,14 +59,14 @@ def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str
 
 
 def check_certificate(channel: Channel, node: str) -> None:
-    """Raise unless the other end has a certificate for its name, or there is no TLS."""
+    """Raise unless the peer's certificate has its name, or there is no TLS."""
     names = channel.certificate_names
     if names is not None and node not in names:
         raise ProtocolError(f"says it is node {node}, but its certificate is for {sorted(names)}")
 
 
 def credentials_in(messages: list[tuple[str, Any]]) -> Credentials:
-    """The answer to an introduction, if it is one."""
+    """The answer to an introduction; raises if there is none."""
     found = messages[0][1] if messages else None
     if not isinstance(found, Introduction | Credentials) or len(messages) > 1:
         raise ProtocolError("the answer to the introduction is none")
@@ -74,7 +74,7 @@ def credentials_in(messages: list[tuple[str, Any]]) -> Credentials:
 
 
 def credentials_of(shown: Introduction | Credentials) -> Credentials:
-    """What a node shows; one of an earlier version shows less."""
+    """What a node shows; nodes of earlier versions show less."""
     if isinstance(shown, Credentials):
         return shown
     return Credentials(shown.version, shown.identity, shown.refusal, shown.known, "", "[]", "{}")
@@ -93,7 +93,7 @@ def starts_in(shown: Credentials) -> Starts:
 
 
 def met_in(shown: Credentials) -> dict[str, Met]:
-    """The starts of others that a node has met."""
+    """The starts of other nodes that a node has recorded."""
     try:
         found = json.loads(shown.met_starts).items()
         met = {str(name): Met(str(each[0]), int(each[1]), str(each[2])) for name, each in found}

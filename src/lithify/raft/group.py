@@ -1,35 +1,34 @@
-"""One member of one group: consensus core, storage and machine, put together. No threads, no clock.
+"""One member of one group: consensus core, storage and machine combined. No threads, no clock.
 
     group = Group(storage, "orders", "n1", KvMachine(), GroupSettings(members), random.randrange)
-    group.propose(command, done)            # and `read`, `receive`, `tick`, …: what happens
+    group.propose(command, done)            # and `read`, `receive`, `tick`, …: events
     group.wal_event(event); group.job_done(job, result)
     out = group.work()                      # messages to send, jobs for the worker
 
-All calls come from one thread, and each returns at once; `work` does what has come of them and is
-called after them, as often as wanted. What the write-ahead log, the segment writer, the worker and
-the readers do in their threads comes back by `wal_event`, `settled` and `job_done`. So a program
-runs a group with some threads and a loop (`node.py`), and a simulator with none.
+All calls come from one thread and return at once. `work` processes the events and can be called at
+any time. The write-ahead log, the segment writer, the worker and the readers work in their own
+threads and report by `wal_event`, `settled` and `job_done`. So a program runs a group with several
+threads and an event loop (`node.py`), and a simulator with none.
 
-`work`, step by step, until nothing is left to do:
+`work` repeats these steps until nothing is left to do:
 
 1. Proposals and reads of this round go to the core, together.
-2. The core's `Ready` is done: what is to be written goes to `Appends`, entries are applied to the
-   machine and their proposals answered, transfers of snapshots are begun.
+2. The core's `Ready` is processed: writes go to `Appends`, entries are applied to the machine and
+   their proposals answered, transfers of snapshots start.
 3. Reads whose index is applied are answered, or become jobs of a reader (`queries.py`).
-4. Appends that are durable are acknowledged to the core, which may have more to do then.
-5. Jobs: a snapshot to be written, a received one to be loaded or to become the log
-   (`installing.py`), segments to be compacted.
+4. Durable appends are acknowledged to the core, which may then have more to do.
+5. Jobs: write a snapshot, load a received one or make it the log (`installing.py`), compact
+   segments.
 
-A member applies nothing that is not durable on it, so the state never is ahead of the log.
+A member applies only what is durable on it, so the state is never ahead of the log.
 
-A member that may have lost entries which it acknowledged (`wal_reading.py`) begins in the next term
-with its own vote, so that a leader that counts on them stands anew. It neither votes nor campaigns
-before it has applied an entry of a later term. A majority without this member elected the leader of
-that term, which therefore has all that was committed; by then this member has it too.
+A member that may have lost acknowledged entries (`wal_reading.py`) starts in the next term with its
+own vote, so that a leader that counts on these entries must be elected again. It neither votes nor
+campaigns before it has applied an entry of a later term. A majority without this member elected the
+leader of that term, which therefore has everything that was committed; then this member has it too.
 
-A member that finds that its committed entries are not the leader's, or that it has lost some, stops
-(`stopped`): it sends, applies and answers nothing any more, until it is removed. The node and its
-other groups go on.
+A member whose committed entries differ from the leader's, or that has lost some, stops (`stopped`):
+it sends, applies and answers nothing until it is removed. The node and its other groups continue.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ S = TypeVar("S")
 log = get_logger("lithify.raft")
 
 PATIENCE_ELECTIONS = 3
-"""Election timeouts that clients of an unseated leader wait for the next one: one that fails, too.
+"""Election timeouts that clients of an unseated leader wait for the next one: an election may fail.
 """
 
 
@@ -111,7 +110,7 @@ class Group(Generic[S]):
         settings: GroupSettings,
         draw: Callable[[int], int],
     ) -> None:
-        """Take up a group that the storage has, or begin one."""
+        """Open a group that is in the storage, or create it."""
         self.name = name
         self.node = node
         self.settings = settings
@@ -161,27 +160,27 @@ class Group(Generic[S]):
         self._out = Outgoing()
         self.stopped: MemberStopped | None = None
         self.note: bytes = b""
-        """The first one to the members that was applied here; the node takes it."""
+        """The first note to the members that was applied here; the node takes it."""
 
     def _begin_in_doubt(self, term: int) -> None:
-        """Entries that were acknowledged in this term may be lost; see the module."""
+        """Acknowledged entries of this term may be lost; see the module."""
         own = self._own
         if own.hard_state.term <= term:
             own.hard_state = HardState(term + 1, self.node, own.hard_state.commit)
-            # Before anything that depends on it: it is first in the queue.
+            # First in the queue, so before anything that depends on it.
             self._storage.wal.save(self.name, own.hard_state)
 
     def _end_doubt(self) -> None:
-        """Vote again, when what is applied shows that nothing committed is missing."""
+        """Allow votes again, once an applied entry proves that no committed one is missing."""
         doubt_term = self._own.doubt_term
         if doubt_term is not None and self._at.term > doubt_term:
             self._out.jobs.append(Job("trust", self._storage.trust(self.name)))
             log.warning("member has caught up and votes again", group=group_of(self.name))
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """One unit of time went by."""
+        """Count one tick."""
         self._lonely_ticks = 0 if self._leader else self._lonely_ticks + 1
         if self.stopped is not None:
             return
@@ -200,7 +199,7 @@ class Group(Generic[S]):
                 self._proposals.add([command], _nobody)
 
     def receive(self, message: Message) -> None:
-        """A message of another member."""
+        """Process a message of another member."""
         if self.stopped is not None:
             return
         try:
@@ -216,13 +215,13 @@ class Group(Generic[S]):
             else:
                 self._core.step(message)
         except EntryUnreadable:
-            # As if it were lost: the sender tries again, and the entry is being repaired.
+            # As if the message were lost: the sender retries, and the entry is being repaired.
             return
         except MemberStopped as error:
             self.stop(error)
 
     def stop(self, error: MemberStopped) -> None:
-        """Take no further part in the group."""
+        """Stop participating in the group."""
         self.stopped = error
         self._role, self._leader = Role.FOLLOWER, ""
         self._moving.stop()
@@ -234,74 +233,74 @@ class Group(Generic[S]):
             self._core.step(Unreachable(peer))
 
     def propose(self, command: bytes, done: Done) -> None:
-        """Have a command applied, on the leader; `done` gets the machine's reply or an error."""
+        """Propose a command, on the leader; `done` gets the machine's reply or an error."""
         self._proposals.add([command], single(done))
 
     def propose_many(self, commands: Sequence[bytes], done: RunDone) -> None:
-        """Have a run of commands applied, in this order; `done` is told of stretches of it."""
+        """Propose a run of commands, in order; `done` is called for parts of it."""
         self._proposals.add(commands, done)
 
     def propose_change(self, change: ConfChange, done: Done) -> None:
-        """Change the members."""
+        """Propose a change of members."""
         self._proposals.add_change(change, done)
 
     def read(self, query: bytes, done: Done) -> None:
-        """Ask the machine, on any member; what was answered before this call is seen."""
+        """Query the machine, on any member; linearizable."""
         self._reads.add(query, done)
 
     def dismiss_but(self, present: Container[bytes]) -> None:
-        """Have the machine send nothing any more to those who are not there, if this one leads."""
+        """On the leader: make the machine stop sending to clients that are not present."""
         for name in self._machine.audience(self._at.state) if self.leading_term else ():
             if name not in present:
                 self._proposals.add([self._machine.farewell(name)], _nobody)
 
     def propose_end(self, done: Done) -> None:
-        """Let the group be no more."""
+        """Propose the end of the group."""
         self._proposals.add_change(None, done)
 
     @property
     def may_note(self) -> bool:
-        """Does this member lead, and has it applied all that was there before?"""
+        """Is this member the leader, and has it applied everything of earlier terms?"""
         return self._role is Role.LEADER and self._at.term == self._term
 
     def propose_note(self, note: bytes) -> None:
-        """Have a note to the members in the log."""
+        """Write a note to the members into the log."""
         self._core.propose_note(note)
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over; `TransferDropped` if that cannot be."""
+        """Transfer leadership; raises `TransferDropped` if that is impossible."""
         if self.stopped is not None:
             raise self.stopped
         self._core.transfer(to)
 
     def campaign(self) -> None:
-        """Try to be elected now."""
+        """Start an election now."""
         self._core.campaign()
 
     def take_snapshot(self) -> None:
-        """Have a snapshot taken, whenever the last was."""
+        """Take a snapshot, regardless of the last one."""
         self._snapshots.ask()
 
     def save(self) -> Saved:
-        """The state and the entries it needs, as of now; the worker may take them from it."""
+        """The state and the entries it needs, at this moment; the worker reads them later."""
         at, machine = self._at, self._machine
         head = Head(SnapshotMeta(at.index, at.term, at.config), machine.version)
         live, pieces = machine.live_indexes(at.state), machine.save(at.state)
         return Saved(group_of(self.name), head, live, pieces, live_entries(self._own.log, live))
 
     def compact(self) -> None:
-        """Have segments merged, whatever the triggers say."""
+        """Merge segments, whatever the triggers say."""
         self.compaction.request(RunWanted())
 
     def rewrite(self) -> None:
-        """Have scattered live entries moved to the head of the log, if this member leads."""
+        """On the leader: move scattered live entries to the head of the log."""
         if self._role is Role.LEADER:
             self._moving.begin()
 
     def wal_event(self, event: WalEvent) -> None:
-        """The write-ahead log tells something of this group, or of an install of it."""
+        """Process an event of the write-ahead log, for this group or for an install of it."""
         if isinstance(event, WriteRefused):
-            # Nothing is applied and answered here before it is durable; another may be able to.
+            # Nothing is applied and answered here before it is durable; another member may do so.
             self._core.hand_over()
         elif isinstance(event, Written) and event.group != self.name:
             self._receiving.written(event)
@@ -309,15 +308,15 @@ class Group(Generic[S]):
             self._appends.wal_event(event)
 
     def settled(self, flushed: Flushed) -> None:
-        """Entries of this group went to segments, and the storage has taken them in.
+        """Entries of this group went to segments, and the storage has taken these in.
 
-        What was the newest segment is not any more, so it may be compacted.
+        The segment that was the newest may be compacted now.
         """
         if flushed.refs:
             self.compaction.ask()
 
     def job_done(self, job: Job, result: object) -> None:
-        """A job has returned something, or raised it."""
+        """Take the result or error of a job."""
         if self._snapshots.is_job(job):
             if self._snapshots.done(result):
                 self._sending.give_up()
@@ -345,10 +344,10 @@ class Group(Generic[S]):
             assert isinstance(result, Outcome | BaseException)
             self.compaction.done(result)
 
-    # --- what is to be done -----------------------------------------------------------------
+    # --- work -------------------------------------------------------------------------------
 
     def work(self) -> Outgoing:
-        """Do all there is to do; what others have to do is handed out."""
+        """Do everything that can be done; returns the work for others."""
         if self.stopped is not None:
             self._proposals.refuse_new(self.stopped)
             self._reads.close(self.stopped)
@@ -387,7 +386,7 @@ class Group(Generic[S]):
         self._reads.confirmed(ready.reads)
 
     def _follow(self, ready: Ready) -> None:
-        """Take in who leads now; a leader that steps down has nothing else to say."""
+        """Take in who leads; a leader that steps down sends nothing else."""
         if (ready.term, ready.leader, ready.role) == (self._term, self._leader, self._role):
             return
         if ready.term != self._term:
@@ -399,7 +398,7 @@ class Group(Generic[S]):
         self._term, self._leader, self._role = ready.term, ready.leader, ready.role
 
     def _acknowledge(self) -> bool:
-        """Tell the core what is durable; was there something?"""
+        """Acknowledge durable appends to the core; returns whether there was one."""
         number = self._appends.take_done()
         if number is None:
             return False
@@ -425,7 +424,7 @@ class Group(Generic[S]):
             self._tell_gone(members)
 
     def _tell_gone(self, members: frozenset[str]) -> None:
-        """Some of these may have been removed."""
+        """Notify those of these members that were removed."""
         for who in sorted(members - {self.node}):
             word = self.gone_word(who)
             if word is not None:
@@ -440,7 +439,7 @@ class Group(Generic[S]):
     # --- snapshots --------------------------------------------------------------------------
 
     def _transfer(self) -> None:
-        """Send what transfers have to say, and tell the core of those that are over."""
+        """Send the messages of transfers, and report finished ones to the core."""
         messages, over = self._sending.take()
         self._out.messages += messages
         if self._sending.damage is not None:
@@ -451,7 +450,7 @@ class Group(Generic[S]):
         self._out.messages += self._receiving.take()
 
     def _install(self, result: object) -> None:
-        """A snapshot has become the log on disk, unless that was refused."""
+        """Take a snapshot in that has become the log on disk, unless the disk refused."""
         installed = self._installing.done(result)
         if installed is None:
             return
@@ -471,11 +470,11 @@ class Group(Generic[S]):
         install = self._installing.due_job(self._receiving.received, ready=ready)
         snapshot = None
         if not self._installing.is_active:
-            # Else it would be of a state that is about to be replaced.
+            # Otherwise it would be of a state that is about to be replaced.
             snapshot = self._snapshots.due_job(self._at, sending=bool(self._sending))
         load = self._receiving.due_job()
         if self._compacting is None:
-            # One of the two: both replace segments.
+            # Only one of the two: both replace segments.
             repair = None if self._installing.is_active else self._repair_job()
             run = self.compaction.next_job() if repair is None else None
             self._compacting = repair if run is None else Job("compact", run)
@@ -493,40 +492,40 @@ class Group(Generic[S]):
         known = Known(status.commit, tuple(sorted(status.config.members)), status.term)
         return self._repair.next_job(known)
 
-    # --- about it ---------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as this member knows; empty if it knows nobody."""
+        """The leader, as far as this member knows; empty if unknown."""
         return self._leader
 
     @property
     def ended(self) -> bool:
-        """Is the group no more? Then all that is left to do is to give its files back."""
+        """Has the group ended? Then only its files are left to delete."""
         return self._at.ended
 
     @property
     def is_lonely(self) -> bool:
-        """Is it time to ask others whether this is a member at all?"""
+        """Should it ask other nodes whether it is still a member?"""
         return self._lonely_ticks > 0 and self._lonely_ticks % LONELY_TICKS == 0
 
     def gone_word(self, who: str) -> MemberGone | None:
-        """What this member can tell one that is none any more."""
+        """What this member can tell a removed one."""
         return gone_word(self._core.status(), self._at.term, who)
 
     def believes(self, word: MemberGone) -> bool:
-        """Is this member none any more, if somebody says so?"""
+        """Does the message prove that this member was removed?"""
         return believes(self._core.status(), word)
 
     def is_foreign(self, message: Message) -> bool:
-        """Is a message from another group, which only has the same key?"""
+        """Is a message from another group that has the same key?"""
         core = self._core
         if is_drawn(key_of(self.name)):
             return False
         return is_foreign(message, core.open_configs, core.leader, core.term)
 
     def close(self, error: LithifyError | None) -> None:
-        """Answer all who wait; without an error, with that nobody here knows."""
+        """Answer all pending requests; without an error, that the outcome is unknown."""
         self._proposals.close(error)
         dropped = error or ReadDropped(DropReason.NO_LEADER)
         self._reads.close(dropped)
@@ -537,21 +536,21 @@ class Group(Generic[S]):
 
     @property
     def term(self) -> int:
-        """The term that this member is in."""
+        """The current term."""
         return self._core.term
 
     @property
     def leading_term(self) -> int:
-        """The term in which this member leads; 0 if it does not."""
+        """The term in which this member leads; 0 if it does not lead."""
         return self._term if self._role is Role.LEADER else 0
 
     @property
     def applied_index(self) -> int:
-        """Of the last entry that the machine has seen."""
+        """The index of the last entry that the machine has applied."""
         return self._at.index
 
     def overview(self) -> dict[str, Any]:
-        """Everything worth seeing, as it can be printed."""
+        """The state of the member, as JSON."""
         stopped = {} if self.stopped is None else {"role": "stopped", "stopped": str(self.stopped)}
         return {
             "group": group_of(self.name),
@@ -569,7 +568,7 @@ class Group(Generic[S]):
         }
 
     def status(self) -> Status:
-        """What the consensus core knows."""
+        """The state of the consensus core."""
         return self._core.status()
 
     @property
@@ -579,12 +578,12 @@ class Group(Generic[S]):
 
     @property
     def open_configs(self) -> list[Config]:
-        """The members that may turn out to be the committed ones."""
+        """The configurations that may be the committed one."""
         return self._core.open_configs
 
 
 def _nobody(*_: object) -> None:
-    """Waits for the commands of timers, and for those that take leave of somebody."""
+    """The callback of commands without a client: of timers, and of farewells."""
 
 
 def _is_empty(ready: Ready) -> bool:

@@ -1,18 +1,18 @@
-"""The log of one group: what its consensus core, its machine and its snapshots read and write.
+"""The log of one group: read and written by its consensus core, machine and snapshots.
 
 Two sections:
 
     normal       the entries above the newest snapshot, without a gap
-    compacting   the live indexes at or below it; everything else there is gone
+    compacting   the live indexes at or below it; the other entries there are deleted
 
-Writing: `append` puts entries into the mem table, where they can be read at once, and hands them to
-the write-ahead log; `written` takes its answers in. What is durable is `written_index`. An entry
-with an index that is there already cuts off everything from it on; both then count anew.
+Writes: `append` puts entries into the mem table, where they can be read at once, and queues them in
+the write-ahead log; `written` takes its events. `written_index` is the last durable index. An entry
+at an existing index cuts off everything from that index on; durability starts there again.
 
-Reading: mem table first, then segments. `entries` reads a stretch of the normal section, `read` any
-indexes of both, and `plan` says where they are, for somebody who reads them later or elsewhere.
+Reads: mem table first, then segments. `entries` reads a range of the normal section, `read` any
+indexes of both. `plan` finds where they are, so that another thread can read them later.
 
-The group's thread calls; `read` may be called by others.
+Called in the group's thread; `read` in any.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["GroupLog", "ReadPlan"]
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Entries that were in memory, and where the others are."""
+    """Entries that were in memory, and the segments that have the others."""
 
     group: str
     indexes: tuple[int, ...]
@@ -49,16 +49,16 @@ class ReadPlan:
 
     @property
     def is_in_memory(self) -> bool:
-        """Does reading it take no file?"""
+        """Can it be read without a file?"""
         return len(self.entries) == len(self.indexes)
 
     @property
     def payload_bytes(self) -> int:
-        """Of the entries that were in memory."""
+        """The size of the entries that were in memory."""
         return sum(len(entry.payload) for entry in self.entries.values())
 
     def run(self) -> list[Entry]:
-        """The entries in the order of the plan; `EntryGone` names one that is no more."""
+        """The entries in the order of the plan; `EntryGone` names one that was deleted."""
         missing = [index for index in self.indexes if index not in self.entries]
         found = self.entries | self.segments.read(missing)
         for index in missing:
@@ -79,7 +79,7 @@ class GroupLog:
         states: LiveStates,
         stored: Stored | None,
     ) -> None:
-        """The log as it was recovered; the row of the group in `states` is its snapshot's."""
+        """The log as it was recovered; the group's row in `states` belongs to its snapshot."""
         self.group = group
         self.table = table
         self.segments = segments
@@ -93,10 +93,10 @@ class GroupLog:
         self.written_index = self.last_index
         self._superseded: list[str] = []
         self._cuts: dict[int, int] = {}
-        """By file of the write-ahead log: the lowest index that something in it follows."""
+        """By file of the write-ahead log: the lowest index that an entry in it follows."""
 
     def _find_last(self) -> int:
-        """The end of the normal section; raises if it does not begin right above the snapshot."""
+        """The end of the normal section; raises if it does not start right above the snapshot."""
         first, last = self.table.first, self.table.last
         below = max(self.segments.last, self.snapshot_index)
         if first is None or last is None or last <= self.snapshot_index:
@@ -105,25 +105,25 @@ class GroupLog:
             raise EntriesLost(self.group, below + 1, "the log has a gap")
         return last
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------
 
     @property
     def state(self) -> LiveState:
-        """The newest snapshot's index and what it needs."""
+        """The newest snapshot's index and live indexes."""
         return self._states[self.group]
 
     @property
     def snapshot_index(self) -> int:
-        """Where the newest snapshot ends, 0 if there is none."""
+        """The index of the newest snapshot, 0 if there is none."""
         return self.state.snapshot_index
 
     @property
     def first_index(self) -> int:
-        """The first one of the normal section."""
+        """The first index of the normal section."""
         return self.snapshot_index + 1
 
     def term(self, index: int) -> int | None:
-        """The term of an entry of the normal section or of the snapshot; None of all others."""
+        """The term of an entry of the normal section or of the snapshot; None for all others."""
         if index == self.last_index:
             return self.last_term
         if not self.snapshot_index <= index <= self.last_index:
@@ -145,7 +145,7 @@ class GroupLog:
             return term
 
     def entries(self, start: int, stop: int, bytes_max: int) -> list[Entry]:
-        """Entries of the normal section from `start` up to `stop`, at least one if there are."""
+        """Entries of the normal section in [start, stop), at least one if there is one."""
         found: list[Entry] = []
         room = bytes_max
         for low in range(start, stop, 256):
@@ -153,7 +153,7 @@ class GroupLog:
             try:
                 some = self.table.get_run(low, high) or self.read(range(low, high))
             except EntryUnreadable as error:
-                # Up to there; whoever needs that one finds it at the beginning.
+                # Return those before it. A caller that needs the entry asks for it first.
                 if error.index == start:
                     raise
                 return found + (self.entries(low, error.index, room) if error.index > low else [])
@@ -166,11 +166,11 @@ class GroupLog:
         return found
 
     def read(self, indexes: Sequence[int]) -> list[Entry]:
-        """The entries at these ascending indexes; `EntryGone` names one that is no more."""
+        """The entries at these ascending indexes; `EntryGone` names one that was deleted."""
         return self.plan(indexes).run()
 
     def plan(self, indexes: Iterable[int]) -> ReadPlan:
-        """What reading these indexes takes."""
+        """Where the entries at these indexes are."""
         wanted = tuple(indexes)
         get = self.table.get
         entries = {index: entry for index in wanted if (entry := get(index)) is not None}
@@ -179,7 +179,7 @@ class GroupLog:
     # --- writing ----------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries that follow each other; what they overwrite is no more."""
+        """Write consecutive entries; those that they overwrite are deleted."""
         previous = entries[0].index - 1
         self.table.append(entries)
         self._wal.append(self.group, entries, previous)
@@ -187,26 +187,26 @@ class GroupLog:
         self.written_index = min(self.written_index, previous)
 
     def written(self, event: Written) -> None:
-        """Some entries are durable, and with them that nothing else is behind their previous."""
+        """Some entries are durable, and so is the cut before them."""
         self._cuts[event.file] = min(event.previous, self._cuts.get(event.file, event.previous))
         self._limit(event.previous)
         last = min(event.last, self.last_index)
         while last >= event.first and self.term(last) != event.term:
-            # Overwritten since: the write that counts has its own event.
+            # Overwritten since: the newer write has its own event.
             last -= 1
         if last >= event.first:
             self.written_index = max(self.written_index, last)
 
     def resend(self, event: Resend) -> None:
-        """The write-ahead log misses entries: hand them in again."""
+        """The write-ahead log lacks entries: queue them again."""
         entries = self.entries(event.index, self.last_index + 1, 2**62)
         if entries:
             self._wal.append(self.group, entries, event.index - 1)
 
     def flushed(self, flushed: Flushed) -> list[str]:
-        """Entries went to segments; the names of segments that can be removed."""
+        """Entries went to segments; returns the names of segments that can be deleted."""
         self._superseded += self.segments.add(flushed.refs)
-        # Some of these may have been overwritten in a later file while they were written.
+        # Some may have been overwritten in a later file while they were written.
         self._cuts = {f: index for f, index in self._cuts.items() if f > flushed.number}
         for index in self._cuts.values():
             self._limit(index)
@@ -221,12 +221,12 @@ class GroupLog:
     # --- snapshots --------------------------------------------------------------------------
 
     def place(self) -> Place:
-        """Where a snapshot that is written now stands among the member's files."""
+        """The place of a snapshot written now among the member's files."""
         number, index = self.segments.cut()
         return replace(self._place, cut_number=number, cut_index=index)
 
     def snapshot(self, state: LiveState, term: int) -> None:
-        """A snapshot is durable: what it does not need is gone."""
+        """A snapshot is durable: delete what it does not need."""
         last_term = self.last_term
         self._snapshot_term = term
         self._states[self.group] = state
@@ -237,13 +237,13 @@ class GroupLog:
         self.written_index = max(self.written_index, state.snapshot_index)
 
     def install(self, state: LiveState, stored: Stored) -> None:
-        """A snapshot of another member has taken the place of the whole log."""
+        """A snapshot of another member has replaced the whole log."""
         index = state.snapshot_index
         self._states[self.group] = state
         self._snapshot_term = stored.head.meta.term
         self._place = stored.place
         self._superseded += self.segments.limit(stored.place.cut_index)
-        # Nothing is appended to a segment that is cut.
+        # A segment that is cut is never appended to.
         self.segments.last_number += 1
         self._cuts.clear()
         self.table.cut(0)

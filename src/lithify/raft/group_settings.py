@@ -1,4 +1,4 @@
-"""How one member of one group behaves: a value, checked when it is made. Pure."""
+"""The settings of one member of one group. Checked when created. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class GroupSettings:
     """See the module."""
 
     members: Config = field(default_factory=Config)
-    """The first members, the same on all of them; none on a member that joins later."""
+    """The first members, the same on all of them; empty on a member that joins later."""
     snapshot_entries: int = 4096
     """Commands after which a snapshot is taken."""
     sending: SendingSettings = field(default_factory=SendingSettings)
     receive_silence_ticks: int = 300
-    """A transfer of which nothing comes for so long is given up."""
+    """Ticks without a message after which an incoming transfer is aborted."""
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     rewriting: RewriteSettings = field(default_factory=RewriteSettings)
     clock: Clock = field(default_factory=SystemClock)
-    """For the time that commands carry, and for compaction's timer."""
+    """For the time in commands, and for compaction's timer."""
     core: Callable[[str, Callable[[int], int]], CoreSettings] = CoreSettings
-    """Makes the core's settings of a node and its draw; `partial(CoreSettings, …)` for others."""
+    """Makes the core's settings from a node's name and its draw; `partial(CoreSettings, …)`."""
 
     def __post_init__(self) -> None:
         check_range("snapshot_entries", self.snapshot_entries, 1, 2**48)

@@ -1,17 +1,17 @@
-"""Transfers of leadership that clients wait for, and changes of members that are asked for twice.
+"""Leadership transfers with an answer, and repeated changes of members.
 
-A transfer (`Handovers`) is answered by the first of these, looked for at every tick:
+A transfer (`Handovers`) is answered by the first of these, checked at every tick:
 
 1. The target leads: done.
-2. Somebody else leads, or this member still does after an election timeout, which is when its core
-   gives the transfer up: refused, with who leads.
+2. Another member leads, or this member still does after an election timeout, after which its core
+   abandons the transfer: refused, with the leader's name.
 3. This member knows no leader for `PATIENCE_ELECTIONS` election timeouts: the outcome is unknown.
 
-A change that is asked for again (`in_force`) succeeds if the members are what it would make them:
-an operator whose first answer got lost repeats the command. A node that is to be removed and is no
-member must be known by name, so that a mistyped name is still an error.
+A repeated change (`in_force`) succeeds if the members are already what it asks for: an operator
+whose first answer was lost repeats the command. A node that is to be removed and is not a member
+must be known by name, so that a mistyped name is still an error.
 
-The node's event loop calls.
+Called in the node's event loop.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class Handovers:
         self._waiting: list[_Handover] = []
 
     def begin(self, group: Group[Any], to: str, done: Done) -> None:
-        """Hand leadership over; raises if that cannot be."""
+        """Start a transfer; raises if that is impossible."""
         group.transfer(to)
         self._waiting.append(_Handover(group, to, group.term, done))
         self.look()
 
     def ticked(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         for each in self._waiting:
             each.ticks += 1
         self.look()
 
     def look(self) -> None:
-        """Answer what is decided."""
+        """Answer the transfers that are decided."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             result = _decided(each)
@@ -91,7 +91,7 @@ def _decided(each: _Handover) -> dict[str, Any] | LithifyError | None:
 
 
 def in_force(status: Status, change: ConfChange, known: Container[str]) -> bool:
-    """Are the members what a change would make them, for good?"""
+    """Are the members what a change asks for, and is that committed?"""
     config = status.config
     if not change.changes or config.joint or status.config_index > status.commit:
         return False

@@ -1,4 +1,4 @@
-"""Who a node is, and which groups it has: the one file of its directory that is not about a log.
+"""The identity of a node and the list of its groups: the file NODE.
 
     NODE    one checked line, replaced as a whole
             {"version": 5, "node": "n1", "cluster": "raft", "cluster_id": "9d0e…",
@@ -11,35 +11,34 @@
              "left": {"orders@5f0c93a1e2b47d86": [1, 4, 3, 271]},
              "dropped": {"jobs@0a51cc23f08e9b17": ["n3"]}, "stopped": {}}
 
-`identity` is that of this directory, 16 random bytes in hexadecimal digits; `standing` says what
-the others think of it, and `known` has theirs. `starts` has the number of starts and the marks of
-the last ones, `met_starts` the newest start of each other node, `starts_shown` the newest that it
-has shown itself, and `starts_known` the newest own start that each other is known to have recorded
-(`recognition.py`). The last two are missing while they are empty. `book` says where other nodes
-were last reached. `stopped` has the groups in which this node takes no further
-part, with reasons.
+`identity` is that of this directory, 16 random bytes in hexadecimal digits. `standing` is what the
+other nodes think of it, `known` has their identities. `starts` has the number of starts and the
+marks of the last ones, `met_starts` the newest known start of each other node, `starts_shown` the
+newest start that each other node has shown itself, `starts_known` the newest own start that each
+other node is known to have recorded (`recognition.py`). The last two are omitted while empty.
+`book` has the last known addresses of other nodes. `stopped` has the groups in which this node no
+longer participates, with reasons.
 
 `groups` is the manifest of this node's groups, by key (`names.py`), with the members that each had
-when it was created, which no log entry says; none for a group that this node was added to later.
-A group begins when it is written here, before its first file is, and ends when `dropped` or `left`
-has it, before the last file goes. Files of such a group are removed when the node starts, and what
-the write-ahead log has of it is passed over: a crash between the two leaves nothing that counts.
-Files of a group that is in none of the three mean that this file is older than they are. Then the
-node does not start: nothing is removed because it is not named.
+when it was created, which no log entry has; empty for a group to which this node was added later. A
+group begins when it is written here, before its first file, and ends when it is in `dropped` or
+`left`, before its last file is deleted. Files of such a group are deleted when the node starts, and
+its entries in the write-ahead log are ignored: a crash between the two leaves nothing that counts.
+Files of a group that is in none of the three prove that NODE is older than they are. Then the node
+does not start: no file is deleted because it is not named.
 
-`left` is about groups that this node was removed from: how often, its term, and term and index of
-its last entry, which it is bound by if it is added again (`membership.py`). Its files then have
-another name. `dropped` has the groups that are no more for anybody, each with those of its last
-members that may not know yet: who asks is told so, and so are these until they say that they know.
-When all have said so the group is struck off, but not at once: a member that was removed before the
-end, perhaps a leader that was cut off and takes itself for one, may come back and would begin it
-anew here. So the last `KNOWN_MAX` stay. (Who is away for longer finds nobody to ask, and keeps its
-files.)
+`left` has the groups from which this node was removed: how often, its term, and term and index of
+its last entry, which bind it if it is added again (`membership.py`). Its files then have another
+name. `dropped` has the groups that have ended, each with those of its last members that may not
+know it yet. They are notified until they confirm, and so is a node that asks. A group that all
+members have confirmed is not forgotten at once: a member that was removed before the end, perhaps a
+leader behind a partition, may return and would start the group here again. So the last `KNOWN_MAX`
+are kept. A member that is away for longer finds no node to ask, and keeps its files.
 
-A directory belongs to one node of one cluster for good. From version 5 on there is a manifest
-beside it (`manifest.py`), written before this file.
+A directory belongs to one node of one cluster for good. Since version 5 there is a manifest beside
+it (`manifest.py`), written before this file.
 
-Called by the node, from the event loop's thread; `write` by `identity_saving.py` in another one.
+The node calls, in the event loop's thread; `identity_saving.py` calls `write` in another one.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ _VERSION = 5
 IDENTITY_BYTES = 16
 MARK_BYTES = 4
 LISTED_FROM = 5
-"""The version from which on there is a manifest."""
+"""The first version with a manifest."""
 KNOWN_MAX = 256
-"""Groups that are remembered though all members know of their end."""
+"""The number of ended groups that are kept though all members know their end."""
 
 
 class Identity:
@@ -85,15 +84,15 @@ class Identity:
         cluster: str,
         draw: Callable[[int], bytes] = token_bytes,
     ) -> None:
-        """Read the file, or begin one; `InvalidInput` if the directory is another node's."""
+        """Read or create the file; `InvalidInput` if the directory is another node's."""
         check_name(node)
         self._fs = fs
         self.path = f"{directory}/{NODE}"
         self._lock = threading.Lock()
         self.changes = 0
-        """Made to this value since it was read."""
+        """The number of changes since it was read."""
         self.durable = 0
-        """So many of them are in the file."""
+        """The number of changes that are in the file."""
         self.node = node
         self.cluster = cluster
         self.book: dict[str, str] = {}
@@ -103,7 +102,7 @@ class Identity:
         self.stopped: dict[str, str] = {}
         self._draw = draw
         self.is_listed: bool | None = None
-        """Must there be a manifest? False if the file is of a version without one."""
+        """Must there be a manifest? False if the file has a version without one."""
         self.recognition = Recognition(node, draw(IDENTITY_BYTES).hex(), Standing.NEW)
         if not fs.exists(self.path):
             self.is_new = True
@@ -123,14 +122,14 @@ class Identity:
         self.left = {key: Left(*left) for key, left in value.get("left", {}).items()}
         dropped = value.get("dropped", {})
         if isinstance(dropped, list):
-            # Version 2 does not say who the members were: all others are asked.
+            # Version 2 does not have the members: all other nodes are notified.
             dropped = {key: sorted(self.book) for key in dropped}
         self.dropped = dropped
         self.stopped = value.get("stopped", {})
         self._read_recognition(value)
 
     def _read_recognition(self, value: dict[str, Any]) -> None:
-        # Until version 3 there were no identities: this one is the first that others see.
+        # Up to version 3 there were no identities: this one is the first that other nodes see.
         own = value.get("identity", self.recognition.own)
         standing = Standing(value.get("standing", Standing.ACCEPTED))
         self.recognition = Recognition(self.node, own, standing, value.get("known", {}))
@@ -146,7 +145,7 @@ class Identity:
         self.recognition.cluster_id = value.get("cluster_id", "")
 
     def start(self) -> None:
-        """The node starts; `save` before anybody is told."""
+        """Count a start of the node; call `save` before any node sees it."""
         recognition = self.recognition
         recognition.starts = recognition.starts.again(self._draw(MARK_BYTES).hex())
         recognition.ticks = 0
@@ -157,29 +156,29 @@ class Identity:
         self.save()
 
     def join_cluster(self, cluster_id: str) -> None:
-        """Belong to a cluster from now on."""
+        """Set the cluster's id."""
         self.recognition.cluster_id = cluster_id
         self.save()
 
     def save(self) -> None:
-        """Make it durable."""
+        """Make all changes durable."""
         self.changes += 1
         self.write(*self.line())
 
     @property
     def is_durable(self) -> bool:
-        """Is the file as this is?"""
+        """Are all changes in the file?"""
         return self.durable >= self.changes
 
     def write(self, number: int, line: bytes) -> None:
-        """Replace the file, unless it is newer; any thread may call."""
+        """Replace the file, unless it is newer; any thread."""
         with self._lock:
             if number > self.durable:
                 write_atomic(self._fs, self.path, line)
                 self.durable = number
 
     def line(self) -> tuple[int, bytes]:
-        """(changes so far, the file with all of them)."""
+        """(number of changes, the file with all of them)."""
         recognition = self.recognition
         value = {
             "version": _VERSION,
@@ -204,26 +203,26 @@ class Identity:
         return self.changes, encode_line(json.dumps(value))
 
     def files_of(self, key: str) -> str:
-        """How the files of a group are called here."""
+        """The name of a group's files on this node."""
         return files_name(key, self.left.get(key, NEVER_LEFT).times)
 
     @property
     def files(self) -> set[str]:
-        """How the files of all groups are called that this node has."""
+        """The names of the files of all groups of this node."""
         return set(map(self.files_of, self.groups))
 
     def is_gone(self, files: str) -> bool:
-        """Was the group of these files dropped, or were they of an earlier membership?"""
+        """Was the group of these files dropped, or are they of an earlier membership?"""
         key, _, times = files.partition("~")
         return key in self.dropped or int(times or 0) < self.left.get(key, NEVER_LEFT).times
 
     def begin(self, key: str, members: list[str]) -> None:
-        """Have a group from now on."""
+        """Add a group."""
         self.groups[key] = members
         self.save()
 
     def drop(self, key: str, others: list[str]) -> None:
-        """Have a group no more, and never again; its other members may not know that it ended."""
+        """Remove a group that has ended; its other members may not know it yet."""
         del self.groups[key]
         self.stopped.pop(key, None)
         self.dropped[key] = others
@@ -231,10 +230,10 @@ class Identity:
         self.save()
 
     def end_known(self, key: str, node: str) -> None:
-        """A node has a group no more, and never again."""
+        """A node has confirmed the end of a group."""
         waiting = self.dropped.get(key, [])
         if node in waiting:
-            # Not written each time: after a restart all are asked again.
+            # Not written each time: after a restart all are notified again.
             waiting.remove(node)
             if not waiting:
                 self._strike_off()
@@ -246,26 +245,26 @@ class Identity:
             del self.dropped[key]
 
     def leave(self, key: str, status: Status) -> None:
-        """Have a group no more, unless it is begun again; it has come this far."""
+        """Remove a group that this node was removed from; record how far it had come."""
         del self.groups[key]
         self.stopped.pop(key, None)
         self.left[key] = self.left.get(key, NEVER_LEFT).again(status)
         self.save()
 
     def stop(self, key: str, reason: str) -> None:
-        """Take no further part in a group."""
+        """Record that this node no longer participates in a group."""
         self.stopped[key] = reason
         self.save()
 
     def learn(self, book: dict[str, str]) -> bool:
-        """The same as `hear_book`, and durable."""
+        """As `hear_book`, and durable."""
         news = self.hear_book(book)
         if news:
             self.save()
         return news
 
     def hear_book(self, book: dict[str, str]) -> bool:
-        """Take in where nodes are reached; were some elsewhere before?"""
+        """Take in addresses of nodes; returns whether some are new."""
         news = {name: at for name, at in book.items() if self.book.get(name) != at}
         news.pop(self.node, None)
         if not news:

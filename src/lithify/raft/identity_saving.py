@@ -1,17 +1,17 @@
 """Makes `NODE` durable in a thread, many changes with one write.
 
-    number = saving.changed()   # something of the identity is new; it becomes durable soon
-    saving.after(number, then)  # `then(None)` when it is
+    number = saving.changed()   # the identity has changed; it becomes durable soon
+    saving.after(number, then)  # `then(None)` when it is durable
 
-A start of another node is recorded this way. The answer that accepts it waits for the record:
-before that the other node sends no vote and no acknowledgement, so nothing that it has promised
-here can be forgotten together with its start. Nothing else waits.
+A start of another node is recorded this way. The answer that accepts the node waits for the record:
+before that the other node sends no vote and no acknowledgement, so its promises cannot be forgotten
+together with its start. Nothing else waits.
 
-If the disk refuses, whoever waits gets the error and ends its connection; the next attempt of the
-other node tries again. What is not needed for safety waits for the next change.
+If the disk refuses, the waiting callers get the error and close their connections; the other node
+reconnects and so retries. Changes that safety does not need wait for the next one.
 
-Changes that the node must not go on without (groups, a new standing) are saved by `Identity.save`
-in the event loop, as they are rare. Called in the event loop.
+Changes that the node needs before it continues (groups, a new standing) are saved by
+`Identity.save` in the event loop, as they are rare. Called in the event loop.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class IdentitySaving:
         self._closed = False
 
     def changed(self) -> int:
-        """Have a change made durable; its number."""
+        """Make a change durable soon; returns its number."""
         self._identity.changes += 1
         self._begin()
         return self._identity.changes
 
     def after(self, number: int, then: Then) -> None:
-        """Call when all changes up to this one are durable; at once if they are."""
+        """Call when all changes up to this one are durable; at once if they already are."""
         if self._identity.durable >= number:
             then(None)
             return
@@ -83,7 +83,7 @@ class IdentitySaving:
             self._begin()
 
     async def close(self) -> None:
-        """Write what is not durable yet; a disk that refuses it loses nothing that counts."""
+        """Write what is not durable yet; a refusal by the disk loses nothing that safety needs."""
         self._closed = True
         if self._writing is not None:
             await asyncio.wait([self._writing])

@@ -1,33 +1,33 @@
-"""A snapshot on its way to a member, with the live entries that it needs from the log.
+"""A snapshot that a member receives, with the live entries that it needs from the log.
 
     install = storage.begin_install("orders", head, applied)
     install.add(entries)             # live ones above what the member has applied, ascending
     install.piece(data)              # then the state
     install.written(event)           # from the write-ahead log, until `is_durable`
-    install.check(live)              # all that the state needs has come
-    job = storage.install_job(install, live)     # the snapshot takes the place of the whole log:
+    install.check(live)              # all that the state needs has arrived
+    job = storage.install_job(install, live)     # the snapshot replaces the whole log:
     storage.installed(install, live, job())      # on disk, by the worker; then in memory
 
-Nothing of it touches the group's own log before the last step: entries that the member has
-acknowledged may be part of a majority, and must not go before the snapshot that has them is there.
-So the live entries stand in a mem table of their own, and in the write-ahead log under a name of
-their own. Each carries the index before it, so that a gap in the sequence is found.
+The group's own log is not changed before the last step: entries that the member has acknowledged
+may be part of a majority, and must not be deleted before the snapshot that covers them is durable.
+So the live entries are in their own mem table, and in the write-ahead log under their own name.
+Each carries the index before it, so that a gap in the sequence is found.
 
 The last step, and what a crash leaves after each part of it:
 
 1. The write-ahead log is rolled. (The old log.)
-2. The snapshot is finished, and says with its place which files came before it. (The snapshot; the
-   live entries are found in the write-ahead log under their name, the group's older ones are passed
-   over, and so are those in segments behind what was applied.)
+2. The snapshot is finished; its place says which files came before it. (The snapshot; the live
+   entries are found in the write-ahead log under their name. The group's older entries are ignored,
+   and so are those in segments after what was applied.)
 3. The live entries are written to a segment. (The same, or with the segment.)
 
-Parts 2 and 3 are the worker's, and can be done again if the disk refuses one of them: the state is
-durable since it was loaded, and whatever else is written is written anew.
+Parts 2 and 3 run in the worker, and can be repeated if the disk refuses one of them: the state is
+durable since it was loaded, and everything else is written again.
 
-While an install is under way no file of the write-ahead log is removed. One that is given up, or
-that a crash ends, leaves the log as it was.
+While an install is in progress no file of the write-ahead log is deleted. An install that is
+aborted, or that a crash ends, leaves the log as it was.
 
-The group's thread calls, but for `pieces`, `check` and `finish`.
+Called in the group's thread, except `pieces`, `check` and `finish`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Install:
     def __init__(self, group: str, wal: Wal, accepting: Accepting, applied: int) -> None:
         self.group = group
         self.applied = applied
-        """What the member has applied: live entries up to there are in its log already."""
+        """What the member has applied: its log has the live entries up to this index."""
         self.name = install_name(group, accepting.head.meta.index)
         self.table = MemTable(group)
         self.indexes = Indexes()
@@ -68,11 +68,11 @@ class Install:
 
     @property
     def head(self) -> Head:
-        """What the snapshot is of."""
+        """The head of the snapshot."""
         return self._accepting.head
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Live entries, behind those that came before them."""
+        """Add live entries, after those that came before."""
         wanted = [entry for entry in entries if entry.index > self._last]
         if not wanted:
             return
@@ -84,7 +84,7 @@ class Install:
         self._wal.append(self.name, wanted, previous)
 
     def piece(self, data: bytes) -> None:
-        """A piece of the state."""
+        """Add a piece of the state."""
         self._accepting.write(data)
 
     def written(self, event: Written) -> None:
@@ -93,11 +93,11 @@ class Install:
 
     @property
     def is_durable(self) -> bool:
-        """Are all entries that came so far?"""
+        """Are all entries that have arrived durable?"""
         return self._durable >= self._last
 
     def pieces(self) -> Iterator[bytes]:
-        """The state, when all of it is there."""
+        """The state, when it is complete."""
         return self._accepting.pieces()
 
     def check(self, live: LiveSet) -> None:
@@ -111,9 +111,9 @@ class Install:
         return self._accepting.finish(live, place)
 
     def abort(self) -> None:
-        """Leave nothing but what the write-ahead log drops by itself."""
+        """Delete the state; the write-ahead log drops the entries by itself."""
         self._accepting.abort()
 
     def leave(self) -> None:
-        """Let go of the file; somebody else removes it."""
+        """Close the file; the caller deletes it."""
         self._accepting.close()

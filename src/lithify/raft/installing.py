@@ -1,21 +1,21 @@
-"""Lets a snapshot that the core has taken become the log: the last step of an install, with waits.
+"""The last step of an install: a snapshot that the core has accepted becomes the log.
 
-    job = installing.due_job(received, ready=…)     # again and again, until there is one
-    installed = installing.done(result)             # None: the disk has refused, it is tried again
+    job = installing.due_job(received, ready=…)     # repeatedly, until it returns one
+    installed = installing.done(result)             # None: the disk refused, it is retried
 
-1. All that the group was to write before is durable (`ready`). The write-ahead log is rolled.
+1. All appends before the snapshot are durable (`ready`). The write-ahead log is rolled.
 2. What it held is in segments.
-3. The worker gives the snapshot its name and writes its live entries to a segment
-   (`RaftStorage.install_job`), while the group goes on to hear, vote and answer from its old state.
-   It writes nothing: what the core wants written stands on the log that is not there yet.
-4. The group takes it in.
+3. The worker renames the snapshot and writes its live entries to a segment
+   (`RaftStorage.install_job`). Meanwhile the group receives, votes and answers from its old state.
+   It writes nothing: the core's next appends extend a log that does not exist yet.
+4. The group takes the snapshot in.
 
-A disk that refuses in step 3 leaves the old log or the snapshot, never something else, and what was
-to be done can be done again: it is, after `RETRY_TICKS`, for as long as the node runs. The core has
-taken the snapshot, so there is no way back; but this is about one group, and the others go on. The
-next start goes by what it finds.
+A disk that refuses in step 3 leaves the old log or the snapshot, nothing else, and the step can be
+repeated. It is retried after `RETRY_TICKS`, for as long as the node runs: the core has accepted the
+snapshot, so it cannot be abandoned. Other groups are not affected. The next start continues from
+the files that it finds.
 
-The group's thread calls.
+Called in the group's thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RETRY_TICKS = 20
 
 @dataclass(frozen=True, slots=True)
 class Installed(Generic[S]):
-    """A snapshot that is the log on disk."""
+    """A snapshot that has become the log on disk."""
 
     received: Received[S]
     written: InstallWritten
@@ -60,15 +60,15 @@ class Installing(Generic[S]):
 
     @property
     def is_active(self) -> bool:
-        """Has it begun, and not come to its end?"""
+        """Has it started, and not finished?"""
         return self._roll_asked
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._pause_ticks = max(0, self._pause_ticks - 1)
 
     def due_job(self, received: Received[S] | None, *, ready: bool) -> Job | None:
-        """What the worker is to do now."""
+        """The next job of the worker."""
         if received is None or not ready or self._job is not None or self._pause_ticks:
             return None
         wal = self._storage.wal
@@ -85,11 +85,11 @@ class Installing(Generic[S]):
         return self._job
 
     def is_job(self, job: Job) -> bool:
-        """Is the job one of this?"""
+        """Does the job belong to this?"""
         return job is self._job
 
     def done(self, result: object) -> Installed[S] | None:
-        """The job has ended."""
+        """Take the result of the job."""
         self._job = None
         if isinstance(result, OSError | WriteFailed):
             self._pause_ticks = RETRY_TICKS

@@ -1,9 +1,9 @@
-"""What a group wants done by others: messages to send, work for other threads. Pure values.
+"""The work that a group has for others: messages to send, jobs for other threads. Pure values.
 
-A job is called without arguments in another thread, and what it returns or raises is given back to
-`Group.job_done`. It touches files, but nothing that the group changes meanwhile. Those of the
-worker are done one at a time, in the order in which they were handed out. Reads are short, somebody
-waits for them, and they may be done together and in any order.
+A job is called without arguments in another thread; `Group.job_done` gets what it returns or
+raises. It accesses files, but nothing that the group changes meanwhile. The worker runs its jobs
+one at a time, in order. Reads are short, a client waits for them, and they may run concurrently and
+in any order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["Job", "Outgoing"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """Work that takes its time; each is itself and equal to no other."""
+    """A unit of work for another thread; compared by identity."""
 
     what: str
     """For logs, such as `snapshot 4096`."""
     run: Callable[[], object]
 
     def __call__(self) -> object:
-        """Do it."""
+        """Run it."""
         return self.run()
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """What `Group.work` hands out."""
+    """The result of `Group.work`."""
 
     messages: list[Message] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
@@ -43,4 +43,4 @@ class Outgoing:
     reads: list[Job] = field(default_factory=list)
     """For a reader."""
     sends: list[Send] = field(default_factory=list)
-    """What the machine sends to its clients, on the leader."""
+    """What the machine sends to clients, on the leader."""

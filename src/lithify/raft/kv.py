@@ -3,22 +3,21 @@
 The state has a row of 32 bytes for each key, and no values:
 
     0     8  place      the index of the entry that has the value
-    8     8  revision   the index of the command that gave the key this value; the two differ once
-                        the entry was moved to the head of the log
+    8     8  revision   the index of the command that set the value; differs from the place once the
+                        entry was moved to the head of the log
    16    16  digest     of the value, for comparing
 
-The places of all rows are the live indexes. A key that is written again or deleted makes its entry
-dead; what else is in the log (deletions, comparisons that failed, watches) is dead from the start.
+The places of all rows are the live indexes. Overwriting or deleting a key makes its entry dead;
+other entries (deletions, failed comparisons, watches) are dead from the start.
 
-Watchers are part of the state, so that every leader goes on where the last one stopped. Each is
-sent the changes of its keys with the revision of the change before, so that it sees a loss. One
-that comes late is sent the newest change of each key above the revision that it knows. Deletions
-leave no trace: if there was one since, or more than `_CATCH_UP_ROWS` changes, it is told to read
-all there is, and sent what changes from then on.
+Watchers are part of the state, so a new leader continues where the last one stopped. A watcher gets
+the changes of its keys, each with the revision of the change before, so that it detects a loss. A
+watcher that starts from an older revision gets the newest change of each key above it. Deletions
+leave no trace: if there was one since, or more than `_CATCH_UP_ROWS` changes, the watcher is told
+to read everything, and gets the changes from then on.
 
-The state and its snapshots are in `kv_state.py`, what commands look like in `kv_format.py`. A
-command that nobody understands changes nothing and is answered by `Outcome.INVALID`, on every
-member alike.
+The state and its snapshots are in `kv_state.py`, the bytes of commands in `kv_format.py`. A command
+that cannot be parsed changes nothing and is answered by `Outcome.INVALID`, on every member alike.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from lithify.raft.machine import Effect, Meta
 
     _Done = tuple[bytes, Sequence[Effect]]
-    """A reply, and what is to be done besides."""
+    """A reply, and the effects."""
 
 __all__ = ["KvMachine"]
 
@@ -54,7 +53,7 @@ _INVALID = _reply(Outcome.INVALID, 0)
 _SCAN_ROWS_FIRST = 16
 """Values that a scan reads before it knows how large they are."""
 _CATCH_UP_ROWS = 1000
-"""Values that are read for a watcher that comes late; one that has missed more reads by itself."""
+"""Values that are read for a watcher that starts late; above that, the watcher reads them."""
 
 
 class KvMachine:
@@ -74,7 +73,7 @@ class KvMachine:
         }
 
     def init(self) -> KvState:
-        """No keys."""
+        """A state without keys."""
         return KvState()
 
     # --- commands ---------------------------------------------------------------------------
@@ -82,7 +81,7 @@ class KvMachine:
     def apply(
         self, meta: Meta, command: bytes, state: KvState
     ) -> tuple[KvState, bytes, Sequence[Effect]]:
-        """Do a command of `kv_format.py`."""
+        """Apply a command of `kv_format.py`."""
         batch = Batch(meta.index, meta.term, [meta.time_ms], [command])
         _, replies, effects = self.apply_many(batch, 0, state)
         return state, replies[0], effects
@@ -90,7 +89,7 @@ class KvMachine:
     def apply_many(
         self, batch: Batch, start: int, state: KvState
     ) -> tuple[KvState, list[bytes], Sequence[Effect]]:
-        """Do commands, up to the first one that watchers are told of."""
+        """Apply commands, up to the first one that has effects."""
         replies: list[bytes] = []
         effects: Sequence[Effect] = ()
         watchers, put = state.watchers, state.set
@@ -100,7 +99,7 @@ class KvMachine:
                 kind, length = parse(command)
                 end = _HEAD_BYTES + length
                 if kind == _PUT and end <= len(command):
-                    # Nearly all commands are such, so they are spared the calls of the others.
+                    # Nearly all commands are PUTs, so they skip the calls of the others.
                     put(command[_HEAD_BYTES:end], index, index, digest_of(command[end:]))
                     replies.append(_reply(_DONE, index))
                     continue
@@ -150,7 +149,7 @@ class KvMachine:
             return _reply(Outcome.MISMATCH, 0), ()
         _, revision, digest = ROW.unpack(row)
         if wire.digest_of(command[at + wire.INDEX.size :]) != digest:
-            # Anybody can propose one: a value must not become another under its old revision.
+            # Any client can propose a REWRITE: it must not change a value under its revision.
             return _reply(Outcome.MISMATCH, revision), ()
         state.set(key, index, revision, digest)
         return _reply(_DONE, revision), ()
@@ -202,7 +201,7 @@ class KvMachine:
         return state.live.live_set()
 
     def rewrite_command(self, state: KvState, index: int, command: bytes) -> bytes | None:
-        """Write a value again, if its key still has it there."""
+        """A command that writes a value again, if its key still has it at this index."""
         _, key, _ = wire.parse_key(command)
         row = state.rows.get(key)
         if row is None or ROW.unpack(row)[0] != index:
@@ -214,15 +213,15 @@ class KvMachine:
         return list(state.watchers)
 
     def farewell(self, name: bytes) -> bytes:
-        """Let a watcher be no more."""
+        """A command that removes a watcher."""
         return wire.unwatch(name)
 
     def save(self, state: KvState) -> Iterable[bytes]:
-        """The rows and the watchers as they are now."""
+        """The rows and the watchers at this moment."""
         return save_state(state)
 
     def load(self, pieces: Iterable[bytes]) -> KvState:
-        """Read back."""
+        """The state that `save` has written."""
         return load_state(pieces)
 
 
@@ -231,7 +230,7 @@ def _value_reply(revision: int, commands: Sequence[bytes]) -> bytes:
 
 
 class _Page:
-    """The answer to a scan, made of rows that were kept aside, some values at a time."""
+    """The answer to a scan, built from saved rows, a few values at a time."""
 
     def __init__(self, rows: list[tuple[bytes, int, int]]) -> None:
         """Of rows of key, place and revision."""
@@ -240,11 +239,11 @@ class _Page:
         self._size = 0
 
     def read_on(self) -> bytes | Reading:
-        """The answer, if it is whole or large enough; else the values that are still needed."""
+        """The answer, if it is complete or large enough; otherwise the values to read next."""
         at = len(self._found)
         if at == len(self._rows) or self._size >= wire.SCAN_BYTES_MAX:
             return Reply(Outcome.DONE, 0, b"".join(self._found)).encode()
-        # As many as will fit if they are like those so far.
+        # As many as fit if their size is the average so far.
         room = wire.SCAN_BYTES_MAX - self._size
         count = max(1, room * at // self._size) if at else _SCAN_ROWS_FIRST
         some = self._rows[at : at + count]
@@ -263,7 +262,7 @@ class _Page:
 
 
 def _told(state: KvState, key: bytes, value: bytes | None, index: int) -> Sequence[Effect]:
-    """What the watchers of a key are sent about its change."""
+    """The messages to the watchers of a key about its change."""
     if not state.watchers:
         return ()
     effects: list[Effect] = []
@@ -276,7 +275,7 @@ def _told(state: KvState, key: bytes, value: bytes | None, index: int) -> Sequen
 
 
 def _missed(state: KvState, prefix: bytes, known: int) -> list[tuple[int, int, bytes]]:
-    """(revision, place, key) of what has changed above a revision, in the order of the changes."""
+    """(revision, place, key) of each change above a revision, in order."""
     missed = []
     for key in state.keys(prefix, b""):
         place, revision, _ = ROW.unpack(state.rows[key])
@@ -286,7 +285,7 @@ def _missed(state: KvState, prefix: bytes, known: int) -> list[tuple[int, int, b
 
 
 def _catch_up(name: bytes, previous: int, missed: list[tuple[int, int, bytes]]) -> Sequence[Effect]:
-    """Have the values read that a watcher has missed, and sent."""
+    """Read the values that a watcher has missed, and send them."""
     if not missed:
         return ()
     places = sorted(place for _, place, _ in missed)

@@ -1,22 +1,22 @@
-"""A client of the key-value machine: what `kv_format.py` has in bytes, as calls.
+"""A client of the key-value machine: the commands of `kv_format.py` as calls.
 
     async with RaftClient(addresses) as client:
         kv = KvClient(client, "default")
         await kv.put(b"colour", b"red")
 
-Who asks waits until it is done, on a majority; any number may be under way. Errors are those of
-`client.py`. One event loop.
+A call returns when the command is committed and applied; any number may be in flight. Errors are
+those of `client.py`. One event loop.
 
-Watching. `watch` gives what changes under a prefix, in the order of the revisions, and goes on by
-itself when connections break and leaders change:
+`watch` yields the changes under a prefix, in the order of their revisions, and resumes by itself
+when connections break or leaders change:
 
-1. A watcher is made, from the last revision that is known. The machine says whether it has sent
-   what was missed, or cannot any more: then there is a `WatchReset`.
-2. After a reset all rows are read, page by page, over the watcher's connection. One whose revision
-   is above the reset's has changed since, and comes as an event anyway. So a row never comes behind
-   a later change of its key: the page was read before that change, and stands before it.
-3. Every event names the one before it. If that is not what came last, or if the feed is over,
-   begin again at 1. A reset whose rows were not all read begins anew.
+1. It creates a watcher, from the last known revision. The machine sends what was missed, or says
+   that it cannot: then `watch` yields a `WatchReset`.
+2. After a reset it reads all rows, page by page, over the watcher's connection. A row whose
+   revision is above the reset's has changed since, and arrives as an event too. So a row never
+   comes after a later change of its key: the page was read before that change, and precedes it.
+3. Every event names the one before it. If that is not the last one received, or if the feed is
+   over, it starts again at 1. A reset whose rows were not all read starts again too.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 __all__ = ["FROM_NOW", "KvClient", "WatchReset"]
 
 FROM_NOW = 2**63 - 1
-"""The revision that is known to who wants only what comes from now on."""
+"""The known revision of a watcher that wants only future changes."""
 PAGE_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class WatchReset:
-    """Something was missed that cannot be told any more: forget all keys that were known.
+    """Changes were missed that cannot be sent: discard all known keys.
 
-    What is there at this revision comes next, as puts, and what changes after it.
+    The keys of this revision follow as puts, and then later changes.
     """
 
     revision: int
@@ -76,14 +76,14 @@ class KvClient:
         return await self._propose(kv.compare_and_set(key, value, expected))
 
     async def get(self, key: bytes) -> Reply:
-        """The value of a key, as of now."""
+        """The value of a key; linearizable."""
         _, reply = await self.client.ask(self.group, Operation.READ, kv.get(key))
         return kv.parse_reply(reply)
 
     async def scan(self, prefix: bytes, rows_max: int, after: bytes = b"") -> list[Row]:
-        """Keys with a prefix, ascending, behind the one that is known.
+        """Keys with a prefix, ascending, above `after`.
 
-        Each page is as of one moment; what is large comes in several.
+        Each page is of one moment; a large answer has several pages.
         """
         rows: list[Row] = []
         while len(rows) < rows_max:
@@ -99,10 +99,10 @@ class KvClient:
     async def watch(
         self, prefix: bytes, known: int = 0
     ) -> AsyncGenerator[WatchEvent | WatchReset, None]:
-        """Changes of keys with a prefix above a revision that is known; see the module.
+        """Changes of keys with a prefix, above a known revision; see the module.
 
-        It ends by an error of `client.py` when no leader is found in time. Who stops earlier closes
-        it (`contextlib.aclosing`), or the client.
+        Raises an error of `client.py` if no leader is found in time. To stop earlier, close the
+        generator (`contextlib.aclosing`) or the client.
         """
         while True:
             feed = await self.client.watch(self.group, partial(kv.watch, prefix, known=known))
@@ -127,7 +127,7 @@ class KvClient:
     async def _rows(
         self, feed: Feed, prefix: bytes, chain: _Chain, revision: int
     ) -> AsyncGenerator[WatchEvent, None]:
-        """All that is there at a revision, and events that come meanwhile."""
+        """All rows of a revision, and events that arrive meanwhile."""
         after = b""
         while not chain.broken:
             reply = await feed.read(kv.scan(prefix, PAGE_ROWS, after))
@@ -153,15 +153,15 @@ class KvClient:
 
 
 class _Chain:
-    """Sees whether events follow each other without a gap."""
+    """Checks that events follow each other without a gap."""
 
     def __init__(self, last: int) -> None:
         self.last = last
-        """The revision of what came last."""
+        """The revision of the last event."""
         self.broken = False
 
     def follow(self, data: bytes) -> WatchEvent | None:
-        """The event, if it follows what came last; from a gap on there are none."""
+        """The event, if it follows the last one; None from the first gap on."""
         event = kv.parse_event(data)
         if self.broken or event.previous != self.last:
             self.broken = True

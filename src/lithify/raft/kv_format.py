@@ -1,4 +1,4 @@
-"""What clients of the key-value machine say and hear: commands, queries, replies, events. Pure.
+"""The bytes of the key-value machine: commands, queries, replies, events. Pure.
 
 Numbers are little-endian. A command, and so an entry of the log:
 
@@ -10,16 +10,16 @@ Numbers are little-endian. A command, and so an entry of the log:
     CAS        1  what is compared: 0 the key is absent, 1 its revision, 2 its value
               16  the revision (8 bytes, then zeros) or the digest of the value
                   the new value
-    REWRITE    8  the index where the value stands
-                  the value, which must be the one that stands there; the key's revision stays
-    WATCH      8  the revision that is known; the key is a prefix
+    REWRITE    8  the index that has the value
+                  the value, which must be equal to the one there; the key's revision stays
+    WATCH      8  the known revision; the key is a prefix
                   the name of the watcher
     UNWATCH    nothing; the key is the name of the watcher
 
 A query:
 
     GET        1  kind, then the key
-    SCAN       1  kind, 4  rows at most, 2  length of the prefix, prefix, key to go on behind
+    SCAN       1  kind, 4  maximum of rows, 2  length of the prefix, prefix, key to start after
                   the answer ends early, with the row that makes it `SCAN_BYTES_MAX` or more
 
 A reply:
@@ -29,17 +29,16 @@ A reply:
     9        the value, of a GET
     9        rows, of a SCAN: 8 revision, 2 length of the key, 4 length of the value, key, value
 
-What a watcher is sent:
+An event for a watcher:
 
     0     1  PUT or DELETE
     1     8  revision
-    9     8  previous: the revision of what was sent before it. If that is something else, something
-             was lost: watch again, from the last revision that came
+    9     8  previous: the revision of the event before it. If that is not the last one received, an
+             event was lost: watch again, from the last revision received
    17     2  length of the key, key, value
 
-The revision of a key is the index of the command that gave it its value. A digest is the
-first 16 bytes of SHA-256, which processors have an instruction for: values that have the same are
-the same.
+The revision of a key is the index of the command that set its value. A digest is the first 16 bytes
+of SHA-256, which processors have an instruction for: values with equal digests are equal.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ __all__ = [
 KEY_BYTES_MAX = 2**16 - 1
 SCAN_ROWS_MAX = 1000
 SCAN_BYTES_MAX = 2**20
-"""Of a page. What is larger comes in several, each as of its own moment."""
+"""Of a page. A larger answer has several pages, each of its own moment."""
 
 HEAD = struct.Struct("<BH")
 INDEX = struct.Struct("<Q")
@@ -94,7 +93,7 @@ _EVENT = struct.Struct("<BQQH")
 
 
 class Kind(IntEnum):
-    """Of commands and queries."""
+    """The kind of a command or query."""
 
     PUT = 1
     DELETE = 2
@@ -111,7 +110,7 @@ _BEFORE_VALUE = {Kind.PUT: 0, Kind.CAS: EXPECTED.size, Kind.REWRITE: INDEX.size}
 
 
 class Compared(IntEnum):
-    """What a CAS looks at."""
+    """What a CAS compares."""
 
     ABSENT = 0
     REVISION = 1
@@ -119,30 +118,30 @@ class Compared(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a command or a read has ended."""
+    """The outcome of a command or a read."""
 
     DONE = 0
     MISMATCH = 1
-    """The key has something else than was expected; nothing changed."""
+    """The key has another value than the expected one; nothing changed."""
     ABSENT = 2
     """There is no such key."""
     RESET = 3
-    """Of a watch: keys were deleted since, or too much has changed. Forget what was known, and read
-    all there is; what changes from the reply's revision on is sent."""
+    """Of a watch: keys were deleted since, or too much has changed. Discard what is known, and read
+    everything; changes after the reply's revision follow."""
     INVALID = 4
-    """Nobody could understand it; nothing changed."""
+    """The command cannot be parsed; nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """To a command or a GET."""
+    """The reply to a command or a GET."""
 
     outcome: Outcome
     revision: int
     value: bytes = b""
 
     def encode(self) -> bytes:
-        """As it is sent."""
+        """As bytes."""
         return REPLY.pack(self.outcome, self.revision) + self.value
 
 
@@ -166,7 +165,7 @@ class WatchEvent:
 
 
 def digest_of(value: bytes) -> bytes:
-    """What the machine knows of a value."""
+    """The digest that the state keeps of a value."""
     return sha256(value).digest()[:16]
 
 
@@ -177,17 +176,17 @@ def _headed(kind: Kind, key: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes) -> bytes:
-    """Let a key have a value."""
+    """Set the value of a key."""
     return _headed(Kind.PUT, key) + value
 
 
 def delete(key: bytes) -> bytes:
-    """Let a key be no more."""
+    """Delete a key."""
     return _headed(Kind.DELETE, key)
 
 
 def compare_and_set(key: bytes, value: bytes, expected: bytes | int | None) -> bytes:
-    """Let a key have a value if it has the expected one: a value, a revision, or None if absent."""
+    """Set the value of a key if it has the expected one: a value, a revision, or None if absent."""
     if expected is None:
         condition = EXPECTED.pack(Compared.ABSENT, b"")
     elif isinstance(expected, int):
@@ -198,38 +197,38 @@ def compare_and_set(key: bytes, value: bytes, expected: bytes | int | None) -> b
 
 
 def rewrite(key: bytes, index: int, value: bytes) -> bytes:
-    """Let a key's value stand here, if it still stands at that index."""
+    """Write a key's value again at this command's index, if it is still at `index`."""
     return _headed(Kind.REWRITE, key) + INDEX.pack(index) + value
 
 
 def watch(prefix: bytes, watcher: bytes, known: int = 0) -> bytes:
-    """Be told of all changes of keys with a prefix, also of those above a revision that is known.
+    """Watch all changes of keys with a prefix, including those above a known revision.
 
-    Of those before this command only the last of each key is told. Above all revisions, known
-    means that only what comes from now on is.
+    Of changes before this command only the last of each key is sent. A known revision above all
+    others means that only future changes are sent.
     """
     return _headed(Kind.WATCH, prefix) + INDEX.pack(known) + watcher
 
 
 def unwatch(watcher: bytes) -> bytes:
-    """Be told no more."""
+    """Remove a watcher."""
     return _headed(Kind.UNWATCH, watcher)
 
 
 def get(key: bytes) -> bytes:
-    """Ask for the value of a key."""
+    """Read the value of a key."""
     return bytes((Kind.GET,)) + key
 
 
 def scan(prefix: bytes, rows_max: int = SCAN_ROWS_MAX, after: bytes = b"") -> bytes:
-    """Ask for the keys with a prefix, ascending; `after` is the last one that is known."""
+    """Read the keys with a prefix, ascending, above `after`."""
     if not 1 <= rows_max <= SCAN_ROWS_MAX:
         raise InvalidInput(f"{rows_max} rows asked for, 1 to {SCAN_ROWS_MAX} can be")
     return _SCAN.pack(Kind.SCAN, rows_max, len(prefix)) + prefix + after
 
 
 def parse_key(command: bytes) -> tuple[int, bytes, int]:
-    """(kind, key, where the rest begins) of a command."""
+    """(kind, key, offset of the rest) of a command."""
     try:
         kind, length = HEAD.unpack_from(command)
     except struct.error:
@@ -241,13 +240,13 @@ def parse_key(command: bytes) -> tuple[int, bytes, int]:
 
 
 def value_at(command: bytes) -> bytes:
-    """The value that a PUT, CAS or REWRITE carries."""
+    """The value in a PUT, CAS or REWRITE."""
     kind, length = HEAD.unpack_from(command)
     return command[HEAD.size + length + _BEFORE_VALUE[kind] :]
 
 
 def parse_scan(query: bytes) -> tuple[int, bytes, bytes]:
-    """(rows at most, prefix, key to go on behind) of a SCAN."""
+    """(maximum of rows, prefix, key to start after) of a SCAN."""
     try:
         _, rows_max, length = _SCAN.unpack_from(query)
     except struct.error:
@@ -265,12 +264,12 @@ def parse_reply(data: bytes) -> Reply:
 
 
 def encode_row(row: Row) -> bytes:
-    """One row of the answer to a SCAN."""
+    """One row of the answer to a SCAN, as bytes."""
     return _ROW.pack(row.revision, len(row.key), len(row.value)) + row.key + row.value
 
 
 def parse_rows(data: bytes) -> list[Row]:
-    """The answer to a SCAN."""
+    """The rows in the answer to a SCAN."""
     rows, at = [], REPLY.size
     while at < len(data):
         revision, key_bytes, value_bytes = _ROW.unpack_from(data, at)
@@ -283,7 +282,7 @@ def parse_rows(data: bytes) -> list[Row]:
 
 
 def encode_event(event: WatchEvent) -> bytes:
-    """What a watcher is sent."""
+    """An event as bytes."""
     kind = Kind.DELETE if event.value is None else Kind.PUT
     head = _EVENT.pack(kind, event.revision, event.previous, len(event.key))
     return head + event.key + (event.value or b"")

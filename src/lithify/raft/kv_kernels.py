@@ -1,11 +1,10 @@
-"""Compiled loops over the keys of a key-value state: a hash table of their numbers. Pure.
+"""Compiled loops over the keys of a key-value state: a hash table of key numbers. Pure.
 
-Keys stand one after the other in an array of bytes, `starts` says where each begins and the last
-ends. A slot has the number of a key, or -1; a key is in the first free one from its hash on. There
-are a power of two of them, at least twice as many as keys.
+Keys are concatenated in an array of bytes; `starts` has the offset of each and the end of the last.
+A slot has the number of a key, or -1; a key is in the first free slot from its hash on. The number
+of slots is a power of two, at least twice the number of keys.
 
-The hash is made with a secret of the process, so that nobody can choose keys that all meet in one
-place.
+The hash uses a secret of the process, so that a client cannot choose keys that collide.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _hash(data, start, stop, secret):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def fill_slots(keys, starts, slots, secret):  # type: ignore[no-untyped-def]
-    """Put the number of each key into its slot."""
+    """Insert the number of each key."""
     mask = np.uint64(slots.size - 1)
     for number in range(starts.size - 1):
         slot = _hash(keys, starts[number], starts[number + 1], secret) & mask
@@ -41,7 +40,7 @@ def fill_slots(keys, starts, slots, secret):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def find_key(keys, starts, slots, secret, key):  # type: ignore[no-untyped-def]
-    """The number of a key, -1 if it is not there."""
+    """The number of a key, -1 if it is absent."""
     mask = np.uint64(slots.size - 1)
     size = len(key)
     slot = _hash(key, 0, size, secret) & mask

@@ -1,14 +1,14 @@
-"""The rows of a key-value state by key: those of a snapshot as columns, what came since in a dict.
+"""The rows of a key-value state by key: those of a snapshot as columns, later ones in a dict.
 
-1. A state that is loaded takes the columns as the snapshot has them (`RowTable`): rows, keys, and a
-   hash table of the keys' numbers, made by a compiled loop. There is no object for each key, so a
-   million are there in a fraction of the time of filling a dict, and take a quarter of the memory.
-2. A key that is written or deleted is struck out there, and written ones go into `changed`. So a
-   key that changes all the time costs what it costs in a dict.
-3. `pieces` gives all rows as they are now, for a thread that takes them while commands go on. The
-   columns never change; kept aside are the dict and what was struck out.
+1. A loaded state keeps the columns of the snapshot (`RowTable`): rows, keys, and a hash table of
+   the keys' numbers, filled by a compiled loop. There is no object per key, so a million keys load
+   in a fraction of the time of filling a dict, and take a quarter of the memory.
+2. A key that is written or deleted is marked as struck in the table; a written one goes into
+   `changed`. So a key that changes often costs the same as in a dict.
+3. `pieces` returns all rows of this moment, for a thread that reads them while commands are
+   applied. The columns never change; the dict and the marks are copied.
 
-A piece, which is also how a snapshot has it:
+A piece, also in snapshots:
 
     4  rows, n    32 n  rows    2 n  lengths of keys    keys
 
@@ -38,13 +38,13 @@ ROW = struct.Struct("<QQ16s")
 
 _COUNT = struct.Struct("<I")
 _PIECE_ROWS = 16_384
-"""Rows of a piece at most: 560 KB, and the keys, which are no more than about `PIECE_BYTES`."""
+"""Maximum of rows in a piece: 560 KB, and the keys, which are at most about `PIECE_BYTES`."""
 _SECRET = hash(b"a row of a key") & 2**63 - 1
-"""Python's own, drawn when the process begins."""
+"""Python's own secret, random for each process."""
 
 
 class RowTable:
-    """Rows and keys as columns, which never change."""
+    """Immutable columns of rows and keys."""
 
     def __init__(self, pieces: Iterable[bytes] = ()) -> None:
         rows, lengths, keys = [np.empty(0, np.uint8)], [np.empty(0, np.uint16)], [b""]
@@ -61,18 +61,18 @@ class RowTable:
         self._slots = np.full(2 << len(self.rows).bit_length(), -1, np.int32)
         if len(self.rows):
             fill_slots(self.keys, self.starts, self._slots, _SECRET)
-            # The first look loads compiled code, which no client should wait for.
+            # The first lookup loads compiled code; no client should wait for that.
             self.find(b"")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def find(self, key: bytes) -> int:
-        """The number of a key's row, -1 if there is none; of a table that is not empty."""
+        """The number of a key's row, -1 if there is none; the table must not be empty."""
         return int(find_key(self.keys, self.starts, self._slots, _SECRET, key))
 
     def row(self, number: int) -> bytes:
-        """The row of this number."""
+        """The row with this number."""
         row: bytes = self.rows[number].tobytes()
         return row
 
@@ -93,7 +93,7 @@ class RowTable:
             for part in _parts(lengths[some]):
                 chosen = some[part]
                 sizes = lengths[chosen]
-                # Of every byte of every chosen key, where it stands.
+                # For every byte of every chosen key: its offset.
                 shifts = self.starts[chosen] - np.cumsum(sizes) + sizes
                 places = np.repeat(shifts, sizes) + np.arange(int(sizes.sum()))
                 head, sizes = _COUNT.pack(len(chosen)), sizes.astype(np.uint16)
@@ -105,7 +105,7 @@ class KvRows:
 
     def __init__(self, table: RowTable | None = None) -> None:
         self.changed: dict[bytes, bytes] = {}
-        """Counts before the table: look here first, then `strike`."""
+        """Overrides the table: look here first, then `strike`."""
         self._table = table or RowTable()
         self._struck = np.zeros(len(self._table), np.bool_)
         self._kept = len(self._table)
@@ -132,7 +132,7 @@ class KvRows:
         return row
 
     def strike(self, key: bytes) -> bytes | None:
-        """Let the table's row of a key count no more; the row, if there was one."""
+        """Remove a key from the table; returns its row, if there was one."""
         if not self._kept:
             return None
         number = self._table.find(key)
@@ -143,11 +143,11 @@ class KvRows:
         return self._table.row(number)
 
     def pop(self, key: bytes) -> bytes | None:
-        """Forget a key; its row, if there was one."""
+        """Remove a key; returns its row, if there was one."""
         return self.changed.pop(key, None) or self.strike(key)
 
     def keys(self) -> list[bytes]:
-        """All keys, in no order."""
+        """All keys, unordered."""
         return [*self._table.keys_of(np.flatnonzero(~self._struck)), *self.changed]
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -155,7 +155,7 @@ class KvRows:
         return ((key, self[key]) for key in self.keys())
 
     def pieces(self) -> Iterator[bytes]:
-        """All rows as they are now; they are kept aside when this is called."""
+        """All rows of this moment; they are copied when this is called."""
         return _pieces(self._table, self._struck.copy(), self.changed.copy())
 
 
@@ -173,7 +173,7 @@ def _pieces(
 
 
 def _parts(lengths: NDArray[np.integer]) -> Iterator[slice]:
-    """How rows with keys of these lengths are cut: long ones make more pieces of about one size."""
+    """Slices of rows that make pieces of about one size, whatever the lengths of the keys."""
     fitting = len(lengths) * PIECE_BYTES // max(1, int(lengths.sum(dtype=np.int64)))
     count = max(1, min(len(lengths), fitting))
     for at in range(0, len(lengths), count):

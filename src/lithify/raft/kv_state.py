@@ -1,4 +1,4 @@
-"""The state of the key-value machine: rows, live indexes, watchers; and how a snapshot has them.
+"""The state of the key-value machine: rows, live indexes, watchers; and its snapshot format.
 
 A snapshot is pieces:
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["KvState", "Watcher", "load_state", "save_state"]
 
 _PLACE = struct.Struct("<Q")
-"""What a row begins with."""
+"""The first field of a row."""
 _ADDED_MAX, _ADDED_SHARE = 1024, 64
-"""So many new keys, or one in so many, are put in their places by each scan: 3 ms for a million
-keys. Only then all are put in order anew, which takes 0.1 s of the thread that all groups share."""
+"""Up to this number of new keys, or this share of all keys, each scan inserts the new keys: 3 ms
+for a million keys. Above it all keys are sorted again: 0.1 s of the thread that all groups share."""
 _FIRST = struct.Struct("<IQ")
 _WATCHER = struct.Struct("<QHH")
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Who is told of changes."""
+    """A client that gets the changes of keys."""
 
     prefix: bytes
     last: int
-    """The revision of what it was sent last."""
+    """The revision of the last event sent to it."""
 
 
 @dataclass(slots=True)
@@ -53,13 +53,13 @@ class KvState:
     deleted: int = 0
     """The index of the last deletion."""
     ordered: list[bytes] | None = field(default_factory=list)
-    """The keys that a scan has put in order, some of them gone since; None if no scan has seen the
-    keys that were loaded."""
+    """The keys in order, as of an earlier scan, some deleted since; None if no scan has seen the
+    loaded keys."""
     added: set[bytes] = field(default_factory=set)
-    """Those that came since."""
+    """Keys that were added since."""
 
     def set(self, key: bytes, place: int, revision: int, digest: bytes) -> None:
-        """Let a key's value stand at a place; all places before it are lower."""
+        """Set the place of a key's value; all earlier places are lower."""
         rows = self.rows
         before = rows.changed.get(key) or rows.strike(key)
         if before is None:
@@ -70,7 +70,7 @@ class KvState:
         self.live.add(place)
 
     def remove(self, key: bytes, index: int) -> int:
-        """Forget a key; the revision that it had, 0 if there was none."""
+        """Delete a key; returns its revision, 0 if it is absent."""
         row = self.rows.pop(key)
         if row is None:
             return 0
@@ -92,7 +92,7 @@ class KvState:
                     yield key
             if new > after or not after:
                 yield new
-            # One that was there before, went and came again stands in both.
+            # A key that was deleted and added again is in both.
             at = stop + (ordered[stop : stop + 1] == [new])
         for key in islice(ordered, at, None):
             if not key.startswith(prefix):
@@ -101,20 +101,20 @@ class KvState:
                 yield key
 
     def _order(self) -> list[bytes]:
-        """Most keys in order, and some that are gone; the others are in `added`, not too many."""
+        """Most keys in order, and some deleted ones; a bounded number of keys is in `added`."""
         rows, ordered, added = self.rows, self.ordered, self.added
         if ordered is None or len(ordered) > 2 * len(rows):
             self.ordered, self.added = sorted(rows.keys()), set()
         elif len(added) > max(_ADDED_MAX, len(ordered) // _ADDED_SHARE):
             kept = [key for key in ordered if key not in added]
-            # Two sorted runs: joining them is a pass, not a sort.
+            # Two sorted runs: merging them is one pass.
             self.ordered, self.added = sorted([*kept, *sorted(added)]), set()
         assert self.ordered is not None
         return self.ordered
 
 
 def save_state(state: KvState) -> Iterable[bytes]:
-    """A state in pieces, as it is now."""
+    """A state in pieces, as of this moment."""
     first = _FIRST.pack(len(state.watchers), state.deleted) + b"".join(
         _WATCHER.pack(each.last, len(each.prefix), len(name)) + each.prefix + name
         for name, each in state.watchers.items()

@@ -1,4 +1,4 @@
-"""The connection of a node to one of its peers, made again and again. The transport has them."""
+"""The connection of a node to one peer, reopened when it closes. The transport owns the links."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = get_logger("lithify.raft")
 
 
 class Link:
-    """The connection to one peer, made again and again."""
+    """The connection to one peer; see the module."""
 
     def __init__(self, transport: Transport, name: str, address: Address) -> None:
         self._transport = transport
         self._name = name
         self.address = address
         self.channel: Channel | None = None
-        """None while there is nobody who listens."""
+        """None while not connected."""
         self._opening: Channel | None = None
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
@@ -42,23 +42,23 @@ class Link:
         self._task = asyncio.create_task(self._run())
 
     def show_again(self) -> None:
-        """There is something new in what this node shows."""
+        """Send this node's credentials again, because they have changed."""
         version = 0 if self._welcome is None else self._welcome.version
         if self.channel is not None and version >= SHOWS_STARTS:
             self.channel.send("", self._transport.introduction(self._name, version))
 
     def hurry(self) -> None:
-        """The peer is there: do not wait any longer."""
+        """Connect now: the peer is there."""
         self._changed.set()
 
     def move(self, address: Address) -> None:
-        """The peer is somewhere else now."""
+        """The peer has another address."""
         self.address = address
         if self._opening is not None:
             self._opening.abort("the node has moved")
 
     async def close(self) -> None:
-        """End it."""
+        """Close the connection and stop."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
@@ -73,19 +73,19 @@ class Link:
                 wait_s = WAIT_S_MIN
             self._changed.clear()
             with suppress(TimeoutError):
-                # Not `wait_for`: before Python 3.12 it forgets a cancellation that comes together
-                # with the event, and `close` would wait for ever.
+                # Not `wait_for`: before Python 3.12 it loses a cancellation that comes together
+                # with the event, and `close` would never return.
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
             wait_s = min(2 * wait_s, WAIT_S_MAX)
 
     async def _stay_connected(self) -> bool:
-        """Connect, and return when that has ended; was it worth it?"""
+        """Connect, and return when the connection has closed; returns whether it was accepted."""
         ended, self._welcomed = asyncio.Event(), asyncio.Event()
         self._welcome = None
 
         def lost(_: Channel) -> None:
-            # Whoever waits for the welcome finds that there was none.
+            # Wakes the task that waits for the welcome.
             self._welcomed.set()
             ended.set()
 
@@ -128,7 +128,7 @@ class Link:
                 return
         refusal = transport.refusal_of(self._name, shown)
         if refusal:
-            # So that its log has it too.
+            # So that the peer's log has the reason too.
             version = self._welcome.version
             channel.send("", transport.introduction(self._name, version, refusal))
             channel.close(refusal)

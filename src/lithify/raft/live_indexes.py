@@ -1,14 +1,14 @@
-"""The live indexes of a growing log, kept so that asking for all of them is cheap. Pure.
+"""The live indexes of a growing log, kept so that reading all of them is cheap. Pure.
 
-A machine that leaves values in the log adds each command's index and removes those that died:
+A machine that leaves values in the log adds each command's index and removes dead ones:
 
-1. Indexes are added ascending, as the log grows, into one array.
-2. Those removed are noted and nothing is searched for.
-3. Asked for the set, or when more are noted than are left, the noted ones are sorted and taken out
-   of the array in one pass.
+1. Indexes are added in ascending order, as the log grows, to one array.
+2. Removed indexes are only noted in a second array.
+3. When the set is read, or when more indexes are noted than left, the noted ones are sorted and
+   removed from the first array in one pass.
 
-A million scattered indexes take 8 MB here and 9 MB in the set. Asking costs one copy of the array,
-and the sorting of what died since the last time.
+A million scattered indexes take 8 MB here and 9 MB in the set. Reading costs one copy of the array,
+and sorting what died since the last read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["LiveIndexes"]
 
 SPARSE_MIN = 16
-"""Indexes for each live one in their range, from which on sorting is faster than marking."""
+"""Width of the range per live index, from which on sorting is faster than marking."""
 NOTED_MAX = 65536
-"""Half a megabyte that may be noted, however few are left."""
+"""Half a megabyte of noted indexes, however few are left."""
 
 
 class LiveIndexes:
     """See the module."""
 
     def __init__(self, indexes: NDArray[np.int64] | None = None) -> None:
-        """Of these indexes, in any order, no two of them the same."""
+        """Of these distinct indexes, in any order."""
         self._indexes = array("q")
         if indexes is not None:
             self._indexes.frombytes(_ascending(indexes.astype(np.int64, copy=False)).tobytes())
@@ -45,11 +45,11 @@ class LiveIndexes:
         return len(self._indexes) - len(self._dead)
 
     def add(self, index: int) -> None:
-        """One above all that were added before."""
+        """Add an index above all that were added before."""
         self._indexes.append(index)
 
     def remove(self, index: int) -> None:
-        """One that was added and not removed."""
+        """Remove an index that is in the set."""
         self._dead.append(index)
         if len(self._dead) > NOTED_MAX and 2 * len(self._dead) > len(self._indexes):
             self._settle()
@@ -57,7 +57,7 @@ class LiveIndexes:
     def live_set(self) -> LiveSet:
         """All of them."""
         self._settle()
-        # A copy: what is added later must not move the memory that the set looks at.
+        # A copy: later additions must not move the memory that the set refers to.
         return LiveSet.from_array(np.array(self._indexes, np.int64))
 
     def _settle(self) -> None:
@@ -77,7 +77,7 @@ def _ascending(indexes: NDArray[np.int64]) -> NDArray[np.int64]:
     first, last = int(indexes.min()), int(indexes.max())
     if last - first >= SPARSE_MIN * indexes.size:
         return np.sort(indexes)
-    # All are different, so a mark for each says it all: a fifth of the time of sorting.
+    # All are different, so one mark per index is enough: a fifth of the time of sorting.
     marks = np.zeros(last - first + 1, np.bool_)
     marks[indexes - first] = True
     return np.flatnonzero(marks) + first

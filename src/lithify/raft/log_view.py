@@ -1,7 +1,7 @@
 """A group's stored log as its consensus core reads it: a `LogView` over `GroupStorage`.
 
-The log has more than the core wants: live entries at or below the snapshot are there, but the core
-must not build on them, so asking for one is `Compacted`. Only the group makes and asks it.
+The log has live entries at or below the snapshot, which the core must not read: reading one raises
+`Compacted`. Only the group creates and reads it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class StoredLog:
     """See the module."""
 
     def __init__(self, storage: GroupStorage, members: Config) -> None:
-        """`members` are the first ones, of a group that has no snapshot."""
+        """`members` are the first members, for a group without a snapshot."""
         self._storage = storage
         self._log = storage.log
         self._first = SnapshotMeta(0, 0, members)
 
     def hard_state(self) -> HardState:
-        """As it was found."""
+        """The recovered state."""
         return self._storage.hard_state
 
     def snapshot(self) -> SnapshotMeta:
-        """The newest, or the beginning."""
+        """The newest snapshot, or the empty one."""
         stored = self._storage.stored
         return self._first if stored is None else stored.head.meta
 
     def last_index(self) -> int:
-        """The end of the log."""
+        """The last index of the log."""
         return self._log.last_index
 
     def term(self, index: int) -> int:
@@ -50,7 +50,7 @@ class StoredLog:
         return found
 
     def entries(self, first: int, end: int, bytes_max: int) -> list[Entry]:
-        """A stretch above the snapshot."""
+        """Entries above the snapshot, in [first, end)."""
         if first <= self._log.snapshot_index:
             raise Compacted(first, self._log.snapshot_index)
         return self._log.entries(first, end, bytes_max)

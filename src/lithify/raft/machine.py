@@ -1,4 +1,4 @@
-"""What a replicated state machine is to the group that runs it. Values and protocols; pure.
+"""The interface between a replicated state machine and its group. Values and protocols; pure.
 
     class Counter:                                  # a machine; its state is any value
         version = 1
@@ -7,31 +7,30 @@
             return state + int(command), b"%d" % (state + int(command)), ()
         ...
 
-A group calls, in its own thread but where another is named:
+A group calls, in its own thread unless another is named:
 
-1. `init` for the first state, or `load` with what `save` has given, in whatever thread.
-2. `apply` for every command, in the order of the log, on every member. Its result may depend on
-   nothing but its arguments: all members must come to the same state. It may change the state in
-   place and give it back. A machine that has `apply_many` gets whole runs of commands instead, so
-   that what one costs is not spent on calls.
-3. `query` for a read; it changes nothing that anybody could see. It gives the answer, or says with
-   a `Reading` which live commands it needs for it, which is how values that were left in the log
-   are found again. What takes long is done there too: its `then` is called by another thread while
-   `apply` goes on, so it must have kept aside what it needs.
-4. `live_indexes` and `save`, one after the other, when a snapshot is to be taken. `save` returns at
-   once; its pieces are taken by another thread while `apply` goes on, so it must have kept aside
-   what it needs. About `PIECE_BYTES` a piece.
-5. `rewrite_command` to move a live entry to the head of the log: a command that does for the old
-   index what the entry did, if it still counts then; None if there is nothing to move.
-6. `audience` and `farewell`, on the leader: of those that the machine would send to, the ones
-   that are not there any more are taken leave of, by a command.
+1. `init` for the first state, or `load` with the pieces of `save`, in any thread.
+2. `apply` for every command, in the order of the log, on every member. Its result may depend only
+   on its arguments: all members must get the same state. It may change the state in place and
+   return it. A machine with `apply_many` gets whole runs of commands instead, which saves calls.
+3. `query` for a read; it has no visible side effects. It returns the answer, or a `Reading` with
+   the live commands that the answer needs; so values that were left in the log are found again.
+   Slow work is done there too: another thread calls its `then` while `apply` continues, so it must
+   have copied what it needs.
+4. `live_indexes` and `save`, one after the other, to take a snapshot. `save` returns at once;
+   another thread reads its pieces while `apply` continues, so it must have copied what it needs. A
+   piece has about `PIECE_BYTES`.
+5. `rewrite_command` to move a live entry to the head of the log: a command with the effect of the
+   entry at the old index, if that is still live then; None if there is nothing to move.
+6. `audience` and `farewell`, on the leader: for each receiver that has disconnected, a command that
+   removes it.
 
-An index that was not live at one snapshot is never live again, and none above the snapshot is.
+An index that was not live at one snapshot is never live again, and no index above the snapshot is.
 
-Effects are what `apply` wants done besides. Each member gets them, and after a restart those since
-the last snapshot once more. `Send`, `ReadEntries` and the command of a `Timer` are the leader's;
-the others are done by every member. What is sent may be lost when leaders change, and must be
-made to show it.
+Effects are requests of `apply` besides the reply. Each member gets them, and after a restart those
+since the last snapshot again. `Send`, `ReadEntries` and the command of a `Timer` are done by the
+leader only, the others by every member. Sent data may be lost when leaders change, so it must let
+the receiver detect that.
 """
 
 from __future__ import annotations
@@ -62,32 +61,32 @@ S = TypeVar("S")
 
 
 class Meta(NamedTuple):
-    """About the command that is being applied. A tuple for the reason that `Entry` is one."""
+    """Data about the command that is being applied. A tuple, for the reason in `Entry`."""
 
-    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
+    index: int  # type: ignore[assignment]  # No caller uses tuple.index.
     term: int
     time_ms: int
-    """The clock of the leader that took the command; the same on all members, but it may jump."""
+    """The clock of the leader that received it; the same on all members, but it may jump."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Commands of one term that follow each other in the log."""
+    """Consecutive commands of one term."""
 
     index: int
-    """Of the first."""
+    """Of the first command."""
     term: int
     times_ms: list[int]
-    """As in `Meta`, of each."""
+    """As in `Meta`, of each command."""
     commands: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseCursor:
-    """The log up to this index is not needed but for what is live: a good place for a snapshot.
+    """Only live entries are needed up to this index: a good place for a snapshot.
 
-    At the index of the command it is a snapshot of now; below it, the newest checkpoint at or below
-    becomes one.
+    At the index of the command it takes a snapshot now; below it, the newest checkpoint at or below
+    the index becomes one.
     """
 
     index: int
@@ -100,7 +99,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """Read the commands at these ascending indexes, which are live; then do what comes of them."""
+    """Read the commands at these ascending live indexes; then do the effects that `then` returns."""
 
     indexes: tuple[int, ...]
     then: Callable[[list[bytes]], Sequence[Effect]]
@@ -108,7 +107,7 @@ class ReadEntries:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Propose a command when so many ticks have passed; one of the same name takes its place."""
+    """Propose a command after this number of ticks; replaces a timer of the same name."""
 
     name: bytes
     ticks: int
@@ -117,7 +116,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give something to whoever is known under this name to the process that runs the leader."""
+    """Send data to the client with this name that is connected to the leader."""
 
     to: bytes
     data: bytes
@@ -128,10 +127,10 @@ Effect = ReleaseCursor | Checkpoint | ReadEntries | Timer | Send
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An answer to be made of the commands at these ascending indexes, which are live.
+    """An answer that needs the commands at these ascending live indexes.
 
-    `then` makes it, or says what else is to be read. It is called in any thread, at once only if
-    the commands are in memory. One of no indexes is about nothing but the time that `then` takes.
+    `then` returns it, or what to read next. It is called in any thread, and at once only if the
+    commands are in memory. A reading without indexes moves slow work to another thread.
     """
 
     indexes: tuple[int, ...]
@@ -143,7 +142,7 @@ class Machine(Protocol[S]):
 
     @property
     def version(self) -> int:
-        """Of the commands and of the state; a snapshot of a higher one is refused."""
+        """The version of commands and state; a snapshot of a higher version is refused."""
 
     def init(self) -> S:
         """The state before the first command."""
@@ -152,25 +151,25 @@ class Machine(Protocol[S]):
         """(state, reply, effects) of a command."""
 
     def query(self, state: S, query: bytes) -> bytes | Reading:
-        """The answer to a question, or what it takes to make it."""
+        """The answer to a query, or what it needs."""
 
     def live_indexes(self, state: S) -> LiveSet:
         """The indexes whose commands the state still needs."""
 
     def rewrite_command(self, state: S, index: int, command: bytes) -> bytes | None:
-        """A command that does again what the one at a live index did."""
+        """A command with the effect of the one at a live index."""
 
     def audience(self, state: S) -> Iterable[bytes]:
-        """The names that it may `Send` something to."""
+        """The names that it may `Send` to."""
 
     def farewell(self, name: bytes) -> bytes:
-        """A command after which nothing is sent to a name any more."""
+        """A command after which nothing is sent to a name."""
 
     def save(self, state: S) -> Iterable[bytes]:
         """The state in pieces."""
 
     def load(self, pieces: Iterable[bytes]) -> S:
-        """The state that `save` has given."""
+        """The state that `save` has written."""
 
 
 @runtime_checkable
@@ -180,8 +179,8 @@ class ManyMachine(Protocol[S]):
     def apply_many(
         self, batch: Batch, start: int, state: S
     ) -> tuple[S, list[bytes], Sequence[Effect]]:
-        """(state, replies, effects) of the commands of a batch from the place `start` on.
+        """(state, replies, effects) of the commands of a batch from position `start` on.
 
-        It stops behind the first one that has effects, so that they are done before the next
-        command is applied, and is then called again for those that have no reply yet.
+        It stops after the first one that has effects, so that these are done before the next
+        command is applied. It is then called again for the commands without a reply.
         """

@@ -1,4 +1,4 @@
-"""Which files a Raft node must find when it starts: the manifest of its directory.
+"""The manifest of a node's directory: the files that must exist when the node starts.
 
     MANIFEST    one checked line, replaced as a whole
                 {"version": 1,
@@ -6,21 +6,21 @@
                  "ends": {"default": [4096, 0, 0]},
                  "doubts": {"default": 12}}
 
-Without it a directory whose files were deleted opens as an empty one, and the member votes again
-although it has forgotten its votes and its acknowledged entries.
+Without it a directory whose files were deleted would open as an empty one, and the member would
+vote again although it has lost its votes and its acknowledged entries.
 
-`wal` has the files of the write-ahead log that must be there, each with the bytes of it that are
-certainly durable. A file is listed when its first bytes are, before anything in it is acknowledged,
-and gets its final length when the next one is begun. Files below the first one are not needed any
-more; a crash may have brought them back. One above the last has nothing that was acknowledged.
+`wal` has the files of the write-ahead log that must exist, each with a number of bytes that are
+durable. A file is listed when its first bytes are durable, before anything in it is acknowledged,
+and gets its final length when the next one is created. Files below the first one are not needed; a
+crash may have brought them back. A file above the last has nothing that was acknowledged.
 
-`ends` says how far segments and snapshot of each group reach: [index, file, install]. It is written
-before files of the write-ahead log are removed, because from then on the entries are nowhere else,
+`ends` has the end of segments and snapshot of each group: [index, file, install]. It is written
+before files of the write-ahead log are deleted, because from then on the entries are nowhere else,
 and when a snapshot of another member is installed. `file` and `install` are those of the last
 install (`snapshots.Place`): a row from before an install does not count.
 
 `doubts` has the groups whose member may have lost acknowledged entries with a damaged batch, with
-the term that it was in: see `wal.py`. A row goes when the member has caught up.
+the member's term: see `wal.py`. A row is removed when the member has caught up.
 
 Any thread may call.
 """
@@ -47,7 +47,7 @@ _VERSION = 1
 
 
 class End(NamedTuple):
-    """How far segments and snapshot of a group reach; see the module."""
+    """The end of segments and snapshot of a group; see the module."""
 
     last_index: int
     wal_file: int = 0
@@ -84,27 +84,27 @@ class Manifest:
         self.wal, self.ends, self.exists = {}, {}, False
 
     def save(self) -> None:
-        """Make it durable as it is."""
+        """Make the current value durable."""
         with self._lock:
             self._save()
 
     def begin_file(self, number: int, size_bytes: int, closed: Mapping[int, int]) -> None:
-        """A file of the write-ahead log is durable that far; `closed` has files that do not grow.
+        """A file of the write-ahead log is durable up to a size; `closed` has files that are full.
 
-        If the disk refuses, it counts as listed: nobody knows what is on disk.
+        If the disk refuses, the file counts as listed: what is on disk is unknown.
         """
         with self._lock:
             self.wal |= {**closed, number: size_bytes}
             self._save()
 
     def end_files(self, number: int, ends: Mapping[str, End]) -> None:
-        """Files up to this number are needed no more: their entries are where `ends` says."""
+        """Files up to this number are not needed: their entries are where `ends` says."""
         with self._lock:
             self.wal = {each: size for each, size in self.wal.items() if each > number}
             for group, end in ends.items():
                 if group in self._gone:
                     continue
-                # An install meanwhile counts before what was seen when it was not there.
+                # An install that finished meanwhile wins over a row computed before it.
                 before = self.ends.get(group, End(0))
                 self.ends[group] = end if end[1:] >= before[1:] else before
             self._save()
@@ -123,13 +123,13 @@ class Manifest:
             self._save()
 
     def trust(self, group: str) -> None:
-        """A member has all that is committed."""
+        """A member has everything that is committed."""
         with self._lock:
             if self.doubts.pop(group, None) is not None:
                 self._save()
 
     def forget(self, group: str) -> None:
-        """A group is no more; the file says so when it is written next."""
+        """A group was removed; the next write of the file omits it."""
         with self._lock:
             self._gone.add(group)
             self.ends.pop(group, None)

@@ -1,14 +1,14 @@
 """Entries of one group that are not in segments yet.
 
-Entries stand here from the moment they are handed to the write-ahead log, durable or not, until
-the segment writer has put them into a segment. Indexes ascend without a gap, except where
-`append_sparse` has left one: the live entries that come before a snapshot.
+An entry is here from the moment it is queued in the write-ahead log, durable or not, until the
+segment writer has put it into a segment. Indexes ascend without a gap, except for the live entries
+before a snapshot, which `append_sparse` adds.
 
-    append(entries)            contiguous; an index that is there already cuts off all from it on
-    append_sparse(entry, p)    p must be the last index: a gap in the sparse sequence is found too
+    append(entries)            contiguous; an existing index cuts off everything from it on
+    append_sparse(entry, p)    p must be the last index: so gaps in the sparse sequence are found
 
-The group's thread writes. The segment writer's thread reads at the same time: single look-ups, of
-entries that only the group's thread takes away.
+The group's thread writes. The segment writer's thread reads at the same time: single lookups of
+entries that only the group's thread removes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MemTable:
         self._entries = entries if entries is not None else {}
         self._bytes = _payload_bytes(self._entries.values())
         self.last = next(reversed(self._entries), None)
-        """The highest index in it; stays when entries go to segments."""
+        """The highest index; stays when entries go to segments."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,12 +62,12 @@ class MemTable:
         return self._entries.get(index)
 
     def get_run(self, start: int, stop: int) -> list[Entry]:
-        """The entries from `start` up to `stop`, if all of them are here; else none."""
+        """The entries in [start, stop), if all of them are here; otherwise none."""
         found = list(map(self._entries.get, range(start, stop)))
         return [] if None in found else cast("list[Entry]", found)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow each other; what they overwrite is cut off."""
+        """Add consecutive entries; those that they overwrite are removed."""
         first = entries[0].index
         if self.last is not None:
             if first > self.last + 1:
@@ -92,25 +92,25 @@ class MemTable:
         self.last = entry.index
 
     def cut(self, index: int) -> None:
-        """Forget the entries from this index on."""
+        """Remove the entries from this index on."""
         entries = self._entries
         while entries and next(reversed(entries)) >= index:
             self._bytes -= len(entries.popitem()[1].payload)
-        # What is below may be in segments already.
+        # Entries below may be in segments already.
         self.last = index - 1
 
     def drop_dead(self, state: LiveState) -> None:
-        """Forget what a snapshot has made unnecessary."""
+        """Remove entries that a snapshot has made unnecessary."""
         first = self.first
         if first is None or first > state.snapshot_index:
             return
-        # Ascending, so this ends with the snapshot.
+        # Ascending, so this stops at the snapshot.
         below = takewhile(state.snapshot_index.__ge__, self._entries)
         indexes = np.fromiter(below, dtype=np.int64)
         self._remove(indexes[~state.live.contains_many(indexes)].tolist())
 
     def flushed(self, indexes: Indexes) -> None:
-        """Forget what is in segments now, unless it was overwritten since."""
+        """Remove entries that are in segments, unless they were overwritten since."""
         for first, last, term in indexes:
             found = (self._entries.get(index) for index in range(first, last + 1))
             self._remove([e.index for e in found if e is not None and e.term == term])

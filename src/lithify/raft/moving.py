@@ -1,10 +1,9 @@
-"""Phase 4 in a group that leads: has scattered live entries written again, as `rewriting.py` paces.
+"""Moves scattered live entries to the head of the log, on the leader, paced by `rewriting.py`.
 
-For each index that is taken: its command is read, the machine says what does the same again, and
-that is proposed like any other command. The machine compares before it moves anything, so it does
-not matter what happens between.
+For each index: its command is read, the machine returns an equivalent command, and that is proposed
+like any other. The machine compares before it moves anything, so changes in between are harmless.
 
-The group's thread calls, and reads in it: some entries a tick.
+Called in the group's thread, which reads a few entries per tick.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ class Moving(Generic[S]):
 
     @property
     def is_due(self) -> bool:
-        """Is so much scattered that it should begin by itself?"""
+        """Are so many live entries scattered that moving should start?"""
         return self._rewriter.is_scattered(self._log.state.live)
 
     def begin(self) -> None:
-        """Move what is scattered now."""
+        """Start to move entries that are scattered now."""
         self._rewriter.begin(self._log.state.live)
 
     def stop(self) -> None:
-        """Move no more: this member does not lead, or in another term."""
+        """Stop: this member does not lead, or leads in another term."""
         self._rewriter.stop()
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._rewriter.tick()
 
     def work(self, state: S) -> None:
-        """Propose for some live entries what the machine says."""
+        """Propose the machine's commands for a few live entries."""
         if not self._rewriter.is_active:
             return
         live = self._log.state.live
@@ -66,7 +65,7 @@ class Moving(Generic[S]):
                     _, (found,) = unwrap_many([self._log.read([index])[0].payload])
                     command = self._machine.rewrite_command(state, index, found)
                 except EntryUnreadable:
-                    # It stays where it is until it is repaired.
+                    # The entry stays where it is until it is repaired.
                     command = None
             if command is None:
                 self._rewriter.settled()

@@ -36,6 +36,7 @@ has one watch, which ends with it.
 | absent | this node has no such group | asks another, or gives up if all have said so |
 | refused | it can never be; the body says why | gives up |
 | begun | a part of it is done and stays; the body says how to go on | gives up |
+| no leader | as `not now`; of a change no step was done | retries, later |
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Outcome(IntEnum):
     REFUSED = 4
     ABSENT = 5
     BEGUN = 6
+    NO_LEADER = 7
 
 
 class Refused(LithifyError):

@@ -277,6 +277,8 @@ class Recognition:
         """A node was accepted; is its identity news?"""
         if not shown or self.known.get(name) == shown:
             return False
+        if name not in self.known and len(self.known) >= KNOWN_MAX:
+            return False
         self.known[name] = shown
         return True
 

@@ -55,6 +55,9 @@ __all__ = ["Known", "Repair"]
 ASK_TICKS = 20
 PAUSE_TICKS = 50
 """After an attempt that came to nothing."""
+AGAIN_TICKS = 64 * PAUSE_TICKS
+"""The longest pause between two repairs of one segment. A disk that cannot read it is not cured by
+rewriting: each repair logs two lines, and the next read finds the damage again."""
 ANSWERS_MAX = 4
 """Under way to others; what is asked beyond that is asked again."""
 ANSWER_BYTES_MAX = 4 * 2**20
@@ -82,6 +85,14 @@ class _Case:
     """The file of the write-ahead log that must be settled first; -1 if it was not rolled yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Repaired:
+    """A segment that was repaired: when it may be repaired again."""
+
+    pause_ticks: int
+    next_tick: int
+
+
 class Repair:
     """See the module."""
 
@@ -101,7 +112,8 @@ class Repair:
         self.damages = own.log.segments.damages
         self._case: _Case | None = None
         self._job: Job | None = None
-        self._pause_ticks = self._asked_ticks = 0
+        self._pause_ticks = self._asked_ticks = self._ticks = 0
+        self._repaired: dict[int, _Repaired] = {}
         self._turn = 0
         self._out: list[Message] = []
         self._answers: set[Job] = set()
@@ -109,6 +121,7 @@ class Repair:
 
     def tick(self) -> None:
         """Time has passed."""
+        self._ticks += 1
         self._pause_ticks = max(0, self._pause_ticks - 1)
         self._asked_ticks = max(0, self._asked_ticks - 1)
 
@@ -138,12 +151,16 @@ class Repair:
 
     def _begin(self) -> _Case | None:
         damaged = {parse_segment(name): name for name in self.damages.open}
-        for span in self._segments.spans:
-            if span.number in damaged:
+        spans = self._segments.spans
+        numbers = {span.number for span in spans}
+        self._repaired = {n: each for n, each in self._repaired.items() if n in numbers}
+        for span in spans:
+            before = self._repaired.get(span.number)
+            if span.number in damaged and (before is None or self._ticks >= before.next_tick):
                 self._case = _Case(span)
                 return self._case
         for number, name in damaged.items():
-            if number is not None:
+            if number is not None and number not in numbers:
                 # Nothing of it counts any more.
                 self.damages.repaired(name, "removal")
         return None
@@ -236,9 +253,16 @@ class Repair:
         else:
             if isinstance(result, SegmentRef):
                 self._segments.repaired(result)
+            self._note_repair(case.span.number)
             count = len(case.fetched)
             self.damages.repaired(case.span.ref.name, f"{count} entries of other members")
             self._case = None
+
+    def _note_repair(self, number: int) -> None:
+        """Delay the next repair of the same segment, twice as long each time."""
+        before = self._repaired.get(number)
+        pause_ticks = PAUSE_TICKS if before is None else min(2 * before.pause_ticks, AGAIN_TICKS)
+        self._repaired[number] = _Repaired(pause_ticks, self._ticks + pause_ticks)
 
     def _give_up(self) -> None:
         """Look again later; what is needed may be less by then."""

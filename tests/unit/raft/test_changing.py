@@ -117,6 +117,36 @@ def test_a_node_that_does_not_run_is_not_added_while_another_voter_is_dead(tmp_p
     asyncio.run(story())
 
 
+def test_without_a_leader_a_change_is_not_done_for_certain(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world:
+            for name in await world.others():
+                await world.stop(name)
+            (left,) = world.nodes.values()
+            await until(lambda: not left.groups["default"].leader)
+            async with client_of(left, timeout_s=1) as client:
+                with pytest.raises(NoAnswer, match="no leader is known"):
+                    await change(client, "-n2")
+
+    asyncio.run(story())
+
+
+def test_a_client_learns_the_addresses_of_the_members(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world:
+            named = await world.leader()
+            async with client_of(named) as client:
+                kv = KvClient(client, "default")
+                await kv.put(b"k", b"v")
+                # Its answer comes after that to the client's own question on the connection.
+                await client.ask_json("default", Operation.MEMBERS)
+                await world.stop(named.identity.node)
+                assert (await kv.get(b"k")).value == b"v"
+                await kv.put(b"k", b"w")
+
+    asyncio.run(story())
+
+
 def test_a_healthy_voter_is_not_removed_while_another_is_dead(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path) as world:

@@ -68,6 +68,14 @@ def test_hearsay_fills_gaps_and_is_bounded() -> None:
     assert len(known.known) == 2
 
 
+def test_the_names_of_accepted_nodes_are_bounded() -> None:
+    known = recognition()
+    accepted = [known.met(f"m{number}", NEW) for number in range(KNOWN_MAX)]
+    assert accepted.count(True) == KNOWN_MAX - 1
+    assert len(known.known) == KNOWN_MAX
+    assert known.met("n2", NEW), "a known node may change its identity"
+
+
 def test_a_new_directory_votes_when_the_others_have_accepted_it() -> None:
     for by, ticks, is_accepted in (
         ({"n2"}, 0, False),

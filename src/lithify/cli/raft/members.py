@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lithify.cli.options import AsJson
+from lithify.cli.input import confirm_delete
+from lithify.cli.options import AsJson, Yes
 from lithify.cli.output import human_age, human_count, print_json, print_line, print_table
 from lithify.cli.raft.options import (
     GROUP,
@@ -159,6 +160,7 @@ def create(
 
 def drop(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
+    yes: Yes = False,
     nodes: Nodes = NODES,
     tls: TlsFiles = "",
     as_json: AsJson = False,
@@ -166,6 +168,7 @@ def drop(
     """Delete a group with its data on all members. This cannot be undone."""
     from lithify.raft.operations import Operation
 
+    confirm_delete(f"group {group} with all its entries, on all its members", yes=yes)
     _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
 
 

@@ -121,7 +121,8 @@ def ask_all(
     async def one(text: str) -> dict[str, Any] | LithifyError:
         address = parse_address(text)
         try:
-            async with RaftClient([address], tls=tls_of(tls), timeout_s=timeout_s) as client:
+            client = RaftClient([address], tls=tls_of(tls), timeout_s=timeout_s, learns=False)
+            async with client:
                 found: dict[str, Any] = await client.ask_json(group, operation, **given[text])
                 return found
         except LithifyError as error:

@@ -22,10 +22,19 @@ __all__ = ["serve"]
 def serve(
     node: Annotated[str, typer.Option("--id", metavar="NAME", help="Name of the node; permanent.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="Data directory of the node.")],
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0: a free port.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Default: the node's own address in --peer. Port 0: a free port.",
+        ),
+    ] = "",
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="Another node; repeatable."),
+        typer.Option(
+            metavar="NAME=HOST:PORT",
+            help="Another node, or this one with its own address; repeatable.",
+        ),
     ] = None,
     join: Annotated[
         bool, typer.Option("--join", help="Wait to be added to a group; do not start one.")
@@ -58,11 +67,16 @@ def serve(
     from lithify.raft.segment import SegmentLimits
     from lithify.raft.storage import StorageSettings
 
-    address = parse_address(listen)
+    peers = dict(named_address(text) for text in peer or ())
+    own = peers.pop(node, None)
+    if not listen and own is None:
+        raise InvalidInput(f"--listen or --peer {node}=HOST:PORT must be given")
+    address = parse_address(listen or str(own))
+    if own is not None and own.port != address.port:
+        raise InvalidInput(f"--peer {node}={own} has another port than --listen {address}")
     if not (tls or allow_open or is_loopback(address.host)):
         what = f"other machines can reach {address} and would have full access"
         raise InvalidInput(f"{what}: --tls or --allow-open must be given")
-    peers = dict(named_address(text) for text in peer or ())
     settings = NodeSettings(
         node,
         data,
