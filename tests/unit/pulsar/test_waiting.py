@@ -235,18 +235,18 @@ async def test_while_a_topic_rolls_its_producers_wait_in_order_and_others_go_on(
         client.send_numbers(*range(20))
         await client.answers(20)
         node.fs.hold("orders")
-        client.send_numbers(*range(20, 60))
+        client.send_numbers(*range(20, 100))
         await node.fs.is_held()
         client.send(wire.BaseCommand(type=Type.PING, ping=wire.CommandPing()))
         await other.ping()
         other.send_numbers(1)
         assert (await other.answer()).send_receipt.sequence_id == 1
         node.fs.let_go()
-        answers = await client.answers(41)
-        assert sorted(each.type for each in answers) == [Type.SEND_RECEIPT] * 40 + [Type.PONG]
+        answers = await client.answers(81)
+        assert sorted(each.type for each in answers) == [Type.SEND_RECEIPT] * 80 + [Type.PONG]
         receipts = [each for each in answers if each.type == Type.SEND_RECEIPT]
-        assert [each.send_receipt.sequence_id for each in receipts] == list(range(20, 60))
-        assert node.numbers() == list(range(60))
+        assert [each.send_receipt.sequence_id for each in receipts] == list(range(20, 100))
+        assert node.numbers() == list(range(100))
 
 
 @in_a_loop
