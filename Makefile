@@ -46,7 +46,7 @@ format: setup  ## rewrite the sources in the project's format
 
 proto: setup  ## generate the protobuf modules
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
-	  lithify/topics/message.proto lithify/pulsar/wire.proto
+	  lithify/topics/messages/message.proto lithify/pulsar/wire/wire.proto
 
 bench: setup  ## measure all rows and write docs/benchmarks.md; python -m bench --help for one row
 	$(BIN)/python -m bench

@@ -15,12 +15,12 @@ import numpy as np
 
 from bench.cold import drop_from_cache
 from bench.harness import Case
-from lithify.blobs.indexing import IndexTask, put_index
-from lithify.blobs.records import NEVER_MS, Kind
+from lithify.blobs.key_index import IndexTask, put_index
+from lithify.blobs.records import NEVER_MS, BlobRecordKind
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
-from lithify.log.keyindex import COLUMNS, KeyRows
-from lithify.log.names import key_index_name
+from lithify.log.file_names import key_index_name
+from lithify.log.keyindex.key_index import COLUMNS, KeyRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,8 +103,8 @@ def _rows(
     hashes = rng.integers(0, 2**64, (2, records), dtype=np.uint64)
     deletes = min(records // 5, before.shape[1])
     hashes[:, records - deletes :] = before[:, :deletes]
-    kinds = np.full(records, Kind.PUT)
-    kinds[records - deletes :] = Kind.DELETE
+    kinds = np.full(records, BlobRecordKind.PUT)
+    kinds[records - deletes :] = BlobRecordKind.DELETE
     lengths = rng.integers(100, 60_000, records)
     around_ms = now_ms + rng.integers(-FOURTEEN_DAYS_MS, FOURTEEN_DAYS_MS, records)
     columns = {

@@ -33,9 +33,9 @@ from bench.harness import Case
 from bench.keyed import KEY_BYTES, Load, fill, parquet_batches
 from bench.memory import Peak, watched
 from bench.served import serving_here
-from lithify.blobs.compaction import BLOB_TASKS
+from lithify.blobs.compaction.store_compaction import BLOB_TASKS
 from lithify.clock import SystemClock
-from lithify.compaction.jobs import ignore_progress, no_check
+from lithify.compaction.tasks.jobs import ignore_progress, no_check
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.log.log import Log
@@ -43,16 +43,16 @@ from lithify.pipeline.jobs import SparkJobs
 from lithify.pipeline.session import open_session
 from lithify.positions import PACKED
 from lithify.settings import Durability, LogSettings
-from lithify.topics.compaction import TOPIC_TASKS, TopicCompaction
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.message_pb2 import LZ4, ZSTD, CompressionType
+from lithify.topics.compaction.topic_compaction import TOPIC_TASKS, TopicCompaction
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.messages.message_pb2 import LZ4, ZSTD, CompressionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from lithify.compaction.report import Report
+    from lithify.compaction.reports.report import Report
     from lithify.log.manifest import SegmentRef
 
 __all__ = ["CASES", "FULL", "GIB", "QUICK", "Sizes", "session"]
@@ -121,7 +121,7 @@ class _Topic:
         self._compaction = TopicCompaction(
             fs,
             self.log,
-            settings=CompactionSettings,
+            settings=TopicCompactionSettings,
             clock=SystemClock(),
             events=ignore_events,
         )

@@ -16,11 +16,11 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from lithify.fs import LocalFileSystem
+from lithify.log.read_only_log import find_manifest
 from lithify.log.reader import OpenSegment
-from lithify.log.readonly import find_manifest
-from lithify.log.scan import scan_frames
-from lithify.log.segment import SEGMENT_HEADER_BYTES
-from lithify.topics.message import compress, decompress_as, parse_entry
+from lithify.log.segments.scan import scan_frames
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
+from lithify.topics.messages.message import compress, decompress_as, parse_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

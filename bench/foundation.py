@@ -22,15 +22,15 @@ import numpy as np
 
 from bench.harness import Case
 from lithify.checksum import crc32c
-from lithify.compaction.jobs import no_check
-from lithify.compaction.rewrite import RewriteTask, run_rewrite
+from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
+from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
-from lithify.log.frame import HEADER_BYTES
+from lithify.log.file_names import MANIFEST
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.names import MANIFEST
-from lithify.log.segment import FOOTER_BYTES
+from lithify.log.segments.frame import HEADER_BYTES
+from lithify.log.segments.segment_file import FOOTER_BYTES
 from lithify.settings import Durability, LogSettings
 
 if TYPE_CHECKING:

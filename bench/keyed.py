@@ -17,11 +17,11 @@ import pyarrow as pa
 from numba import njit
 from pyarrow import parquet
 
-from lithify.log.batch import Slices
-from lithify.log.kernels import crc32c_of
-from lithify.topics.entries import FLAG_BATCH
-from lithify.topics.message import compress, encode_entry
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.log.segments.frame_batch import Slices
+from lithify.log.segments.frame_kernels import crc32c_of
+from lithify.topics.messages.message import compress, encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

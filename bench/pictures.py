@@ -15,9 +15,9 @@ import numpy as np
 from bench.results import ROOT
 from bench.svg import Picture
 from examples.demo import NewestPerKey
-from lithify.compaction.packing import Limits
-from lithify.compaction.plan import human_bytes
-from lithify.compaction.run import Compactor, RunSettings
+from lithify.compaction.planning.plan import human_bytes
+from lithify.compaction.policies.packing import Limits
+from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem
 from lithify.log.log import Log
 from lithify.settings import Durability, LogSettings

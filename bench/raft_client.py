@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.raft.client import RaftClient
-from lithify.raft.dialogue import WIRE_VERSION, Ask, Hello
-from lithify.raft.kv_format import put
-from lithify.raft.operations import Address, Operation
-from lithify.raft.wire import (
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.format import put
+from lithify.raft.net.client_operations import Address, ClientOperation
+from lithify.raft.net.control_frames import WIRE_VERSION, ClientRequest, Hello
+from lithify.raft.net.wire_format import (
     FRAME_HEADER_BYTES,
     decode_frame,
     encode_frame,
@@ -50,7 +50,7 @@ ANSWER = np.dtype(
         ("reply", "V9"),
     ]
 )
-"""The answer to a put, as `wire.py` writes it."""
+"""The answer to a put, as `raft/net/wire_format.py` writes it."""
 
 
 def free_port() -> int:
@@ -83,8 +83,8 @@ def raft_members(directory: str, count: int) -> Iterator[Address]:
 async def _leader(addresses: list[Address]) -> str:
     """Who leads, once a first command was done."""
     async with RaftClient(addresses) as client:
-        await client.ask(GROUP, Operation.PROPOSE, put(b"first", b""))
-        found = await client.ask_json(GROUP, Operation.MEMBERS)
+        await client.ask(GROUP, ClientOperation.PROPOSE, put(b"first", b""))
+        found = await client.ask_json(GROUP, ClientOperation.MEMBERS)
     return str(found["leader"])
 
 
@@ -98,7 +98,7 @@ async def _put_many(address: Address, keys: int, count: int, in_flight: int, val
     asks: list[list[Buffer]] = [[] for _ in range(count)]
     for number, pieces in enumerate(asks):
         command = put(b"k%07d" % (number % keys), value)
-        encode_message(GROUP, Ask(number, Operation.PROPOSE, command), pieces)
+        encode_message(GROUP, ClientRequest(number, ClientOperation.PROPOSE, command), pieces)
     client = _Puts([b"".join(pieces) for pieces in asks], loop.create_future())
     await loop.create_connection(lambda: client, address.host, address.port)
     await client.welcomed

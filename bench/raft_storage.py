@@ -32,19 +32,19 @@ from bench.harness import Case
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
-from lithify.raft import kv_format
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
-from lithify.raft.compaction.settings import CompactionSettings
-from lithify.raft.core.config import Config
+from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.kv import KvMachine
-from lithify.raft.kv_state import KvState
-from lithify.raft.names import GROUPS
-from lithify.raft.segment import SegmentAppender, SegmentLimits
-from lithify.raft.snapshot_file import Head
-from lithify.raft.snapshots import Place, Snapshots
-from lithify.raft.storage import RaftStorage
+from lithify.raft.kv import format as kv_format
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.state import KvState
+from lithify.raft.storage.file_names import GROUPS
+from lithify.raft.storage.segment_file import SegmentAppender, SegmentLimits
+from lithify.raft.storage.snapshots.snapshot_file import Head
+from lithify.raft.storage.snapshots.snapshot_store import SnapshotPlace, Snapshots
+from lithify.raft.storage.storage import RaftStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -95,7 +95,7 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
         storage = RaftStorage(FS, work)
         storage.open_groups(_as_live_set)
         own = storage.groups[GROUP]
-        settings = CompactionSettings(after_drops=None)
+        settings = GroupCompactionSettings(after_drops=None)
         compactor = GroupCompaction(FS, own.directory, own.log, LIMITS, SystemClock(), settings)
         compactor.request(RunWanted())
         job = compactor.next_job()
@@ -264,7 +264,7 @@ def _write_segments(root: str, indexes: Iterable[int], number: int = 1) -> None:
 def _write_snapshot(root: str, index: int, pieces: Iterable[bytes], live: LiveSet) -> None:
     head = Head(SnapshotMeta(index, 1, Config(frozenset({"n1"}))))
     snapshots = Snapshots(FS, f"{root}/{GROUPS}/{GROUP}")
-    snapshots.write(head, pieces, live, Place())
+    snapshots.write(head, pieces, live, SnapshotPlace())
 
 
 def _as_live_set(_: str, pieces: Iterable[bytes]) -> LiveSet:

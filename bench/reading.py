@@ -30,12 +30,12 @@ from bench.harness import Case
 from bench.keyed import KEY_BYTES, TIME_MS, Load, fill
 from bench.served import ask, client, serving, take_command
 from lithify.positions import unpack
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
-from lithify.topics.entries import FLAG_BATCH
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.names import TopicName
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     import socket

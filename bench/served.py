@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from lithify.http.app import create_app
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, next_frame
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, next_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.node.serving import Addresses
+    from lithify.node.server import Addresses
 
 __all__ = [
     "FRAME_BYTES_MAX",

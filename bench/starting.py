@@ -17,10 +17,10 @@ import uvicorn  # noqa: F401  (a node imports it when it starts, which is not to
 
 from lithify.fs import MemoryFileSystem
 from lithify.http.app import create_app
-from lithify.node import serving  # noqa: TC001  (for the same reason)
+from lithify.node import server  # noqa: TC001  (for the same reason)
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.subscriptions.subscription import SubscriptionType
 
 MESSAGE = bytes(1024)
 
@@ -31,7 +31,7 @@ def start(directory: str) -> None:
     began_s = time.perf_counter()
     node = Node(NodeSettings(directory, pulsar_port=0, http_port=0))
 
-    def ready(_: serving.Addresses) -> None:
+    def ready(_: server.Addresses) -> None:
         node.topics.get(next(reversed(node.topics.definitions.current.topics)))
         _print_and_exit(time.perf_counter() - began_s)
 

@@ -24,20 +24,20 @@ import lithify
 from bench.harness import Case
 from bench.peers import REPLY
 from bench.served import FRAME_BYTES_MAX, RECEIVE_BYTES, Served, ask, client, connected, serving
-from lithify.pulsar import hot
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload, next_frame
-from lithify.topics.definitions import TopicDefinition
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.names import TopicName
-from lithify.topics.subscription import SubscriptionType
+from lithify.pulsar.fast_path import frames
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, encode_payload, next_frame
+from lithify.topics.definitions.definitions import TopicDefinition
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from lithify.topics.definitions import Definitions
+    from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["CASES", "FULL", "QUICK", "Sizes"]
 
@@ -117,9 +117,9 @@ def _batch_frame() -> bytes:
 
 def _receipt_bytes(sequence_ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
     """How much a node answers to these, in the first segment of a topic."""
-    out = np.empty(len(sequence_ids) * hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
+    out = np.empty(len(sequence_ids) * frames.RECEIPT_BYTES_MAX, dtype=np.uint8)
     producers, highest = np.ones_like(sequence_ids), np.zeros_like(sequence_ids)
-    return hot.write_receipts(out, producers, sequence_ids, highest, 1, 0)
+    return frames.write_receipts(out, producers, sequence_ids, highest, 1, 0)
 
 
 def _exchange(connection: socket.socket, data: bytes, times: int, answer_bytes: int) -> float:
@@ -247,7 +247,7 @@ def consume_backlog(directory: str, sizes: Sizes) -> Iterator[Case]:
     assert found[0].entry is not None
     entry_bytes = len(found[0].entry)
     headers = (
-        hot.message_header(1, 1, entry, -1, 0, (), entry_bytes, None)
+        frames.message_header(1, 1, entry, -1, 0, (), entry_bytes, None)
         for entry in range(sizes.batches)
     )
     message_bytes = sum(map(len, headers)) + sizes.batches * entry_bytes

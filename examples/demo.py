@@ -16,18 +16,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from lithify.compaction.copying import measure_live
-from lithify.compaction.plan import human_bytes
-from lithify.compaction.policies import Limits
-from lithify.compaction.report import Cause
-from lithify.compaction.rule import Judgement, Question
-from lithify.compaction.run import Compactor, RunSettings
+from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+from lithify.compaction.planning.plan import human_bytes
+from lithify.compaction.policies.built_in import Limits
+from lithify.compaction.reports.report import Cause
+from lithify.compaction.rewrite.copy_frames import measure_live
+from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
-from lithify.log.frame import HEADER_BYTES
 from lithify.log.log import Log
-from lithify.log.scan import scan_frames
-from lithify.log.segment import SEGMENT_HEADER_BYTES
+from lithify.log.segments.frame import HEADER_BYTES
+from lithify.log.segments.scan import scan_frames
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class NewestPerKey:
     Keys are read and compared as arrays, never as a Python object each.
     """
 
-    def judge(self, question: Question) -> Iterator[Judgement]:
+    def judge(self, question: LiveSetQuestion) -> Iterator[SegmentJudgement]:
         """Find the last position of each key, then ask which segment holds it."""
         parts = [_keys_of(question.fs, question.directory, s) for s in question.segments]
         keys = np.concatenate([part[0] for part in parts])
@@ -65,7 +65,7 @@ class NewestPerKey:
             mine = live.slice(segment.first_position, segment.last_position + 1)
             entries, size = measure_live(question.fs, question.directory, segment, mine)
             gone = segment.live_entries - entries, segment.live_bytes - size
-            yield Judgement(mine, entries, size, {Cause.SUPERSEDED: gone})
+            yield SegmentJudgement(mine, entries, size, {Cause.SUPERSEDED: gone})
 
     def facts(self) -> dict[str, object]:
         """There are none to keep with the log."""

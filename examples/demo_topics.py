@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lithify.compaction.plan import human_bytes
+from lithify.compaction.planning.plan import human_bytes
 
 DIRECTORY = Path("demo-data/node")
 TOPIC = "persistent://public/default/orders"

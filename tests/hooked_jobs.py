@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from lithify.compaction.jobs import LocalJobs
+from lithify.compaction.tasks.jobs import LocalJobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lithify.compaction.jobs import Check, Progress
+    from lithify.compaction.tasks.jobs import Check, Progress
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from itertools import pairwise
 import cramjam
 from google.protobuf.message import DecodeError
 
-from lithify.topics import message_pb2 as pb
+from lithify.topics.messages import message_pb2 as pb
 
 __all__ = ["Oracle", "Rules", "Sent", "messages_of"]
 

@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any
 from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.fs import MemoryFileSystem
-from lithify.raft import kv_format as kv
-from lithify.raft.compaction.settings import CompactionSettings
+from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
-from lithify.raft.group import Group
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.kv import KvMachine
-from lithify.raft.membership import MemberGone
-from lithify.raft.requests import Answer, Result
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.sending import SendingSettings
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled
+from lithify.raft.group.group import Group
+from lithify.raft.group.proposals_and_reads import CommandResult, Result
+from lithify.raft.group.removed_members import MemberGone
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.kv import format as kv
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.snapshots.sending import SendingSettings
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Rolled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lithify.liveset import LiveSet
-    from lithify.raft.core import Message
-    from lithify.raft.jobs import Job
+    from lithify.raft.core import RaftMessage
     from lithify.raft.machine import Send
-    from lithify.raft.segment_writer import Flushed
+    from lithify.raft.pending_work import Job
+    from lithify.raft.storage.segment_writer import Flushed
 
 GROUP = "g"
 STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
@@ -72,9 +72,9 @@ class Member:
         live: LiveSet = machine.live_indexes(machine.load(pieces))
         return live
 
-    def settle(self) -> list[Message]:
+    def settle(self) -> list[RaftMessage]:
         """Do all there is to do; the messages that came of it."""
-        messages: list[Message] = []
+        messages: list[RaftMessage] = []
         while True:
             out = self.group.work()
             self.sends += out.sends
@@ -124,9 +124,9 @@ class Members:
         self, *names: str, joining: Iterable[str] = (), machine: Callable[[], Any] = KvMachine
     ) -> None:
         self.clock = ManualClock()
-        self.lose: Callable[[Message], bool] = lambda _: False
-        self.told: list[Message] = []
-        self.network: list[Message] = []
+        self.lose: Callable[[RaftMessage], bool] = lambda _: False
+        self.told: list[RaftMessage] = []
+        self.network: list[RaftMessage] = []
         self.all: dict[str, Member] = {}
         for name in (*names, *joining):
             config = Config(frozenset(names)) if name in names else Config()
@@ -139,7 +139,7 @@ class Members:
             snapshot_entries=10_000,
             sending=SendingSettings(250, resend_ticks=2, tries_max=3, backoff_ticks=4),
             receive_silence_ticks=8,
-            compaction=CompactionSettings(after_drops=None),
+            compaction=GroupCompactionSettings(after_drops=None),
             clock=self.clock,
             core=partial(CoreSettings, election_ticks=6),
         )
@@ -190,7 +190,7 @@ class Members:
 
     def command(self, name: str, command: bytes) -> kv.Reply:
         result = self.ask(name, lambda done: self.all[name].group.propose(command, done))
-        assert isinstance(result, Answer), result
+        assert isinstance(result, CommandResult), result
         return kv.parse_reply(result.reply)
 
     def put(self, name: str, key: bytes, value: bytes) -> kv.Reply:
@@ -198,9 +198,9 @@ class Members:
 
     def get(self, name: str, key: bytes) -> bytes | None:
         result = self.ask(name, lambda done: self.all[name].group.read(kv.get(key), done))
-        assert isinstance(result, Answer), result
+        assert isinstance(result, CommandResult), result
         reply = kv.parse_reply(result.reply)
-        return reply.value if reply.outcome is kv.Outcome.DONE else None
+        return reply.value if reply.outcome is kv.KvOutcome.DONE else None
 
     def change(self, name: str, text: str) -> Result:
         change = ConfChange.parse(text)

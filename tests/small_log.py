@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import no_check
-from lithify.compaction.journal import Journal, RunRecord
-from lithify.compaction.report import Cause, History, Report
-from lithify.compaction.rewrite import RewriteTask, run_rewrite
+from lithify.compaction.reports.report import Cause, History, Report
+from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
+from lithify.compaction.run.journal import Journal, RunRecord
+from lithify.compaction.tasks.jobs import no_check
 from lithify.liveset import LiveSet
+from lithify.log.file_names import HISTORY, dead_set_name, segment_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.names import HISTORY, dead_set_name, segment_name
 
 if TYPE_CHECKING:
     from lithify.events import EventSink

@@ -17,29 +17,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
+from lithify.compaction.limits.budget import DiskGate
 from lithify.events import ignore_events
+from lithify.log.file_names import FileKind, parse_name
 from lithify.log.log import Log
-from lithify.log.names import FileKind, parse_name
 from lithify.positions import PACKED
 from lithify.settings import LogSettings
-from lithify.topics import message_pb2 as pb
-from lithify.topics.compaction import TopicCompaction
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.entries import FLAG_BATCH
-from lithify.topics.message import FLAG_SHRUNK, decode_entry
-from lithify.topics.rule import LAST_MESSAGE, VIEW_MESSAGES
+from lithify.topics.compaction.live_messages import LAST_MESSAGE, VIEW_MESSAGES
+from lithify.topics.compaction.topic_compaction import TopicCompaction
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.messages import message_pb2 as pb
+from lithify.topics.messages.message import FLAG_SHRUNK, decode_entry
+from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 from tests.oracle import Oracle, Rules, Sent, messages_of
 from tests.unit.topics.segments import batch, compress, message, single
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
-    from lithify.compaction.jobs import Jobs
-    from lithify.compaction.report import Report
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.tasks.jobs import Jobs
     from lithify.fs import FileSystem
-    from lithify.log.frame import Entry
     from lithify.log.manifest import Manifest
     from lithify.log.reader import Snapshot
+    from lithify.log.segments.frame import LogEntry
 
 DIRECTORY = "/data/topic"
 SETTLED = frozenset({FileKind.LOCK, FileKind.MANIFEST, FileKind.HISTORY})
@@ -191,7 +191,7 @@ class Life:
     fs: FileSystem
     rng: random.Random
     clock: Clock
-    settings: CompactionSettings
+    settings: TopicCompactionSettings
     directory: str = DIRECTORY
     jobs: Jobs | None = None
     keys: int = 6
@@ -324,7 +324,7 @@ class Life:
         found = [each for entry in entries for each in self.opened(entry)]
         assert_same(found, expected)
 
-    def opened(self, entry: Entry) -> list[Sent]:
+    def opened(self, entry: LogEntry) -> list[Sent]:
         """The messages of an entry as it was read, as the project and as the oracle opens it."""
         shrunk = bool(entry.flags & FLAG_SHRUNK)
         if not shrunk:
@@ -348,9 +348,9 @@ class Life:
             assert kept[-1].opaque or last[1] == kept[-1].slot
 
 
-def grown(fs: FileSystem, seed: int, settings: CompactionSettings | None = None) -> Life:
+def grown(fs: FileSystem, seed: int, settings: TopicCompactionSettings | None = None) -> Life:
     """A topic with a view of some segments, dead sets and partly live batches, and new entries."""
-    life = Life(fs, random.Random(seed), ManualClock(), settings or CompactionSettings())
+    life = Life(fs, random.Random(seed), ManualClock(), settings or TopicCompactionSettings())
     for count in (24, 12, 8):
         life.send(count)
         life.log.roll()

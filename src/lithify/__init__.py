@@ -3,8 +3,8 @@
     with lithify.open("data") as node:
         topic = node.topics.create("persistent://public/default/orders")
 
-Start reading in `log/log.py` (the log), then `compaction/run.py` (how it is compacted). Nothing is
-imported here, so that a command or a Spark worker loads only what it uses.
+Start reading in `log/log.py` (the log), then `compaction/run/compactor.py` (how it is compacted).
+Nothing is imported here, so that a command or a Spark worker loads only what it uses.
 """
 
 from __future__ import annotations

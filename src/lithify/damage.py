@@ -35,7 +35,7 @@ class Damage:
         self._unopened: dict[str, LithifyError | OSError] = {}
         self._lock = threading.Lock()
 
-    def note(self, error: LithifyError) -> bool:
+    def record(self, error: LithifyError) -> bool:
         """Record a damaged file; returns whether it is new. Other errors are ignored."""
         if not isinstance(error, Corrupt | ReadFailed):
             return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 import lithify
-from lithify.blobs.peers import BlobPeer, BlobPeers
+from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
 from tests.patience import PROCESS_S_MAX, at_most

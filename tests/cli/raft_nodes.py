@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.raft.client import RaftClient
-from lithify.raft.operations import Address, Operation
+from lithify.raft.client.client import RaftClient
+from lithify.raft.net.client_operations import Address, ClientOperation
 from tests.patience import PROCESS_S_MAX, at_most
 from tests.ports import free_port
 
@@ -143,7 +143,7 @@ async def leader_of(cluster: Cluster) -> RaftProcess:
     async with RaftClient(cluster.addresses) as client:
         async with asyncio.timeout(PROCESS_S_MAX):
             while True:
-                found = await client.ask_json("default", Operation.MEMBERS)
+                found = await client.ask_json("default", ClientOperation.MEMBERS)
                 if found["leader"]:
                     return cluster.nodes[found["leader"]]
                 await asyncio.sleep(0.05)

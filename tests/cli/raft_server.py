@@ -10,26 +10,28 @@ import json
 import sys
 
 from lithify.cli.raft.serve import _serve
-from lithify.node.log_lines import configure_log_lines
-from lithify.raft.compaction.settings import CompactionSettings
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.node import NodeSettings
-from lithify.raft.operations import parse_address
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.storage import StorageSettings
+from lithify.node.log_output import configure_log_lines
+from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.net.client_operations import parse_address
+from lithify.raft.node.node import RaftNodeSettings
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import StorageSettings
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     configure_log_lines("info")
-    settings = NodeSettings(
+    settings = RaftNodeSettings(
         given["node"],
         given["data"],
         parse_address(given["listen"]),
         given["peers"],
         join=given["join"],
         tick_ms=50,
-        group=GroupSettings(snapshot_entries=300, compaction=CompactionSettings(after_drops=2)),
+        group=GroupSettings(
+            snapshot_entries=300, compaction=GroupCompactionSettings(after_drops=2)
+        ),
         storage=StorageSettings(
             wal_bytes_max=2**18, segments=SegmentLimits(entries_max=500, frame_bytes_max=2**16)
         ),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.blobs.errors import BlobError
-from lithify.blobs.verify import verify_store
+from lithify.blobs.offline.verify import verify_store
 from lithify.cli.main import app
 from lithify.clock import SystemClock
 from lithify.errors import IsABackup

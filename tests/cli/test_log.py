@@ -19,8 +19,8 @@ from lithify.cli.main import app
 from lithify.cli.output import human_age, human_time, preview, progress_bar
 from lithify.clock import ManualClock
 from lithify.fs import LocalFileSystem
-from lithify.log.names import segment_name
-from lithify.log.readonly import open_readonly
+from lithify.log.file_names import segment_name
+from lithify.log.read_only_log import open_readonly
 from tests.small_log import ACTIVE, build, open_log
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import lithify
 from lithify.cli.main import app
 from lithify.errors import LogLocked
 from lithify.fs import LocalFileSystem
-from lithify.raft.storage import RaftStorage
+from lithify.raft.storage.storage import RaftStorage
 from tests.cli.nodes import COMMAND, served
 from tests.fault.asking import ADMIN, EARLIEST, TOPIC, ask, client_of, said
 from tests.patience import PROCESS_S_MAX

@@ -17,10 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
-from lithify.raft.kv_format import Outcome
-from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.kv.format import KvOutcome
+from lithify.raft.net.client_operations import ClientOperation, MayHaveHappened, NoAnswer
 from tests.cli.nodes import COMMAND
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.linearizable import Op, explain, is_linearizable
@@ -209,7 +209,7 @@ class Load:
             self.unknown += 1
             return
         op.returned = time.monotonic()
-        done = reply.outcome is Outcome.DONE
+        done = reply.outcome is KvOutcome.DONE
         op.answer = (reply.value if done else None) if kind == "get" else done
         self.done += 1
 
@@ -246,13 +246,13 @@ async def read_all(
         kv = KvClient(client, group)
         for key in keys:
             reply = await kv.get(key)
-            values[key] = reply.value if reply.outcome is Outcome.DONE else None
+            values[key] = reply.value if reply.outcome is KvOutcome.DONE else None
     return values
 
 
 async def overview(node: RaftProcess) -> dict[str, Any]:
     async with RaftClient([node.address]) as client:
-        found: dict[str, Any] = await client.ask_json(GROUP, Operation.OVERVIEW)
+        found: dict[str, Any] = await client.ask_json(GROUP, ClientOperation.OVERVIEW)
         return found
 
 
@@ -260,10 +260,10 @@ async def compacted(node: RaftProcess) -> None:
     """Have a node take a snapshot and merge segments, and wait until it has begun with that."""
     before = await overview(node)
     async with asyncio.timeout(PROCESS_S_MAX), RaftClient([node.address]) as client:
-        await client.ask_json(GROUP, Operation.SNAPSHOT)
+        await client.ask_json(GROUP, ClientOperation.SNAPSHOT)
         while (await overview(node))["snapshot_index"] < before["applied_index"]:
             await asyncio.sleep(0.05)
-        await client.ask_json(GROUP, Operation.COMPACT)
+        await client.ask_json(GROUP, ClientOperation.COMPACT)
         while (await overview(node))["merges"] == before["merges"]:
             await asyncio.sleep(0.05)
 
@@ -303,11 +303,11 @@ async def rebuild(cluster: Cluster, lost: str, new: str) -> None:
     gone.wipe()
     node = await asyncio.to_thread(cluster.joining, new)
     async with RaftClient(cluster.addresses) as client:
-        await client.ask_json(GROUP, Operation.CHANGE, change=f"-{lost}")
+        await client.ask_json(GROUP, ClientOperation.CHANGE, change=f"-{lost}")
         book = {new: str(node.address)}
-        await client.ask_json(GROUP, Operation.CHANGE, change=f"+{new}", book=book)
+        await client.ask_json(GROUP, ClientOperation.CHANGE, change=f"+{new}", book=book)
     async with asyncio.timeout(PROCESS_S_MAX), RaftClient([node.address]) as client:
-        while not (await client.ask_json("", Operation.OVERVIEW))["groups"]:
+        while not (await client.ask_json("", ClientOperation.OVERVIEW))["groups"]:
             await asyncio.sleep(0.05)
 
 
@@ -358,19 +358,19 @@ def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: P
         async with RaftClient(cluster.addresses, timeout_s=60) as client:
             orders = KvClient(client, "orders")
             async with RaftClient([leader.address], timeout_s=60) as first:
-                await first.ask_json("orders", Operation.CREATE, members=list(cluster.nodes))
+                await first.ask_json("orders", ClientOperation.CREATE, members=list(cluster.nodes))
                 await asyncio.gather(*(orders.put(b"k%d" % n, bytes(500)) for n in range(600)))
                 away = next(node for node in cluster.nodes.values() if node is not leader)
                 await asyncio.to_thread(away.kill)
-                await client.ask_json("orders", Operation.DROP)
+                await client.ask_json("orders", ClientOperation.DROP)
             for node in cluster.nodes.values():
                 if node is not away:
                     await gone(node)
             await asyncio.to_thread(away.start)
             await gone(away)
             async with RaftClient([away.address], timeout_s=60) as first:
-                await first.ask_json("orders", Operation.CREATE, members=list(cluster.nodes))
-            assert (await orders.get(b"k1")).outcome is Outcome.ABSENT
+                await first.ask_json("orders", ClientOperation.CREATE, members=list(cluster.nodes))
+            assert (await orders.get(b"k1")).outcome is KvOutcome.ABSENT
             await orders.put(b"k1", b"new")
             await asyncio.to_thread(away.kill)
             await asyncio.to_thread(away.start)

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.compaction.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.budget import DiskGate, find_gate_directory
 from lithify.errors import RunRefused
 from lithify.fs import LocalFileSystem
-from lithify.log.names import HISTORY
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
+from lithify.log.file_names import HISTORY
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
 from tests.cli.raft_nodes import Cluster, raft_cluster
 from tests.patience import wait_until
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lithify.compaction.budget import DiskTurn
+    from lithify.compaction.limits.budget import DiskTurn
 
 Row = dict[str, Any]
 

@@ -6,8 +6,8 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.cli.test_raft_mistakes import overview, run
 

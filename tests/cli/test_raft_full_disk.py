@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
-from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import ClientOperation, MayHaveHappened, NoAnswer
 from tests.cli.raft_nodes import Cluster, RaftProcess
 from tests.patience import PROCESS_S_MAX
 
@@ -108,7 +108,7 @@ async def said(node: RaftProcess, *texts: str) -> None:
 
 
 async def leader_of(cluster: Cluster, client: RaftClient) -> RaftProcess:
-    return cluster.nodes[(await client.ask_json(GROUP, Operation.MEMBERS))["leader"]]
+    return cluster.nodes[(await client.ask_json(GROUP, ClientOperation.MEMBERS))["leader"]]
 
 
 def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:

@@ -15,14 +15,19 @@ from typer.testing import CliRunner
 
 from lithify.checksum import crc32c
 from lithify.cli.main import app
-from lithify.raft import kv_format as kv
-from lithify.raft.client import RaftClient
+from lithify.raft.client.client import RaftClient
 from lithify.raft.core.messages import AppendRequest, Heartbeat
-from lithify.raft.dialogue import WIRE_VERSION, Hello
 from lithify.raft.entry import Entry
-from lithify.raft.kv_client import KvClient
-from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
-from lithify.raft.wire import KINDS, encode_frame
+from lithify.raft.kv import format as kv
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import (
+    ClientOperation,
+    MayHaveHappened,
+    NoAnswer,
+    OperationRefused,
+)
+from lithify.raft.net.control_frames import WIRE_VERSION, Hello
+from lithify.raft.net.wire_format import KINDS, encode_frame
 from tests.cli.raft_nodes import RaftProcess, raft_cluster
 from tests.patience import PROCESS_S_MAX
 
@@ -84,8 +89,8 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 async def outcome_of(client: RaftClient, operation: int, body: bytes) -> str:
     """How a node has answered."""
     try:
-        await client.ask(GROUP, Operation(operation), body)
-    except (Refused, NoAnswer, MayHaveHappened) as error:
+        await client.ask(GROUP, ClientOperation(operation), body)
+    except (OperationRefused, NoAnswer, MayHaveHappened) as error:
         return type(error).__name__
     return "done"
 
@@ -111,22 +116,22 @@ async def hostile_asks(node: RaftProcess) -> None:
     rng = random.Random(SEED)
     async with RaftClient([node.address], timeout_s=PROCESS_S_MAX) as client:
         for operation, good in (
-            *((Operation.PROPOSE, command) for command in COMMANDS),
-            *((Operation.READ, query) for query in QUERIES),
+            *((ClientOperation.PROPOSE, command) for command in COMMANDS),
+            *((ClientOperation.READ, query) for query in QUERIES),
         ):
             for _ in range(40):
                 body = mutated(rng, good)
                 assert await outcome_of(client, operation, body) == "done", body
         for operation in (
-            Operation.CREATE,
-            Operation.CHANGE,
-            Operation.TRANSFER,
-            Operation.MEMBERS,
+            ClientOperation.CREATE,
+            ClientOperation.CHANGE,
+            ClientOperation.TRANSFER,
+            ClientOperation.MEMBERS,
         ):
             for body in BODIES:
                 ended = await outcome_of(client, operation, body)
-                assert ended in ("done", "Refused"), (operation, body, ended)
-        (members,) = {(await client.ask_json(GROUP, Operation.MEMBERS))["members"]}
+                assert ended in ("done", "OperationRefused"), (operation, body, ended)
+        (members,) = {(await client.ask_json(GROUP, ClientOperation.MEMBERS))["members"]}
         assert members == "voters n1"
 
 
@@ -234,7 +239,7 @@ def test_a_scan_of_large_values_comes_in_pieces(node: RaftProcess) -> None:
             rows = await store.scan(b"large-", 1000)
             assert [row.value[:1] for row in rows] == [bytes([number]) for number in range(9)]
             assert len(await store.scan(b"large-", 5)) == 5
-            with pytest.raises(Refused, match="larger than the limit"):
+            with pytest.raises(OperationRefused, match="larger than the limit"):
                 await store.put(b"k", bytes(17 * 2**20))
         await works(node)
 

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
-from lithify.raft.operations import Operation
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import ClientOperation
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
@@ -34,7 +34,7 @@ def run(cluster: Cluster, *command: str) -> tuple[int, str]:
 
 async def overview(node: RaftProcess) -> dict[str, Any]:
     async with RaftClient([node.address]) as client:
-        found: dict[str, Any] = await client.ask_json("", Operation.OVERVIEW)
+        found: dict[str, Any] = await client.ask_json("", ClientOperation.OVERVIEW)
         return found
 
 

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.raft.client import TIMEOUT_S, RaftClient
-from lithify.raft.kv_client import KvClient
-from lithify.raft.operations import MayHaveHappened, Operation
+from lithify.raft.client.client import TIMEOUT_S, RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import ClientOperation, MayHaveHappened
 from tests.cli.raft_nodes import Cluster, RaftProcess, leader_of, raft_cluster
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_client_that_is_connected_reads_elsewhere(tmp_path: Path) -> None:
                 began = time.monotonic()
                 found = await asyncio.gather(*(kv.get(b"k") for _ in range(20)))
                 assert {each.value for each in found} == {b"v"}
-                members = await client.ask_json("default", Operation.MEMBERS)
+                members = await client.ask_json("default", ClientOperation.MEMBERS)
                 assert "n1 n2 n3" in members["members"]
                 assert time.monotonic() - began < LIMIT_S
                 assert client.connection.address != hung.address, "it is asked no more"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.raft.client import RaftClient
-from lithify.raft.kv_client import KvClient
-from lithify.raft.operations import MayHaveHappened, NoAnswer
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import MayHaveHappened, NoAnswer
 from tests.cli.nodes import COMMAND
 from tests.cli.raft_nodes import Cluster, leader_of, raft_cluster
 from tests.patience import PROCESS_S_MAX, at_most

@@ -6,7 +6,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lithify.cli.runs import TOPICS
+from lithify.cli.run_progress import TOPICS
 
 if TYPE_CHECKING:
     import pytest

@@ -24,7 +24,7 @@ import sys
 import lithify
 from lithify.pipeline.jobs import SparkJobs
 from lithify.pipeline.session import open_session
-from lithify.topics.compaction import TOPIC_TASKS
+from lithify.topics.compaction.topic_compaction import TOPIC_TASKS
 with lithify.open(sys.argv[1]) as node:
     topic = node.topics.get("persistent://public/default/orders")
     topic.log.roll()
@@ -149,7 +149,7 @@ def test_a_cache_that_another_user_can_write_to_is_not_used(tmp_path: Path) -> N
     planted.mkdir()
     planted.chmod(0o777)
     program = (
-        "from lithify.log import kernels\n"
+        "from lithify.log.segments import frame_kernels as kernels\n"
         "from numba.core.dispatcher import Dispatcher\n"
         "print({each._cache.cache_path for each in vars(kernels).values()"
         " if isinstance(each, Dispatcher)})"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.subscriptions.subscription import SubscriptionType
 from tests.cli.nodes import COMMAND, served
 from tests.patience import PROCESS_S_MAX, at_most
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
-from lithify.compaction.budget import Budget
-from lithify.compaction.jobs import LocalJobs
+from lithify.compaction.limits.budget import Budget
+from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.fs import LocalFileSystem
 from lithify.pipeline import jobs
 from lithify.pipeline.session import open_session

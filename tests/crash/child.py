@@ -13,9 +13,9 @@ import random
 import tempfile
 from typing import TYPE_CHECKING
 
-from lithify.compaction.policies import Limits
-from lithify.compaction.rule import GivenLiveSet
-from lithify.compaction.run import Compactor, RunSettings
+from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.policies.built_in import Limits
+from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem
 from lithify.liveset import LiveSet
 from lithify.log.log import Log

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.policies import Limits
+from lithify.compaction.policies.built_in import Limits
 from lithify.events import Event, OrphanRemoved, RunRecovered
-from lithify.fs import FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.log.names import JOURNAL
+from lithify.fs import MemoryFileSystem
+from lithify.log.file_names import JOURNAL
+from lithify.testing.faulty_fs import FaultyFileSystem, PowerCut
 from tests.unit.compaction.logs import (
     DIRECTORY,
     body_of,
@@ -25,9 +26,10 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.compaction.report import Report
-    from lithify.fs import Fault, FileSystem
+    from lithify.compaction.reports.report import Report
+    from lithify.fs import FileSystem
     from lithify.log.log import Log
+    from lithify.testing.faulty_fs import Fault
 
 SEEDS = range(16)
 

@@ -21,9 +21,9 @@ import httpx
 import pytest
 
 import lithify
-from lithify.blobs.verify import verify_store
+from lithify.blobs.offline.verify import verify_store
 from lithify.clock import SystemClock
-from lithify.compaction.journal import Journal, RunRecord
+from lithify.compaction.run.journal import Journal, RunRecord
 from lithify.fs import LocalFileSystem
 from lithify.log.manifest import read_manifest
 from lithify.pipeline.jobs import SMALL_WEIGHT

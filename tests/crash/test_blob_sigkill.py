@@ -16,8 +16,8 @@ import pytest
 
 from lithify.blobs.errors import BlobDeleted
 from lithify.blobs.store import BlobStore
-from lithify.compaction.budget import Budget
-from lithify.compaction.journal import Journal
+from lithify.compaction.limits.budget import Budget
+from lithify.compaction.run.journal import Journal
 from lithify.events import RunRecovered
 from lithify.fs import LocalFileSystem
 from lithify.log.verify import verify_log

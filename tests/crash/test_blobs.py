@@ -14,11 +14,11 @@ import pytest
 
 from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 from tests.unit.blobs.life import DIRECTORY, Life, content_of
-from tests.unit.blobs.test_puts import gathering
+from tests.unit.blobs.test_group_puts import gathering
 from tests.unit.blobs.test_store import create, read
 
 if TYPE_CHECKING:

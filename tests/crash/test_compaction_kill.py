@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 
 import lithify
-from lithify.topics.names import TopicName
+from lithify.topics.definitions.topic_names import TopicName
 from tests.cli.nodes import Served, served
 from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.topics.definitions import Definitions
+    from lithify.topics.definitions.definitions import Definitions
 
 ORDERS = "persistent://public/default/orders"
 AT = "/admin/v2/persistent/public/default/orders"
@@ -92,7 +92,7 @@ def worker_of(node: Served) -> int:
     [worker] = [
         int(each)
         for each in children
-        if b"lithify.pipeline.worker" in Path(f"/proc/{each}/cmdline").read_bytes()
+        if b"lithify.pipeline.session_process" in Path(f"/proc/{each}/cmdline").read_bytes()
     ]
     return worker
 

@@ -9,9 +9,9 @@ from copy import deepcopy
 import pytest
 
 from lithify.errors import LithifyError
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.settings import Durability
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 from tests.crash.story import Story
 
 

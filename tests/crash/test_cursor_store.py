@@ -10,13 +10,13 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
 from lithify.positions import pack
-from lithify.topics.cursor import Cursor
-from lithify.topics.cursor_changes import Acked, AckedBatch, AckedUpTo, Filled, Reset
-from lithify.topics.cursor_store import CursorStore
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
+from lithify.topics.subscriptions.cursor import Cursor
+from lithify.topics.subscriptions.cursor_changes import Acked, AckedBatch, AckedUpTo, Filled, Reset
+from lithify.topics.subscriptions.cursor_store import CursorStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

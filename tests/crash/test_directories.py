@@ -18,12 +18,13 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut, read_file, write_atomic
-from lithify.node.backup import run_backup
-from lithify.node.backup_files import BACKUP
-from lithify.node.restore import check_backup, run_restore
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.node.backup.backup import run_backup
+from lithify.node.backup.files import BACKUP
+from lithify.node.backup.restore import check_backup, run_restore
 from lithify.settings import LogSettings
-from lithify.topics.store import Topics, TopicSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
+from lithify.topics.topics import Topics, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,10 +20,10 @@ import pytest
 
 import lithify
 from lithify.fs import LocalFileSystem
-from lithify.log.names import JOURNAL
+from lithify.log.file_names import JOURNAL
 from lithify.log.verify import verify_log
-from lithify.topics.definitions import NamespaceDefinition
-from lithify.topics.names import Namespace
+from lithify.topics.definitions.definitions import NamespaceDefinition
+from lithify.topics.definitions.topic_names import Namespace
 from tests.cli.nodes import COMMAND
 from tests.crash.test_compaction_kill import ORDERS, fill, view
 from tests.patience import PROCESS_S_MAX

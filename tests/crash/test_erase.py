@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs import erase as erase_module
-from lithify.blobs.answer import Include
+from lithify.blobs.erase import erase as erase_module
 from lithify.blobs.errors import BlobDeleted
+from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.errors import MissingLog, WriteFailed
-from lithify.fs import Fault, FaultyFileSystem
-from lithify.fs.trees import remove_tree
-from lithify.node.backup import run_backup
-from lithify.node.restore import run_restore
+from lithify.fs.remove_tree import remove_tree
+from lithify.node.backup.backup import run_backup
+from lithify.node.backup.restore import run_restore
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.crash.test_directories import (
     BEFORE,
     DEFINITIONS,

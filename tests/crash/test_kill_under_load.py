@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lithify
-from lithify.compaction.journal import Phase
+from lithify.compaction.run.journal import Phase
 from lithify.fs import LocalFileSystem
-from lithify.log.names import JOURNAL
+from lithify.log.file_names import JOURNAL
 from lithify.log.verify import verify_log
 from lithify.pipeline.jobs import SMALL_WEIGHT
 from tests.cli.nodes import served

@@ -17,10 +17,11 @@ import json
 from random import Random
 from typing import TYPE_CHECKING
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
+from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
-from lithify.raft.machine import Checkpoint, Effect, Meta, Reading, ReleaseCursor
-from lithify.raft.requests import Answer, Result
+from lithify.raft.group.proposals_and_reads import CommandResult, Result
+from lithify.raft.machine import Checkpoint, Effect, Meta, QueryRead, ReleaseCursor
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Member, Members
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class Keeper:
         count, kept = state
         return (count + 1, (*kept, meta.index)[-KEPT:]), b"", effects
 
-    def query(self, state: State, query: bytes) -> Reading:
+    def query(self, state: State, query: bytes) -> QueryRead:
         count, kept = state
-        return Reading(
+        return QueryRead(
             kept, lambda commands: json.dumps([count, *map(bytes.decode, commands)]).encode()
         )
 
@@ -121,13 +122,13 @@ class Life(Members):
             for command in LIFE[self.answered : self.answered + TOGETHER]:
                 self["n1"].group.propose(command, results.append)
             self.settle()
-            assert all(isinstance(result, Answer) for result in results)
+            assert all(isinstance(result, CommandResult) for result in results)
             self.answered += len(results)
         self.check()
 
     def check(self) -> None:
         result = self.ask("n1", lambda done: self["n1"].group.read(b"", done))
-        assert isinstance(result, Answer)
+        assert isinstance(result, CommandResult)
         count, *kept = json.loads(result.reply)
         assert count >= self.answered  # 1
         assert kept == [command.decode() for command in LIFE[:count]][-KEPT:]  # 2

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut, read_file
-from lithify.log.names import HISTORY
+from lithify.fs import MemoryFileSystem, read_file
+from lithify.log.file_names import HISTORY
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.named_log import compactable
-from lithify.raft.names import parse_segment, segment_name
+from lithify.raft.compaction.segments_port import compactable
+from lithify.raft.storage.file_names import parse_segment, segment_name
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.unit.raft.stored import DIRECTORY, Member, entry
 
 if TYPE_CHECKING:

@@ -16,27 +16,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import (
-    Fault,
-    FaultyFileSystem,
-    MemoryFileSystem,
-    PowerCut,
-    read_file,
-    write_atomic,
-)
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.liveset import LiveSet
 from lithify.raft.core import Role, Status
-from lithify.raft.core.config import Config
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
 from lithify.raft.errors import UnknownGroup
-from lithify.raft.identity import Identity
-from lithify.raft.live_state import LiveState
-from lithify.raft.names import new_key
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.snapshot_file import Head
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled, Written
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.storage.file_names import new_key
+from lithify.raft.storage.live_state import LiveState
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.snapshots.snapshot_file import Head
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Rolled, Written
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,7 +51,7 @@ class Node:
 
     def __init__(self, fs: FileSystem) -> None:
         self.storage = RaftStorage(fs, "d", StorageSettings(segments=SegmentLimits(5, 10_000)))
-        self.identity = Identity(fs, "d", "n1", "raft")
+        self.identity = NodeIdentity(fs, "d", "n1", "raft")
         self.identity.save()
         self.storage.open_groups(rebuild, self.identity.files, self.identity.is_gone)
         for key in self.identity.groups:
@@ -89,7 +83,7 @@ class Node:
     def flush(self, *, roll: bool = False) -> None:
         for event in self.storage.wal.roll() if roll else self.storage.wal.flush():
             if isinstance(event, Written):
-                self.storage.groups[event.group].log.written(event)
+                self.storage.groups[event.group].log.mark_durable(event)
             elif isinstance(event, Rolled):
                 self.storage.settle(event, self.storage.flush(event))
 

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
-from lithify.raft import kv_format as kv
-from lithify.raft.transfer import (
+from lithify.fs import MemoryFileSystem
+from lithify.raft.kv import format as kv
+from lithify.raft.snapshots.messages import (
     SnapshotAck,
     SnapshotEntries,
     SnapshotOffer,
     SnapshotPiece,
     TransferMessage,
 )
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Member, Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.raft.core import Message
+    from lithify.raft.core import RaftMessage
 
 LATE = 12
 SNAPSHOTS = f"d/groups/{GROUP}/snapshots"
@@ -73,7 +73,7 @@ class Behind(Members):
         """Let messages of the transfer come, but none from one of them on."""
         left = count
 
-        def lose(message: Message) -> bool:
+        def lose(message: RaftMessage) -> bool:
             nonlocal left
             left -= isinstance(message, TransferMessage)
             return isinstance(message, TransferMessage) and left <= 0

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.errors import Corrupt, InvalidInput
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.raft import kv_format as kv
-from lithify.raft.backup import read_backup, verify_backup, write_backup
-from lithify.raft.core.config import Config
-from lithify.raft.group import Group
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.identity import Identity
-from lithify.raft.kv import KvMachine
-from lithify.raft.requests import Answer
-from lithify.raft.restore import load_stopped, restore
-from lithify.raft.storage import RaftStorage
+from lithify.raft.backup.group_backup import read_backup, verify_backup, write_backup
+from lithify.raft.backup.restore import load_stopped, restore
+from lithify.raft.core.configuration import Config
+from lithify.raft.group.group import Group
+from lithify.raft.group.proposals_and_reads import CommandResult
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.kv import format as kv
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.storage.storage import RaftStorage
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lithify.fs import FileSystem
+    from lithify.fs import FileSystem, MemoryFileSystem
     from lithify.liveset import LiveSet
 
 KEYS = 12
@@ -48,7 +48,7 @@ def survivor() -> MemoryFileSystem:
     members.settle()
     fs = members["n1"].fs
     members["n1"].storage.close()
-    identity = Identity(fs, "d", "n1", "raft")
+    identity = NodeIdentity(fs, "d", "n1", "raft")
     identity.begin(GROUP, ["n1", "n2", "n3"])
     return fs
 
@@ -61,7 +61,7 @@ def recover(fs: FileSystem, to: str = "new") -> None:
 
 def values_of(fs: FileSystem, directory: str) -> dict[bytes, bytes]:
     """What a start from a directory has, led by its only member."""
-    identity = Identity(fs, directory, "n1", "raft")
+    identity = NodeIdentity(fs, directory, "n1", "raft")
     ((key, members),) = identity.groups.items()
     assert members == ["n1"]
     storage = RaftStorage(fs, directory)
@@ -81,9 +81,9 @@ def values_of(fs: FileSystem, directory: str) -> dict[bytes, bytes]:
             group.wal_event(event)
         for job in out.jobs + out.reads:
             group.job_done(job, job())
-        if group.leading_term and not any(isinstance(a, Answer) for a in answers):
+        if group.leading_term and not any(isinstance(a, CommandResult) for a in answers):
             group.read(kv.scan(b"", 100), answers.append)
-    rows = kv.parse_rows(next(a for a in answers if isinstance(a, Answer)).reply)
+    rows = kv.parse_rows(next(a for a in answers if isinstance(a, CommandResult)).reply)
     storage.close()
     return {row.key: row.value for row in rows if row.key}
 
@@ -156,6 +156,6 @@ def test_every_flipped_byte_of_a_backup_is_found() -> None:
 def test_members_of_before_are_strangers_to_the_recovered_group() -> None:
     fs = survivor()
     recover(fs)
-    (key,) = Identity(fs, "new", "n1", "raft").groups
+    (key,) = NodeIdentity(fs, "new", "n1", "raft").groups
     assert key != GROUP
     assert key.startswith(f"{GROUP}@")

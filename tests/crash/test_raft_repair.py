@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from lithify.fs import Fault, FaultyFileSystem, PowerCut, read_file
-from lithify.log.segment import SEGMENT_HEADER_BYTES
+from lithify.fs import read_file
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Member, Members
 
 KEYS = 60

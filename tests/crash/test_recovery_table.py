@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 
 from lithify.events import TailCut
-from lithify.fs import Fault, MemoryFileSystem
-from lithify.log.names import MANIFEST
+from lithify.fs import MemoryFileSystem
+from lithify.log.file_names import MANIFEST
+from lithify.testing.faulty_fs import Fault
 from tests.crash.states import (
     LIVE,
     NEW,

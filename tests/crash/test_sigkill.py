@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lithify.fs import LocalFileSystem
-from lithify.log.names import FileKind, parse_name
+from lithify.log.file_names import FileKind, parse_name
 from lithify.log.verify import verify_log
 from tests.crash import child
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
-from lithify.topics.compaction_settings import CompactionSettings
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from tests.topic_life import Life, grown
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
-REWRITES = CompactionSettings(live_ratio_min=1.0)
-KEEPS = CompactionSettings(live_ratio_min=0.0)
+REWRITES = TopicCompactionSettings(live_ratio_min=1.0)
+KEEPS = TopicCompactionSettings(live_ratio_min=0.0)
 """Segments stay, with dead sets."""
 
 
-def prepared(seed: int, settings: CompactionSettings) -> tuple[MemoryFileSystem, Life]:
+def prepared(seed: int, settings: TopicCompactionSettings) -> tuple[MemoryFileSystem, Life]:
     disk = MemoryFileSystem()
     life = grown(disk, seed, settings)
     life.log.close()
@@ -71,7 +71,7 @@ def survives(disk: FileSystem, life: Life, label: str) -> None:
         raise AssertionError(label) from error
 
 
-def cut_everywhere(settings: CompactionSettings, kind: str) -> None:
+def cut_everywhere(settings: TopicCompactionSettings, kind: str) -> None:
     start, life = prepared(11, settings)
     whole = run_on(start.kill_clone(), life)
     total = sum(line.split()[0] in MUTATING for line in whole.trace)
@@ -84,7 +84,7 @@ def cut_everywhere(settings: CompactionSettings, kind: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [REWRITES, KEEPS], ids=["rewrites", "keeps"])
-def test_the_power_is_cut_at_every_operation_of_a_run(settings: CompactionSettings) -> None:
+def test_the_power_is_cut_at_every_operation_of_a_run(settings: TopicCompactionSettings) -> None:
     cut_everywhere(settings, "CRASH")
 
 
@@ -92,9 +92,9 @@ def test_the_power_is_cut_at_every_operation_of_a_run(settings: CompactionSettin
 @pytest.mark.parametrize("order", ["publish", "event"])
 @pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
 def test_the_power_is_cut_at_every_operation_of_runs_of_other_kinds(kind: str, order: str) -> None:
-    cut_everywhere(CompactionSettings(compaction_order=order), kind)
-    cut_everywhere(CompactionSettings(compaction_order=order, live_ratio_min=0.0), kind)
-    cut_everywhere(CompactionSettings(compaction_order=order, rewrite_bytes_max=1), kind)
+    cut_everywhere(TopicCompactionSettings(compaction_order=order), kind)
+    cut_everywhere(TopicCompactionSettings(compaction_order=order, live_ratio_min=0.0), kind)
+    cut_everywhere(TopicCompactionSettings(compaction_order=order, rewrite_bytes_max=1), kind)
 
 
 def test_the_power_is_cut_again_while_the_run_is_taken_up() -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
-from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from tests.topic_life import Life
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-SETTINGS = CompactionSettings(live_ratio_min=0.9)
+SETTINGS = TopicCompactionSettings(live_ratio_min=0.9)
 
 
 def open_topic(directory: str, seed: int = 0) -> Life:

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.cli.log import check_log
-from lithify.compaction.journal import Journal
-from lithify.compaction.report import History
+from lithify.compaction.reports.report import History
+from lithify.compaction.run.journal import Journal
 from lithify.errors import Corrupt, UnsupportedVersion
 from lithify.events import TailCut
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.names import HISTORY, FileKind, parse_name
-from lithify.log.readonly import find_manifest, read_active
+from lithify.log.file_names import HISTORY, FileKind, parse_name
+from lithify.log.read_only_log import find_manifest, read_active
 from tests.small_log import ACTIVE, DIRECTORY, LAST, build, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lithify.events import Event
-    from lithify.log.frame import Entry
     from lithify.log.reader import Snapshot
+    from lithify.log.segments.frame import LogEntry
     from lithify.log.verify import Verification
 
 EVERY_BIT_OF_EACH = 8
@@ -108,7 +108,7 @@ def without_last(answers: dict[str, object]) -> dict[str, object]:
     left: dict[str, object] = {}
     for name, answer in answers.items():
         if isinstance(answer, list) and not name.startswith("by time"):
-            entries: list[Entry] = answer
+            entries: list[LogEntry] = answer
             left[name] = [entry for entry in entries if entry.position != LAST]
         else:
             left[name] = LAST - 1 if name == "last" else answer

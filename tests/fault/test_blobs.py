@@ -11,8 +11,8 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.errors import Corrupt, LithifyError, UnsupportedVersion
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem
 from tests.unit.blobs.life import DIRECTORY, Life
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.blobs import erase as erase_module
+from lithify.blobs.erase import erase as erase_module
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.fs.faulty import MUTATING
+from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, RunRefused, WriteFailed
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.log.log import Log
 from lithify.settings import Durability, LogSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.crash.story import Story
 from tests.unit.compaction.logs import (
     DIRECTORY,

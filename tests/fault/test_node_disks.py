@@ -15,8 +15,8 @@ import pytest
 
 import lithify
 from lithify.clock import ManualClock
-from lithify.compaction.reserve import Reserve
 from lithify.fs import LocalFileSystem
+from lithify.fs.disk_reserve import Reserve
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served

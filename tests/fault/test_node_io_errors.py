@@ -16,10 +16,11 @@ import pulsar
 import pytest
 import structlog
 
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem
+from lithify.fs import LocalFileSystem
 from lithify.http import create_app
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.cli.nodes import COMMAND, served
 from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import read_only, small_disk
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from lithify.node.serving import Addresses
+    from lithify.node.server import Addresses
 
 
 class Failing:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.fs.faulty import MUTATING
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import Outcome, RunWanted
+from lithify.raft.compaction.group_compaction import CompactionOutcome, RunWanted
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem
 from tests.crash.test_raft_compaction import check, newest, prepared
 from tests.unit.raft.stored import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lithify.fs import MemoryFileSystem
 
 
 def compact(member: Member) -> bool:
@@ -29,13 +30,13 @@ def compact(member: Member) -> bool:
     compactor.request(RunWanted())
     job = compactor.next_job()
     assert job is not None
-    outcome: Outcome | OSError
+    outcome: CompactionOutcome | OSError
     try:
         outcome = job()
     except OSError as error:
         outcome = error
     compactor.done(outcome)
-    return not isinstance(outcome, Outcome) or outcome.failure is not None
+    return not isinstance(outcome, CompactionOutcome) or outcome.failure is not None
 
 
 def clones(disk: MemoryFileSystem, seed: int) -> Iterator[MemoryFileSystem]:

@@ -14,20 +14,21 @@ import pytest
 import structlog
 
 from lithify.errors import Corrupt
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem
-from lithify.log.segment import SEGMENT_HEADER_BYTES
-from lithify.raft.client import RaftClient
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.kv import KvMachine
-from lithify.raft.kv_client import KvClient
-from lithify.raft.node import NodeSettings, RaftNode
-from lithify.raft.operations import Address, Operation, Refused
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.storage import StorageSettings
+from lithify.fs import LocalFileSystem
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
+from lithify.raft.client.client import RaftClient
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.kv.client import KvClient
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.net.client_operations import Address, ClientOperation, OperationRefused
+from lithify.raft.node.node import RaftNode, RaftNodeSettings
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import StorageSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
-from tests.unit.raft.test_node import running
-from tests.unit.raft.test_transport import until
+from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.node.test_node import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -66,9 +67,9 @@ class Three:
         self.nodes: dict[str, RaftNode] = {}
         self._stack: dict[str, AsyncExitStack] = {}
 
-    def settings(self, name: str) -> NodeSettings:
+    def settings(self, name: str) -> RaftNodeSettings:
         host, port = self.book[name].split(":")
-        return NodeSettings(
+        return RaftNodeSettings(
             name,
             str(self.directory / name),
             Address(host, int(port)),
@@ -232,15 +233,15 @@ def test_a_leader_whose_disk_reads_no_segment_goes_on(tmp_path: Path, operation:
                 group = nodes.nodes["n3"].groups["default"]
                 while not group.leading_term:
                     # It may be refused while n3 catches up.
-                    with suppress(Refused):
-                        await kv.client.ask_json("default", Operation.TRANSFER, to="n3")
+                    with suppress(OperationRefused):
+                        await kv.client.ask_json("default", ClientOperation.TRANSFER, to="n3")
                 segments = group._own.log.segments
                 segments._close([span.ref.name for span in segments.spans])
                 fs.add(Fault(operation, "*.segment", count=None))
                 await check_all(kv)
                 for n in range(KEYS // 2):
                     await kv.put(b"more%d" % n, value(n))
-                for what in (Operation.SNAPSHOT, Operation.COMPACT):
+                for what in (ClientOperation.SNAPSHOT, ClientOperation.COMPACT):
                     await kv.client.ask_json("default", what)
                 await kv.put(b"most", b"")
             assert not nodes.nodes["n3"]._failed.done()
@@ -258,14 +259,14 @@ def test_a_leader_repairs_what_a_new_member_needs(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:
             async with nodes.client("n1", "n2") as kv:
-                await kv.client.ask_json("default", Operation.TRANSFER, to="n1")
+                await kv.client.ask_json("default", ClientOperation.TRANSFER, to="n1")
             group = nodes.nodes["n1"].groups["default"]
             flip(nodes.segments("n1")[0], SEGMENT_HEADER_BYTES + 700)
             (snapshot,) = (tmp_path / "n1/groups/default/snapshots").glob("*/snapshot")
             flip(snapshot, snapshot.stat().st_size - 20)
             async with running_joiner(nodes) as joiner, nodes.client("n1") as kv:
                 book = {"n4": str(joiner.transport.address)}
-                await kv.client.ask_json("default", Operation.CHANGE, change="+n4", book=book)
+                await kv.client.ask_json("default", ClientOperation.CHANGE, change="+n4", book=book)
                 await until(lambda: "default" in joiner.groups)
                 await until(lambda: joiner.groups["default"].applied_index >= group.applied_index)
                 async with RaftClient([joiner.transport.address]) as client:
@@ -277,7 +278,7 @@ def test_a_leader_repairs_what_a_new_member_needs(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def running_joiner(nodes: Three) -> AsyncIterator[RaftNode]:
-    given = NodeSettings(
+    given = RaftNodeSettings(
         "n4",
         str(nodes.directory / "n4"),
         Address("127.0.0.1", 0),

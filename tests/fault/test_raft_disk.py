@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import Corrupt
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
-from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer
+from lithify.fs import LocalFileSystem, MemoryFileSystem
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer
 from lithify.raft.errors import EntriesLost
-from lithify.raft.kv_client import KvClient
-from lithify.raft.names import parse_segment
-from lithify.raft.operations import Address, Operation
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled
+from lithify.raft.kv.client import KvClient
+from lithify.raft.net.client_operations import Address, ClientOperation
+from lithify.raft.storage.file_names import parse_segment
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Rolled
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
 from tests.raft_members import Member, Members
+from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.node.test_node import client_of, running, settings
 from tests.unit.raft.stored import GROUP, entry, rebuild
-from tests.unit.raft.test_node import client_of, running, settings
-from tests.unit.raft.test_transport import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lithify.raft.node import NodeSettings
+    from lithify.raft.node.node import RaftNodeSettings
 
 GROUPS = (GROUP, "other")
 
@@ -57,7 +58,7 @@ def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
     ports = {name: free_port() for name in ("n1", "n2", "n3")}
     fs = FaultyFileSystem(LocalFileSystem())
 
-    def given(name: str) -> NodeSettings:
+    def given(name: str) -> RaftNodeSettings:
         peers = {other: f"127.0.0.1:{port}" for other, port in ports.items() if other != name}
         made = settings(tmp_path, name, peers=peers)
         return replace(made, listen=Address("127.0.0.1", ports[name]), tick_ms=50)
@@ -73,7 +74,7 @@ def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
             await kv.put(b"key", b"old")
             group = full.groups["default"]
             if group.leading_term:
-                await others.ask_json("default", Operation.TRANSFER, to="n2")
+                await others.ask_json("default", ClientOperation.TRANSFER, to="n2")
             await until(lambda: group.leader in ("n2", "n3"))
             fs.add(Fault("write", "*.wal", count=None, kind="ENOSPC"))
             await kv.put(b"key", b"new")

@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.lines import encode_line, read_lines
 from lithify.errors import Corrupt
 from lithify.events import WriteRefused
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem
+from lithify.fs import LocalFileSystem, MemoryFileSystem
+from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.liveset import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.errors import EntriesLost, FilesLost
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.identity import Identity
-from lithify.raft.kv import KvMachine
-from lithify.raft.kv_client import KvClient
-from lithify.raft.node import NodeSettings, RaftNode
-from lithify.raft.operations import Address
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled
-from lithify.raft.wal_round import StateSaved
-from tests.unit.raft.test_node import client_of, running
-from tests.unit.raft.test_transport import until
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.kv.client import KvClient
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.net.client_operations import Address
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.node import RaftNode, RaftNodeSettings
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.batch import StateSaved
+from lithify.raft.storage.wal.wal import Rolled
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.node.test_node import client_of, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 STORAGE = StorageSettings(2**13, SegmentLimits(40, 2**20))
 
 
-def settings(directory: Path, *, snapshot_entries: int = 10_000) -> NodeSettings:
+def settings(directory: Path, *, snapshot_entries: int = 10_000) -> RaftNodeSettings:
     group = GroupSettings(snapshot_entries=snapshot_entries)
     listen = Address("127.0.0.1", 0)
-    return NodeSettings("n1", str(directory), listen, tick_ms=20, group=group, storage=STORAGE)
+    return RaftNodeSettings("n1", str(directory), listen, tick_ms=20, group=group, storage=STORAGE)
 
 
 def opened(directory: Path) -> RaftNode:
@@ -182,7 +183,7 @@ def three_files(directory: Path) -> list[Path]:
     fs.mkdir(str(directory))
     storage = RaftStorage(fs, str(directory), STORAGE)
     storage.open_groups(lambda *_: pytest.fail("there is no state"))
-    identity = Identity(fs, str(directory), "n1", "raft")
+    identity = NodeIdentity(fs, str(directory), "n1", "raft")
     identity.groups["default"] = ["n1", "n2", "n3"]
     identity.save()
     storage.create("default")

@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import OUTCOME_UNKNOWN, UNREACHABLE
-from lithify.raft.client import RaftClient
-from lithify.raft.dialogue import WIRE_VERSION, Answer, Asks, Hello, Welcome
-from lithify.raft.kv_client import KvClient
-from lithify.raft.kv_format import Outcome
-from lithify.raft.operations import Address, MayHaveHappened, NoAnswer, Operation
-from lithify.raft.operations import Outcome as Not
-from lithify.raft.wire import FRAME_HEADER_BYTES, decode_frame, encode_frame, frame_bytes
-from tests.unit.raft.test_node import client_of, running, settings
+from lithify.raft.client.client import RaftClient
+from lithify.raft.kv.client import KvClient
+from lithify.raft.kv.format import KvOutcome
+from lithify.raft.net.client_operations import Address, ClientOperation, MayHaveHappened, NoAnswer
+from lithify.raft.net.client_operations import OperationOutcome as Not
+from lithify.raft.net.control_frames import (
+    WIRE_VERSION,
+    ClientRequests,
+    ClientResponse,
+    Hello,
+    Welcome,
+)
+from lithify.raft.net.wire_format import FRAME_HEADER_BYTES, decode_frame, encode_frame, frame_bytes
+from tests.unit.raft.node.test_node import client_of, running, settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -127,7 +133,7 @@ def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: b
             except (MayHaveHappened, NoAnswer) as error:
                 code, text = error.exit_code, str(error)
             else:
-                assert (await kv.get(key)).outcome is Outcome.DONE
+                assert (await kv.get(key)).outcome is KvOutcome.DONE
                 return "done"
         if code == OUTCOME_UNKNOWN:
             assert "no node was asked" not in text
@@ -135,7 +141,7 @@ def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: b
         assert code == UNREACHABLE
         # All that the proxy let through has come to the node by now.
         await kv.put(b"barrier", b"")
-        assert (await kv.get(key)).outcome is Outcome.ABSENT, limits
+        assert (await kv.get(key)).outcome is KvOutcome.ABSENT, limits
         return "not done"
 
     async def story() -> None:
@@ -171,7 +177,7 @@ def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
                 with pytest.raises(MayHaveHappened, match="was asked and is silent") as raised:
                     await KvClient(client, "default").put(b"k2", b"value")
             assert raised.value.exit_code == OUTCOME_UNKNOWN
-            assert (await kv.get(b"k2")).outcome is Outcome.DONE
+            assert (await kv.get(b"k2")).outcome is KvOutcome.DONE
 
     asyncio.run(story())
 
@@ -187,8 +193,8 @@ async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
                 answers: list[object] = []
                 if isinstance(message, Hello):
                     answers = [Welcome(WIRE_VERSION, "n1", "", "{}")]
-                elif isinstance(message, Asks):
-                    answers = [Answer(n, Not.NOT_NOW, 0, b"wait") for n in message.numbers]
+                elif isinstance(message, ClientRequests):
+                    answers = [ClientResponse(n, Not.NOT_NOW, 0, b"wait") for n in message.numbers]
                 writer.write(encode_frame([(group, answer) for answer in answers]))
     writer.close()
     await writer.wait_closed()
@@ -208,9 +214,9 @@ def test_what_goes_by_steps_is_unknown_without_a_last_answer() -> None:
         at = Address("127.0.0.1", server.sockets[0].getsockname()[1])
         async with RaftClient([at], timeout_s=1) as client:
             with pytest.raises(MayHaveHappened):
-                await client.ask_json("default", Operation.CHANGE, change="+n2", book={})
+                await client.ask_json("default", ClientOperation.CHANGE, change="+n2", book={})
             with pytest.raises(NoAnswer):
-                await client.ask("default", Operation.PROPOSE, b"command")
+                await client.ask("default", ClientOperation.PROPOSE, b"command")
         await ended.wait()
         server.close()
 

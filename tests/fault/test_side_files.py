@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.lines import encode_line
 from lithify.events import SideFileSetAside
+from lithify.fs.checked_lines import encode_line
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 

@@ -10,14 +10,15 @@ import random
 
 import pytest
 
-from lithify.compaction.record import CompactionState
+from lithify.compaction.reports.status import CompactionState
 from lithify.errors import LithifyError
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.topics.compaction_settings import CompactionSettings
+from lithify.fs import MemoryFileSystem
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from tests.topic_life import Life, grown
 
 BALLAST = "/ballast"
-REWRITES = CompactionSettings(live_ratio_min=1.0)
+REWRITES = TopicCompactionSettings(live_ratio_min=1.0)
 
 
 def prepared(*, capacity_bytes: int | None = None) -> tuple[MemoryFileSystem, Life]:

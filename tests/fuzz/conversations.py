@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from lithify.checksum import crc32c
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, encode_payload
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
 
 CORPUS = Path(__file__).with_name("corpus")
 TOPIC = "t"

@@ -30,14 +30,14 @@ from lithify.clock import ManualClock
 from lithify.errors import LithifyError
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
-from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import next_frame
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import next_frame
 from lithify.settings import Durability, LogSettings
-from lithify.topics.access import Access, Action, TokenKey, with_grant
-from lithify.topics.names import Namespace
-from lithify.topics.store import Topics, TopicSettings
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.definitions.topic_names import Namespace
+from lithify.topics.permissions import Action, Permissions, TokenKey, with_grant
+from lithify.topics.subscriptions.subscription import SubscriptionType
+from lithify.topics.topics import Topics, TopicSettings
 from tests.fuzz import conversations as say
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.topics.subscription import Subscription
+    from lithify.topics.subscriptions.subscription import Subscription
     from lithify.topics.topic import Topic
 
 CONNECTIONS = 2
@@ -104,12 +104,12 @@ def play(
         return asyncio.run(_play(fs, pieces, logged, deduplication=deduplication, secured=secured))
 
 
-def _access(topics: Topics, clock: Clock) -> Access:
+def _access(topics: Topics, clock: Clock) -> Permissions:
     namespace = Namespace.parse("public/default")
     for name, actions in GRANTS.items():
         grant = partial(with_grant, namespace=namespace, principal=name, actions=actions)
         topics.definitions.change(grant)
-    return Access(
+    return Permissions(
         TokenKey.secret(say.SECRET),
         superusers=["root"],
         definitions=lambda: topics.definitions.current,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lithify.compaction.marks import Deletion, begin_creation, read_deletion, write_deletion
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.log.names import CREATING, DELETED
-from lithify.node.backup_files import BACKUP, BackupList, CopiedFile, read_list, write_list
+from lithify.log.directory_marks import Deletion, begin_creation, read_deletion, write_deletion
+from lithify.log.file_names import CREATING, DELETED
+from lithify.node.backup.files import BACKUP, BackupList, CopiedFile, read_list, write_list
 
 GOLDEN = Path(__file__).parent
 

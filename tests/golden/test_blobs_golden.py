@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lithify.blobs.records import (
     NEVER_MS,
-    Kind,
+    BlobRecordKind,
     PutRecord,
     decode_put,
     encode_change,
@@ -40,9 +40,9 @@ def bodies() -> dict[str, bytes]:
     return {
         "put": encode_put(SMALL, id_hash) + b"stone",
         "put-in-parts": encode_put(LARGE, id_hash),
-        "delete": encode_change(Kind.DELETE, ID, 1, 1_700_000_100_000, id_hash),
-        "ttl": encode_change(Kind.TTL, ID, 2, NEVER_MS, id_hash),
-        "undelete": encode_change(Kind.UNDELETE, ID, 2**31 - 1, 0, id_hash),
+        "delete": encode_change(BlobRecordKind.DELETE, ID, 1, 1_700_000_100_000, id_hash),
+        "ttl": encode_change(BlobRecordKind.TTL, ID, 2, NEVER_MS, id_hash),
+        "undelete": encode_change(BlobRecordKind.UNDELETE, ID, 2**31 - 1, 0, id_hash),
     }
 
 

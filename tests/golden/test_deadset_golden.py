@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lithify.liveset import LiveSet
-from lithify.log.deadset import DeadSet, Parts
+from lithify.log.deadset.dead_set import DeadSet, Parts
 
 GOLDEN = Path(__file__).with_name("deadset_v1.bin")
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lithify.blobs.erase_journal import EraseState, Round, read_erase, write_erase
-from lithify.blobs.records import Kind, PutRecord, encode_put, erasable, flags_of, hash_id
+from lithify.blobs.erase.journal import EraseRound, EraseState, read_erase, write_erase
+from lithify.blobs.records import BlobRecordKind, PutRecord, encode_put, erasable, flags_of, hash_id
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.erasing import erase, plan_erasure
-from lithify.log.frame import encode_header
+from lithify.log.segments.frame import encode_header
+from lithify.log.segments.overwrite import erase, plan_erasure
 
 HERE = Path(__file__).parent
 FILE = HERE / "erase_v1.txt"
@@ -23,15 +23,15 @@ def frame() -> bytes:
     """A put with everything in it that is erased, and everything that is not."""
     put = PutRecord("an id", "camera", "me", "text/plain", 1000, 2000, 5, 7, {"place": "Bergen"})
     body = encode_put(put, hash_id("an id", bytes(12))) + b"stone"
-    return encode_header(body, 42, 1500, flags_of(Kind.PUT), 0, 64) + body
+    return encode_header(body, 42, 1500, flags_of(BlobRecordKind.PUT), 0, 64) + body
 
 
 def state() -> EraseState:
     data = frame()
-    erasure = plan_erasure(SEGMENT, 0, data, erasable(Kind.PUT, data[32:]))
+    erasure = plan_erasure(SEGMENT, 0, data, erasable(BlobRecordKind.PUT, data[32:]))
     keys = ((SEGMENT, ""), ("000000000009-5f3a.seg", "000000000009-77aa.dead"))
-    done = Round(9000, 6000, 99, keys[:1])
-    return EraseState(done, Round(9500, 6500, 120, keys, 64, 128, 40), (erasure,))
+    done = EraseRound(9000, 6000, 99, keys[:1])
+    return EraseState(done, EraseRound(9500, 6500, 120, keys, 64, 128, 40), (erasure,))
 
 
 def written() -> tuple[str, str]:

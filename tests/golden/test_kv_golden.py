@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.raft import kv_format as kv
-from lithify.raft.kv import KvMachine
-from lithify.raft.kv_format import Outcome, Reply, Row, WatchEvent
+from lithify.raft.kv import format as kv
+from lithify.raft.kv.format import KvOutcome, KvRow, Reply, WatchEvent
+from lithify.raft.kv.machine import KvMachine
 from lithify.raft.machine import Meta
 
 if TYPE_CHECKING:
-    from lithify.raft.kv_state import KvState
+    from lithify.raft.kv.state import KvState
 
 GOLDEN = Path(__file__).parent / "kv_v1.txt"
 
@@ -55,8 +55,8 @@ def written() -> str:
     lines = commands() | {
         "get": kv.get(b"key"),
         "scan": kv.scan(b"prefix/", 10, b"prefix/7"),
-        "reply": Reply(Outcome.DONE, 258, b"value").encode(),
-        "row": kv.encode_row(Row(b"key", b"value", 258)),
+        "reply": Reply(KvOutcome.DONE, 258, b"value").encode(),
+        "row": kv.encode_row(KvRow(b"key", b"value", 258)),
         "event-put": kv.encode_event(WatchEvent(b"key", b"value", 258, 257)),
         "event-delete": kv.encode_event(WatchEvent(b"key", None, 259, 258)),
     }
@@ -80,7 +80,7 @@ def test_commands_of_version_1_are_still_understood() -> None:
         assert kv.parse_key(found[name])[1] == b"key"
         assert kv.value_at(found[name]) == b"value"
     assert kv.parse_event(found["event-delete"]) == WatchEvent(b"key", None, 259, 258)
-    assert kv.parse_reply(found["reply"]) == Reply(Outcome.DONE, 258, b"value")
+    assert kv.parse_reply(found["reply"]) == Reply(KvOutcome.DONE, 258, b"value")
 
 
 def test_a_state_of_version_1_is_still_read() -> None:

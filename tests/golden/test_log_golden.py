@@ -11,11 +11,11 @@ import numpy as np
 
 from lithify.clock import ManualClock
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.frame import FLAG_TOMBSTONE, Entry, encode_header
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef, Manifest, Retired, SegmentRef
-from lithify.log.scan import scan_frames
-from lithify.log.segment import (
+from lithify.log.segments.frame import FLAG_TOMBSTONE, LogEntry, encode_header
+from lithify.log.segments.scan import scan_frames
+from lithify.log.segments.segment_file import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     SegmentWriter,
@@ -31,15 +31,15 @@ MANIFEST = HERE / "manifest_v1.bin"
 
 HEADER = SegmentHeader(1, 0, 1_700_000_000_000, "topic", bytes(range(12)))
 ENTRIES = [
-    Entry(0, 1_700_000_000_000, b"sediment"),
-    Entry(1, 1_700_000_000_001, b"", flags=FLAG_TOMBSTONE, tag=7),
-    Entry(40, 1_699_999_999_000, bytes(range(256)), flags=0xFF00, tag=2**32 - 1),
-    Entry(41, 2**47 - 1, b"stone" * 14_000),
-    Entry(42, 0, b"behind the first block"),
+    LogEntry(0, 1_700_000_000_000, b"sediment"),
+    LogEntry(1, 1_700_000_000_001, b"", flags=FLAG_TOMBSTONE, tag=7),
+    LogEntry(40, 1_699_999_999_000, bytes(range(256)), flags=0xFF00, tag=2**32 - 1),
+    LogEntry(41, 2**47 - 1, b"stone" * 14_000),
+    LogEntry(42, 0, b"behind the first block"),
 ]
 TAIL = [
-    Entry(2**40, 1_700_000_100_000, b"one"),
-    Entry(2**63 - 1, 1_700_000_100_000, b"the last position there is", flags=0x0100, tag=1),
+    LogEntry(2**40, 1_700_000_100_000, b"one"),
+    LogEntry(2**63 - 1, 1_700_000_100_000, b"the last position there is", flags=0x0100, tag=1),
 ]
 
 
@@ -90,7 +90,7 @@ def golden_manifest() -> Manifest:
     )
 
 
-def entries_in(path: Path, end: int) -> list[Entry]:
+def entries_in(path: Path, end: int) -> list[LogEntry]:
     fs = MemoryFileSystem()
     with fs.open_append("/file") as file:
         file.write(path.read_bytes())
@@ -98,7 +98,7 @@ def entries_in(path: Path, end: int) -> list[Entry]:
         return [entry for piece in frames for entry in piece.entries()]
 
 
-def encoded(entries: list[Entry]) -> bytes:
+def encoded(entries: list[LogEntry]) -> bytes:
     """Frames whose writer knew everything before them to be durable."""
     data = b""
     for e in entries:

@@ -8,14 +8,14 @@ import pytest
 
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.liveset import LiveSet
-from lithify.raft.core.config import Config
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.live_state import LiveStates
-from lithify.raft.manifest import End, Manifest
-from lithify.raft.snapshot_file import Head
-from lithify.raft.snapshots import Place, Snapshots
-from lithify.raft.wal import Wal
+from lithify.raft.storage.live_state import LiveStates
+from lithify.raft.storage.manifest import End, RaftManifest
+from lithify.raft.storage.snapshots.snapshot_file import Head
+from lithify.raft.storage.snapshots.snapshot_store import SnapshotPlace, Snapshots
+from lithify.raft.storage.wal.wal import Wal
 
 WAL = Path(__file__).with_name("raft_wal_v1.bin")
 PROVED_WAL = Path(__file__).with_name("raft_wal_v1_proved.bin")
@@ -33,7 +33,7 @@ MEMBERS = Config(frozenset({"n1", "n2", "n3"}), learners=frozenset({"n4"}))
 HEAD = Head(SnapshotMeta(300, 3, MEMBERS), machine_version=2)
 PIECES = [b"the first piece", b"the second"]
 LIVE = LiveSet.from_iterable([2, 3, 4, 250])
-WHERE = Place(cut_number=6, cut_index=280, wal_file=4, install_index=200)
+WHERE = SnapshotPlace(cut_number=6, cut_index=280, wal_file=4, install_index=200)
 
 
 def written_wal() -> bytes:
@@ -77,7 +77,7 @@ def test_version_1_of_the_write_ahead_log_is_still_read(golden: Path) -> None:
 def written_manifest() -> bytes:
     fs = MemoryFileSystem()
     fs.mkdir("d")
-    manifest = Manifest(fs, "d")
+    manifest = RaftManifest(fs, "d")
     manifest.begin_file(7, 96, {})
     manifest.begin_file(8, 128, {7: 4096})
     manifest.end_files(6, {"orders": End(300, 4, 200)})
@@ -90,7 +90,7 @@ def test_version_1_of_a_manifest_is_still_written_and_read() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("d")
     write_atomic(fs, "d/MANIFEST", MANIFEST.read_bytes())
-    manifest = Manifest(fs, "d")
+    manifest = RaftManifest(fs, "d")
     assert manifest.wal == {7: 4096, 8: 128}
     assert (manifest.ends, manifest.doubts) == ({"orders": End(300, 4, 200)}, {"orders": 12})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.raft.core.config import Config
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
@@ -22,30 +22,30 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.core.values import SnapshotMeta
-from lithify.raft.dialogue import (
-    Answer,
-    Ask,
-    Asks,
+from lithify.raft.entry import Entry
+from lithify.raft.group.removed_members import EndKnown, MemberGone, MemberQuery, RemovedMembership
+from lithify.raft.net.control_frames import (
+    ClientEvent,
+    ClientRequest,
+    ClientRequests,
+    ClientResponse,
     Credentials,
-    Event,
     Hello,
     Introduction,
     Welcome,
 )
-from lithify.raft.entry import Entry
-from lithify.raft.identity import Identity
-from lithify.raft.membership import EndKnown, Left, MemberGone, MemberQuery
-from lithify.raft.recognition import Met, Standing, Starts
-from lithify.raft.repair_messages import EntriesFound, EntriesWanted
-from lithify.raft.snapshot_file import Head
-from lithify.raft.transfer import (
+from lithify.raft.net.peer_recognition import KnownStart, Standing, Starts
+from lithify.raft.net.wire_format import KINDS, decode_frame, encode_frame
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.repair.messages import EntriesFound, EntriesWanted
+from lithify.raft.snapshots.messages import (
     SnapshotAck,
     SnapshotEntries,
     SnapshotOffer,
     SnapshotPiece,
     TransferState,
 )
-from lithify.raft.wire import KINDS, decode_frame, encode_frame
+from lithify.raft.storage.snapshots.snapshot_file import Head
 
 FRAMES = Path(__file__).parent / "raft_wire_v1.txt"
 NODE_1 = Path(__file__).parent / "raft_node_v1.txt"
@@ -60,8 +60,8 @@ HEAD = Head(SnapshotMeta(9, 5, Config(frozenset(("n1", "n2")), learners=frozense
 MESSAGES: tuple[Any, ...] = (
     Hello(1, "raft", "n1", "n2", '{"n1": "127.0.0.1:7001"}'),
     Welcome(1, "n2", "", "{}"),
-    Ask(3, 1, b"put"),
-    Answer(3, 0, 12, b"done"),
+    ClientRequest(3, 1, b"put"),
+    ClientResponse(3, 0, 12, b"done"),
     AppendRequest(*WAY, 10, 6, ENTRIES, 9),
     AppendReply(*WAY, 12, rejected=True, hint_index=4, hint_term=3),
     Heartbeat(*WAY, 9, 8),
@@ -75,7 +75,7 @@ MESSAGES: tuple[Any, ...] = (
     SnapshotEntries(*WAY, 99, 1, ENTRIES[:1]),
     SnapshotPiece(*WAY, 99, 2, b"state", last=True),
     SnapshotAck(*WAY, 99, 2, 8, TransferState.DONE),
-    Event(3, b"news"),
+    ClientEvent(3, b"news"),
     MemberQuery(*WAY),
     MemberGone(*WAY, 12, ended=True),
     EndKnown(*WAY),
@@ -96,16 +96,16 @@ def written() -> str:
 def node_file() -> bytes:
     fs = MemoryFileSystem()
     fs.mkdir("d")
-    identity = Identity(fs, "d", "n1", "raft", draw=lambda size: b"\x0b" * size)
-    identity.recognition.met("n2", "0c" * 16)
-    identity.recognition.saw_start("n2", Met("0c" * 16, 3, "e5f60718"))
+    identity = NodeIdentity(fs, "d", "n1", "raft", draw=lambda size: b"\x0b" * size)
+    identity.recognition.record_met("n2", "0c" * 16)
+    identity.recognition.record_start("n2", KnownStart("0c" * 16, 3, "e5f60718"))
     identity.recognition.cluster_id = "0d" * 16
     identity.start()
     identity.stop("old@5f0c93a1e2b47d86", "two histories")
     identity.begin("default", ["n1", "n2"])
     for key in ("orders@5f0c93a1e2b47d86", "jobs@0a51cc23f08e9b17"):
         identity.begin(key, [])
-    identity.left["orders@5f0c93a1e2b47d86"] = Left(1, 4, 3, 271)
+    identity.left["orders@5f0c93a1e2b47d86"] = RemovedMembership(1, 4, 3, 271)
     del identity.groups["orders@5f0c93a1e2b47d86"]
     identity.drop("jobs@0a51cc23f08e9b17", ["n3"])
     identity.learn({"n2": "127.0.0.1:7002"})
@@ -124,17 +124,19 @@ def test_messages_of_version_1_are_still_understood() -> None:
     frames = [bytes.fromhex(line.split()[1]) for line in FRAMES.read_text().splitlines()]
     found = [decode_frame(memoryview(frame), "n1", "n2") for frame in frames]
     as_read = [
-        Asks(each.operation, [each.number], [each.body]) if isinstance(each, Ask) else each
+        ClientRequests(each.operation, [each.number], [each.body])
+        if isinstance(each, ClientRequest)
+        else each
         for each in MESSAGES
     ]
     assert found == [[("orders", each)] for each in as_read]
 
 
-def read_back(golden: Path) -> Identity:
+def read_back(golden: Path) -> NodeIdentity:
     fs = MemoryFileSystem()
     fs.mkdir("d")
     write_atomic(fs, "d/NODE", golden.read_bytes())
-    return Identity(fs, "d", "n1", "raft")
+    return NodeIdentity(fs, "d", "n1", "raft")
 
 
 def test_a_node_file_of_version_1_is_still_read() -> None:
@@ -148,7 +150,7 @@ def test_a_node_file_of_version_1_is_still_read() -> None:
 
 def test_a_node_file_of_version_2_is_still_read() -> None:
     identity = read_back(NODE_2)
-    assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
+    assert identity.left == {"orders@5f0c93a1e2b47d86": RemovedMembership(1, 4, 3, 271)}
     assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n2"]}, "all that are known"
 
 
@@ -166,7 +168,7 @@ def test_a_node_file_of_version_5_is_still_written_and_read() -> None:
     recognition = identity.recognition
     assert recognition.cluster_id == "0d" * 16
     assert recognition.starts == Starts(1, ("0b0b0b0b",))
-    assert recognition.met_starts == {"n2": Met("0c" * 16, 3, "e5f60718")}
+    assert recognition.met_starts == {"n2": KnownStart("0c" * 16, 3, "e5f60718")}
     assert identity.is_listed
 
 
@@ -179,5 +181,5 @@ def test_a_node_file_of_version_4_is_still_read() -> None:
     assert recognition.known == {"n2": "0c" * 16}
     assert identity.stopped == {"old@5f0c93a1e2b47d86": "two histories"}
     assert (identity.book, identity.groups) == ({"n2": "127.0.0.1:7002"}, {"default": ["n1", "n2"]})
-    assert identity.left == {"orders@5f0c93a1e2b47d86": Left(1, 4, 3, 271)}
+    assert identity.left == {"orders@5f0c93a1e2b47d86": RemovedMembership(1, 4, 3, 271)}
     assert identity.dropped == {"jobs@0a51cc23f08e9b17": ["n3"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lithify.compaction.journal import Journal, Phase, RunRecord
-from lithify.compaction.report import Cause, History, Report
+from lithify.compaction.reports.report import Cause, History, Report
+from lithify.compaction.run.journal import Journal, Phase, RunRecord
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.manifest import DeadRef, SegmentRef
 

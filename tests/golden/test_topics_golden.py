@@ -15,11 +15,23 @@ from lithify.blobs.definition import StoreDefinition
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.frame import Entry
 from lithify.log.log import Log
+from lithify.log.segments.frame import LogEntry
 from lithify.positions import PACKED, pack
-from lithify.topics.cursor import Cursor
-from lithify.topics.cursor_changes import (
+from lithify.topics.definitions.definitions import (
+    Definitions,
+    DefinitionsFile,
+    NamespaceDefinition,
+    TopicDefinition,
+)
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.directories.inventory import Inventory
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata
+from lithify.topics.producers.deduplication import Deduplication, ProducerProgress
+from lithify.topics.schemas.schemas import Schema, Schemas, SchemaType
+from lithify.topics.subscriptions.cursor import Cursor
+from lithify.topics.subscriptions.cursor_changes import (
     Acked,
     AckedBatch,
     AckedUpTo,
@@ -27,24 +39,12 @@ from lithify.topics.cursor_changes import (
     Reset,
     change_from_bytes,
 )
-from lithify.topics.cursor_store import CursorStore
-from lithify.topics.dedup import Deduplication, Progress
-from lithify.topics.definitions import (
-    Definitions,
-    DefinitionsFile,
-    NamespaceDefinition,
-    TopicDefinition,
-)
-from lithify.topics.inventory import Inventory
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata
-from lithify.topics.names import Namespace, TopicName
-from lithify.topics.schemas import Schema, Schemas, SchemaType
+from lithify.topics.subscriptions.cursor_store import CursorStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.topics.cursor_changes import Change
+    from lithify.topics.subscriptions.cursor_changes import CursorChange
 
 HERE = Path(__file__).parent
 CURSOR = HERE / "cursor_v1.bin"
@@ -55,7 +55,7 @@ INVENTORY = HERE / "inventory_v1.txt"
 SCHEMAS = HERE / "schemas_v1.txt"
 PRODUCERS = HERE / "producers_v1.txt"
 
-CHANGES: list[Change] = [
+CHANGES: list[CursorChange] = [
     Acked(pack(1, 2)),
     AckedUpTo(-1),
     AckedUpTo(pack(1, 0)),
@@ -110,10 +110,10 @@ def write_records(fs: MemoryFileSystem) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def golden_entries() -> list[Entry]:
+def golden_entries() -> list[LogEntry]:
     rows = [line.split(" ") for line in RECORDS.read_text().splitlines()]
     return [
-        Entry(position, 0, bytes.fromhex(body), int(flags), int(tag))
+        LogEntry(position, 0, bytes.fromhex(body), int(flags), int(tag))
         for position, (flags, tag, body) in enumerate(rows)
     ]
 
@@ -267,7 +267,7 @@ def test_version_1_of_producers_is_still_read() -> None:
     bodies = [encode_entry(chunk, b"y"), encode_entry(last, b"z")]
     again, new = known.split_chunks("large", bodies)
     assert (again.is_new, new.is_new) == (False, True)
-    assert new.progress == Progress(5)
+    assert new.progress == ProducerProgress(5)
 
 
 def disk_with(path: str, golden: Path) -> MemoryFileSystem:

@@ -15,7 +15,7 @@ from lithify.fs import MemoryFileSystem
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
 from lithify.settings import LogSettings
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.topics import Topics, TopicSettings
 
 if TYPE_CHECKING:
     from lithify.topics.topic import Topic

@@ -13,8 +13,8 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.listener import Connection, listen
-from lithify.topics.store import Topics, TopicSettings
+from lithify.pulsar.listener import ClientConnection, listen
+from lithify.topics.topics import Topics, TopicSettings
 
 
 async def main(directory: str) -> None:
@@ -27,7 +27,7 @@ async def main(directory: str) -> None:
         owner="test",
     )
     broker = Broker(topics, name="node", version="Lithify 0")
-    connections: set[Connection] = set()
+    connections: set[ClientConnection] = set()
     server = await listen(broker, "127.0.0.1", 0, connections)
     port = server.sockets[0].getsockname()[1]
     broker.service_url = f"pulsar://127.0.0.1:{port}"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.topics.producers import Producer
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.producers.producers import Producer
+from lithify.topics.subscriptions.subscription import SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:

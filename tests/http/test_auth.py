@@ -10,7 +10,7 @@ import httpx
 import jwt
 import pytest
 
-from lithify.blobs.replication_http import NAMESPACE
+from lithify.blobs.replication.http_peer import NAMESPACE
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
@@ -18,12 +18,12 @@ from lithify.errors import DamagedFile
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.http.app import create_app
-from lithify.http.produce import APPENDED_MAX
+from lithify.http.messages.produce import APPENDED_MAX
 from lithify.pulsar.broker import Broker
-from lithify.topics.access import Access, TokenKey, with_grant
-from lithify.topics.definitions import Definitions, NamespaceDefinition
-from lithify.topics.names import Namespace
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
+from lithify.topics.definitions.topic_names import Namespace
+from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Site:
         )
         topics.definitions.change(shop)
         topics.create("persistent://shop/eu/orders")
-        access = Access(
+        access = Permissions(
             TokenKey.secret(SECRET),
             superusers=["root"],
             definitions=lambda: topics.definitions.current,
@@ -379,7 +379,7 @@ def test_nothing_is_answered_without_a_token_described_or_not(site: Site) -> Non
 def test_only_a_superuser_is_told_which_file_is_damaged(site: Site) -> None:
     topics = site.app.state.broker.topics
     path = "data/definitions"
-    topics.damage.note(DamagedFile(path, 0, "damaged"))
+    topics.damage.record(DamagedFile(path, 0, "damaged"))
     assert topics.damage_found(), "the file must exist to count"
     health = "/admin/v2/brokers/health"
     for authorization in (None, f"Bearer {site.token('clerk')}"):

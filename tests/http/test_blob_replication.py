@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from lithify.blobs.peers import BlobPeer, BlobPeers
-from lithify.blobs.replication_stream import read_records
-from lithify.blobs.replication_values import Changes
-from lithify.blobs.replicator import PeerStatus
+from lithify.blobs.replication.blob_stream import read_records
+from lithify.blobs.replication.peers import BlobPeer, BlobPeers
+from lithify.blobs.replication.replicator import PeerStatus
+from lithify.blobs.replication.states import BlobChanges
 from tests.cli.nodes import served_here
 from tests.http.test_blobs import Photos
 from tests.unit.blobs.replicas import Chunks
@@ -60,12 +60,12 @@ def test_a_replica_reads_changes_and_contents(node: Photos) -> None:
     assert node.ask("DELETE", paths[0]).status_code == 202
     asked: dict[str, object] = {"replica": REPLICA, "token": None, "limit": 2}
     answer = node.ask("POST", f"{node.at}/replication/changes", json=asked)
-    first = Changes.from_json(answer.json())
+    first = BlobChanges.from_json(answer.json())
     assert [change.blob_id for change in first.changes] == ids[1:]
     assert first.more
     asked["token"] = first.token.to_row()
     answer = node.ask("POST", f"{node.at}/replication/changes", json=asked)
-    rest = Changes.from_json(answer.json())
+    rest = BlobChanges.from_json(answer.json())
     assert [(change.blob_id, change.deleted) for change in rest.changes] == [(ids[0], True)]
     assert not rest.more
     answer = node.ask("POST", f"{node.at}/replication/records", json={"ids": [*ids, "nobody"]})

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from lithify.http import blob_content, shares
-from lithify.http.blob_content import BlobThreads, receive_content
-from lithify.http.errors import Refused
+from lithify.http import fair_shares
+from lithify.http.blobs import content as blob_content
+from lithify.http.blobs.content import BlobThreads, receive_content
+from lithify.http.errors import RequestRefused
 
 LIMIT = 2**23
 
@@ -80,7 +81,7 @@ def test_those_who_trickle_keep_nobody_out() -> None:
 def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         threads = BlobThreads()
-        piece = bytes(shares.PIECE_BYTES)
+        piece = bytes(fair_shares.PIECE_BYTES)
         small, large = Client(threads), Client(threads)
         small.send(bytes(100_000))
         small.send(b"more")
@@ -91,13 +92,15 @@ def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.Mo
         waits.send(piece)
         waits.send(piece, more=False)
         for client, sent in ((small, "4 bytes"), (large, "0 bytes")):
-            with pytest.raises(Refused, match=f"received {sent} of the content in 0 s") as refused:
+            with pytest.raises(
+                RequestRefused, match=f"received {sent} of the content in 0 s"
+            ) as refused:
                 await client.answer
             assert refused.value.status == 408
         assert await waits.answer == 2 * len(piece)
         threads.close()
 
-    monkeypatch.setattr(shares, "STALL_S", 0.2)
+    monkeypatch.setattr(fair_shares, "STALL_S", 0.2)
     asyncio.run(story())
 
 
@@ -120,7 +123,7 @@ def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
         for client in slow:
             client.leave()
         ended = await asyncio.gather(*(client.answer for client in slow), return_exceptions=True)
-        assert all(isinstance(each, Refused) for each in ended)
+        assert all(isinstance(each, RequestRefused) for each in ended)
         threads.close()
 
     asyncio.run(story())
@@ -129,11 +132,11 @@ def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
 def test_one_that_leaves_has_put_nothing() -> None:
     async def story() -> None:
         threads = BlobThreads()
-        for sent in (b"", bytes(100_000), bytes(2 * shares.PIECE_BYTES)):
+        for sent in (b"", bytes(100_000), bytes(2 * fair_shares.PIECE_BYTES)):
             client = Client(threads)
             client.send(sent)
             client.leave()
-            with pytest.raises(Refused, match="before the end of the content"):
+            with pytest.raises(RequestRefused, match="before the end of the content"):
                 await client.answer
         threads.close()
 

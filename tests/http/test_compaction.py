@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.compaction.jobs import LocalJobs
+from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import RunRefused
 from lithify.fs import write_atomic
 from lithify.positions import pack
-from lithify.topics.compaction_service import LogCompactionService
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.subscription import Consumer, SubscriptionType
+from lithify.topics.compaction.compaction_service import LogCompactionService
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.compaction.report import Report
+    from lithify.compaction.reports.report import Report
     from lithify.topics.topic import Topic
 
 AT = "/persistent/public/default/orders"
@@ -340,7 +340,7 @@ def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
 def look(node: HttpNode, topic: Topic) -> str | None:
     """Let the node look for what is due; the trigger of the run that this has begun."""
     seen = len(topic.compaction.history.newest(1000))
-    node.topics.compactions.look()
+    node.topics.compactions.request_due_runs()
     finished(node)
     newest = topic.compaction.history.newest(1000)
     return newest[0].trigger if len(newest) > seen else None
@@ -399,7 +399,7 @@ def test_settings_of_a_topic_come_before_those_of_its_namespace(node: HttpNode) 
     assert node.get(f"{AT}/compactionSettings") == {}
 
 
-DEFAULTS = asdict(CompactionSettings())
+DEFAULTS = asdict(TopicCompactionSettings())
 
 
 def values_of(name: str) -> list[Any]:
@@ -415,7 +415,7 @@ def values_of(name: str) -> list[Any]:
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_setting_can_be_set_for_node_namespace_and_topic(name: str) -> None:
     by_node, by_namespace, by_topic = values_of(name)
-    with HttpNode(compaction=CompactionSettings(**{name: by_node})) as node:
+    with HttpNode(compaction=TopicCompactionSettings(**{name: by_node})) as node:
         topic = node.topic()
 
         def applies(value: Any) -> None:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from lithify.http import produce, shares, tail
-from lithify.http.shares import Shares
-from lithify.pulsar.consuming import Consuming
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
-from lithify.topics.producers import AccessMode, Producer
-from lithify.topics.subscription import Consumer, Delivery, SubscriptionType
-from lithify.topics.tail import read_rows
+from lithify.http import fair_shares
+from lithify.http.fair_shares import Shares
+from lithify.http.messages import produce, read
+from lithify.pulsar.consumer_commands import Consuming
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from lithify.topics.producers.producers import AccessMode, Producer
+from lithify.topics.reading.json_rows import read_rows
+from lithify.topics.subscriptions.subscription import Consumer, Delivery, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
@@ -127,7 +128,7 @@ def test_pieces_are_bounded_and_nothing_is_lost_between_them(
         sizes.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(tail, "read_rows", small)
+    monkeypatch.setattr(read, "read_rows", small)
     assert [row["value"] for row in rows(node)] == [f"v{number}" for number in range(30)]
     assert max(sizes) == 4
 
@@ -246,7 +247,7 @@ def test_readers_of_one_caller_leave_places_to_others(node: HttpNode) -> None:
     begun = asyncio.Semaphore(0)
 
     async def story() -> None:
-        places = tail.READERS_MAX
+        places = read.READERS_MAX
         greedy = [asyncio.create_task(read_slowly(("10.0.0.1", 1))) for _ in range(places)]
         for _ in range(places):
             await begun.acquire()
@@ -264,7 +265,7 @@ def test_a_reader_that_takes_nothing_loses_its_place(
 ) -> None:
     node.topic().append(value=b"a")
     node.app.state.readers = Shares(2, "readers")
-    monkeypatch.setattr(shares, "STALL_S", 0.1)
+    monkeypatch.setattr(fair_shares, "STALL_S", 0.1)
 
     async def story() -> None:
         async def receive() -> MutableMapping[str, Any]:

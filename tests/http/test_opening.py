@@ -12,14 +12,15 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.fs.trees import remove_tree
+from lithify.fs import MemoryFileSystem
+from lithify.fs.remove_tree import remove_tree
 from lithify.http.app import create_app
 from lithify.pulsar.broker import Broker
-from lithify.topics.definitions import AlreadyDefined
-from lithify.topics.store import Topics, TopicSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.definitions.definitions import AlreadyDefined
+from lithify.topics.topics import Topics, TopicSettings
 from tests.unit.log.helpers import PATIENCE_S, Gate, Hook
-from tests.unit.topics.test_store import open_topics, stopped_at
+from tests.unit.topics.test_topics import open_topics, stopped_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

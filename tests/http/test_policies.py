@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.topics.admission import (
+from lithify.topics.producers.admission import (
     TooManySubscriptions,
     check_consumer,
     check_producer,
     check_subscription,
 )
-from lithify.topics.producers import Producer, ProducerBusy
-from lithify.topics.subscription import Consumer, ConsumerRefused, SubscriptionType
+from lithify.topics.producers.producers import Producer, ProducerBusy
+from lithify.topics.subscriptions.subscription import Consumer, ConsumerRefused, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 
 if TYPE_CHECKING:

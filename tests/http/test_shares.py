@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.http.errors import Refused
-from lithify.http.shares import Shares
+from lithify.http.errors import RequestRefused
+from lithify.http.fair_shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def taken(shares: Shares, caller: str) -> int:
     """How many places a caller gets until it is refused."""
     count = 0
-    with suppress(Refused):
+    with suppress(RequestRefused):
         while True:
             shares.take(caller)
             count += 1
@@ -36,7 +36,9 @@ def test_each_caller_gets_half_of_what_is_left() -> None:
 def test_a_caller_that_is_refused_is_told_the_numbers() -> None:
     shares = Shares(4, "readers of topics")
     taken(shares, "a")
-    with pytest.raises(Refused, match="readers of topics: 2 of 4 places are taken, 2 of") as error:
+    with pytest.raises(
+        RequestRefused, match="readers of topics: 2 of 4 places are taken, 2 of"
+    ) as error:
         shares.take("a")
     assert error.value.status == 429
     shares.release("a")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.positions import unpack
-from lithify.topics.cursor_changes import Acked
-from lithify.topics.subscription import Consumer, SubscriptionType
+from lithify.topics.subscriptions.cursor_changes import Acked
+from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from tests.http.node import HttpNode
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.topics.names import TopicName
+from lithify.topics.definitions.topic_names import TopicName
 from tests.http.node import HttpNode
 
 if TYPE_CHECKING:
-    from lithify.topics.definitions import Definitions
+    from lithify.topics.definitions.definitions import Definitions
 
 TOPICS = "/persistent/public/default"
 

@@ -29,19 +29,25 @@ from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, WriteFailed
-from lithify.fs import MemoryFileSystem, PowerCut
-from lithify.raft import kv_format as kv
-from lithify.raft.compaction.settings import CompactionSettings
-from lithify.raft.core import Change, ConfChange, Config, CoreSettings, Dropped, Mode, Op
+from lithify.fs import MemoryFileSystem
+from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.core import ConfChange, Config, CoreSettings, Dropped, MemberChange, Mode, Op
 from lithify.raft.core.errors import InvalidChange
-from lithify.raft.group_settings import GroupSettings
-from lithify.raft.membership import NEVER_LEFT, Left, MemberGone, MemberQuery
-from lithify.raft.requests import Answer, Replies, Result
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.sending import SendingSettings
-from lithify.raft.storage import StorageSettings
-from lithify.raft.transfer import TransferMessage
-from lithify.raft.wire import decode_frame, encode_frame
+from lithify.raft.group.proposals_and_reads import CommandResult, CommandResults, Result
+from lithify.raft.group.removed_members import (
+    NEVER_LEFT,
+    MemberGone,
+    MemberQuery,
+    RemovedMembership,
+)
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.kv import format as kv
+from lithify.raft.net.wire_format import decode_frame, encode_frame
+from lithify.raft.snapshots.messages import TransferMessage
+from lithify.raft.snapshots.sending import SendingSettings
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.storage import StorageSettings
+from lithify.testing.faulty_fs import PowerCut
 from tests.linearizable import Op as ClientOp
 from tests.linearizable import explain, is_linearizable
 from tests.property.raft_member import Member, check_live
@@ -50,9 +56,9 @@ from tests.property.seeds import simulated, worlds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.raft.core import Message
-    from lithify.raft.group import Group
-    from lithify.raft.kv_state import KvState
+    from lithify.raft.core import RaftMessage
+    from lithify.raft.group.group import Group
+    from lithify.raft.kv.state import KvState
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 KEYS = (b"a", b"b", b"c")
@@ -70,11 +76,11 @@ class World:
         self.groups = GROUPS[: rng.choice((1, 1, 2, 3))]
         self.applied: dict[str, dict[int, tuple[int, bytes]]] = {group: {} for group in self.groups}
         self.counts: Counter[str] = Counter()
-        self.network: list[tuple[str, Message]] = []
+        self.network: list[tuple[str, RaftMessage]] = []
         self.broken: set[frozenset[str]] = set()
         self.dead: dict[str, MemoryFileSystem] = {}
         self.members: dict[str, Member] = {}
-        self.left: dict[str, Left] = {}
+        self.left: dict[str, RemovedMembership] = {}
         """Of those who have given their files back, what they remember."""
         self.history: dict[tuple[str, bytes], list[ClientOp]] = {
             (group, key): [] for group in self.groups for key in KEYS
@@ -124,7 +130,7 @@ class World:
             snapshot_entries=self.snapshot_entries,
             sending=SendingSettings(150, resend_ticks=3, tries_max=4, backoff_ticks=4),
             receive_silence_ticks=15,
-            compaction=CompactionSettings(after_drops=self.after_drops, link_keep_ms=2000),
+            compaction=GroupCompactionSettings(after_drops=self.after_drops, link_keep_ms=2000),
             clock=self.clock,
             core=core,
         )
@@ -221,7 +227,7 @@ class World:
                 del self.network[place]
             self.hand_over(name, message)
 
-    def hand_over(self, name: str, message: Message) -> None:
+    def hand_over(self, name: str, message: RaftMessage) -> None:
         member = self.members.get(message.to)
         if member is None:
             return
@@ -255,14 +261,14 @@ class World:
         if member is None:
             return
         names = self.random.sample(NAMES, self.random.choice((1, 1, 2)))
-        changes = tuple(Change(self.random.choice(list(Op)), name) for name in names)
+        changes = tuple(MemberChange(self.random.choice(list(Op)), name) for name in names)
         change = ConfChange(changes, self.random.choice((Mode.AUTO, Mode.JOINT)))
         with self.running(member):
             member.groups[group].propose_change(change, self.changed)
             self.work(member)
 
     def changed(self, result: Result) -> None:
-        self.counts["changes"] += isinstance(result, Answer)
+        self.counts["changes"] += isinstance(result, CommandResult)
 
     def transfer(self) -> None:
         group = self.a_group()
@@ -344,16 +350,16 @@ class World:
         run[place] = command
         told: set[int] = set()
 
-        def ended(stretch: slice, result: Replies | LithifyError) -> None:
+        def ended(stretch: slice, result: CommandResults | LithifyError) -> None:
             places = range(size)[stretch]
             assert places
             assert told.isdisjoint(places), "answered twice"
             told.update(places)
             at = place - places.start
-            if isinstance(result, Replies):
+            if isinstance(result, CommandResults):
                 assert len(places) == len(result.replies)
                 if place in places:
-                    done(Answer(result.index + at, result.replies[at]))
+                    done(CommandResult(result.index + at, result.replies[at]))
             elif place in places:
                 done(result)
 
@@ -370,17 +376,17 @@ class World:
             self.history[place] = [other for other in self.history[place] if other is not op]
             self.counts["dropped"] += 1
             return
-        if not isinstance(result, Answer):
+        if not isinstance(result, CommandResult):
             self.counts["unknown"] += 1
             return
         self.counts[op.kind] += 1
         op.returned = self.now
         reply = kv.parse_reply(result.reply)
         if op.kind == "get":
-            op.answer = reply.value if reply.outcome is kv.Outcome.DONE else None
+            op.answer = reply.value if reply.outcome is kv.KvOutcome.DONE else None
             self.known[place] = op.answer
         else:
-            op.answer = reply.outcome is kv.Outcome.DONE
+            op.answer = reply.outcome is kv.KvOutcome.DONE
 
     def check_history(self) -> None:
         for place, ops in self.history.items():
@@ -413,7 +419,7 @@ class World:
         raise AssertionError("no progress\n" + "\n".join(lines))
 
     def ended(self, final: dict[str, int], name: str, result: Result) -> None:
-        if isinstance(result, Answer):
+        if isinstance(result, CommandResult):
             final[name] = result.index
 
     def heal_round(self) -> None:

@@ -18,8 +18,8 @@ from lithify.errors import DamagedFile
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.raft.core import Role
 from lithify.raft.core.quorum import has_quorum
-from lithify.raft.wal_format import Tail, parse_batches
-from lithify.raft.wal_reading import wal_files
+from lithify.raft.storage.wal.format import WalTail, parse_batches
+from lithify.raft.storage.wal.recovery import wal_files
 from tests.property.raft_cluster import NAMES, World
 from tests.property.seeds import simulated, worlds
 
@@ -73,12 +73,12 @@ class Damaged(World):
         data = read_file(disk, path)
         whole = parse_batches(data, number, path)
         # The manifest lists the first batch of a file, and an empty one has nothing to lose.
-        is_last = len(whole.batches) > 1 and whole.batches[-1] and whole.tail is Tail.NOTHING
+        is_last = len(whole.batches) > 1 and whole.batches[-1] and whole.tail is WalTail.NOTHING
         if not is_last:
             return ""
         # The last batch begins where, without it, nothing is left over.
         first = whole.end - 1
-        while parse_batches(data[:first], number, path).tail is not Tail.NOTHING:
+        while parse_batches(data[:first], number, path).tail is not WalTail.NOTHING:
             first -= 1
         place = self.random.randrange(first, whole.end)
         disk.flip(path, place, 1 << self.random.randrange(8))
@@ -86,7 +86,7 @@ class Damaged(World):
             tail = parse_batches(read_file(disk, path), number, path).tail
         except DamagedFile:
             raise AssertionError("only the last batch was to be damaged") from None
-        assert tail is Tail.DAMAGED, f"byte {place - first} of the last batch"
+        assert tail is WalTail.DAMAGED, f"byte {place - first} of the last batch"
         return path
 
     def tick(self) -> None:

@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import WriteFailed
 from lithify.events import WriteRefused
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.raft import kv_format as kv
 from lithify.raft.core import Role
 from lithify.raft.core.values import HardState
-from lithify.raft.group import Group
-from lithify.raft.kv import KvMachine
-from lithify.raft.kv_rows import ROW
-from lithify.raft.membership import NEVER_LEFT
-from lithify.raft.storage import RaftStorage
-from lithify.raft.wal import Rolled
+from lithify.raft.group.group import Group
+from lithify.raft.group.removed_members import NEVER_LEFT
+from lithify.raft.kv import format as kv
+from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.rows import ROW
+from lithify.raft.storage.storage import RaftStorage
+from lithify.raft.storage.wal.wal import Rolled
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from lithify.fs import MemoryFileSystem
     from lithify.liveset import LiveSet
-    from lithify.raft.jobs import Job
-    from lithify.raft.kv_state import KvState
-    from lithify.raft.machine import Batch, Effect
-    from lithify.raft.segment_writer import Flushed
-    from lithify.raft.wal import WalEvent
+    from lithify.raft.kv.state import KvState
+    from lithify.raft.machine import CommandBatch, Effect
+    from lithify.raft.pending_work import Job
+    from lithify.raft.storage.segment_writer import Flushed
+    from lithify.raft.storage.wal.wal import WalEvent
     from tests.property.raft_cluster import World
 
 
@@ -38,7 +39,7 @@ class WatchedMachine(KvMachine):
         self.applied = applied
 
     def apply_many(
-        self, batch: Batch, start: int, state: KvState
+        self, batch: CommandBatch, start: int, state: KvState
     ) -> tuple[KvState, list[bytes], Sequence[Effect]]:
         state, replies, effects = super().apply_many(batch, start, state)
         for place in range(start, start + len(replies)):

@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.raft.core import (
-    Change,
     ConfChange,
     Config,
     Dropped,
     EntryKind,
     InvalidChange,
+    MemberChange,
     Mode,
     Op,
 )
@@ -76,7 +76,7 @@ class Operators(World):
         """Ask the leader for a change, as a node does; most are asked for more than once."""
         if not self.asked or self.random.random() < 0.4:
             names = self.random.sample((*NAMES, *NEVER_RUN), self.random.choice((1, 1, 1, 2, 3)))
-            changes = tuple(Change(self.random.choice(list(Op)), name) for name in names)
+            changes = tuple(MemberChange(self.random.choice(list(Op)), name) for name in names)
             mode = self.random.choice((Mode.AUTO, Mode.AUTO, Mode.JOINT))
             self.asked.append(ConfChange(changes, mode))
         change = self.asked[-self.random.choice((1, 1, 1, 2)) :][0]
@@ -146,7 +146,7 @@ class Operators(World):
 
 
 def propose(core: RaftCore, change: ConfChange) -> None:
-    """What a node does with a client's change (`requests.py`)."""
+    """What a node does with a client's change (`raft/group/proposals_and_reads.py`)."""
     core.propose_change(core.prepared(change))
 
 

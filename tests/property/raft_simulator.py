@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.core import (
     AppendReply,
-    Change,
     ConfChange,
     Config,
     CoreSettings,
     Dropped,
     EntryKind,
     InvalidChange,
+    MemberChange,
     Mode,
     Op,
     Role,
@@ -38,13 +38,13 @@ from lithify.raft.core import (
     VoteReply,
     VoteRequest,
 )
-from lithify.raft.core.stage import Actor, Stage
+from lithify.testing.raft_stage import Actor, Stage
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.raft.core.messages import Message
+    from lithify.raft.core.messages import RaftMessage
     from lithify.raft.core.ready import Ready
     from lithify.raft.entry import Entry
 
@@ -166,7 +166,7 @@ class World:
         if leader is None:
             return
         names = self.random.sample(NAMES, self.random.choice((1, 1, 2, 3)))
-        changes = tuple(Change(self.random.choice(list(Op)), name) for name in names)
+        changes = tuple(MemberChange(self.random.choice(list(Op)), name) for name in names)
         change = ConfChange(changes, self.random.choice(list(Mode)))
         if self.random.random() < 0.3:
             change = ConfChange()
@@ -282,7 +282,7 @@ class World:
             term = log.term(log.committed)
             assert self.committed[log.committed] == term, "committed twice"
 
-    def check_message(self, actor: Actor, message: Message) -> None:
+    def check_message(self, actor: Actor, message: RaftMessage) -> None:
         disk = actor.storage
         state = disk.hard_state()
         assert not isinstance(message, VoteRequest) or message.pre or state.term >= message.term

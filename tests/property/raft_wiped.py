@@ -5,8 +5,8 @@
 The world is that of `raft_cluster.py`. In addition a member's disk is replaced by an empty one, and
 it is started again as it was the first time. One at a time: of an entry that a majority has
 acknowledged, the others of that majority remain. Operators remove it and add it again, sooner or
-later. Who accepts whom is decided by `Recognition`, as in a node: nothing goes between members that
-do not accept each other, and what was on its way to or from the old disk is lost with it.
+later. Who accepts whom is decided by `PeerRecognition`, as in a node: nothing goes between members
+that do not accept each other, and what was on its way to or from the old disk is lost with it.
 
 Checked, beside what that world checks: no member stops because its history is another one.
 """
@@ -18,18 +18,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.fs import MemoryFileSystem
-from lithify.raft.core import Change, ConfChange, CoreSettings, Mode, Op
+from lithify.raft.core import ConfChange, CoreSettings, MemberChange, Mode, Op
 from lithify.raft.core.quorum import has_quorum
-from lithify.raft.membership import NEVER_LEFT
-from lithify.raft.recognition import Recognition, Standing
+from lithify.raft.group.removed_members import NEVER_LEFT
+from lithify.raft.net.peer_recognition import PeerRecognition, Standing
 from tests.property.raft_cluster import NAMES, World
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.raft.core import Config, Message
-    from lithify.raft.group_settings import GroupSettings
+    from lithify.raft.core import Config, RaftMessage
+    from lithify.raft.group.settings import GroupSettings
     from tests.property.raft_member import Member
 
 GROUP = "g"
@@ -40,14 +40,14 @@ class Wiped(World):
     nobody_stops = True
 
     def __init__(self, seed: int) -> None:
-        self.recognitions: dict[str, Recognition] = {}
+        self.recognitions: dict[str, PeerRecognition] = {}
         self.accepted_by: dict[str, set[str]] = {name: set() for name in NAMES}
         self.ages: Counter[str] = Counter()
         self.directories = 0
         self.lost = ""
         """Whose disk was replaced, until it is a voter again."""
         for name in NAMES:
-            self.recognitions[name] = Recognition(name, self.new_identity(), Standing.ACCEPTED)
+            self.recognitions[name] = PeerRecognition(name, self.new_identity(), Standing.ACCEPTED)
         super().__init__(seed)
         self.groups = (GROUP,)
         self.applied = {GROUP: self.applied[GROUP]}
@@ -90,14 +90,14 @@ class Wiped(World):
         for name, other, is_accepted in ((one, two, accepted[1]), (two, one, accepted[0])):
             if is_accepted:
                 self.accepted_by[name].add(other)
-            elif self.recognitions[name].disown():
+            elif self.recognitions[name].record_disowned():
                 self.counts["disowned"] += 1
                 self.give_back(name)
         if not all(accepted):
             return False
         for name, other in ((one, two), (two, one)):
-            self.recognitions[name].met(other, self.recognitions[other].own)
-            self.recognitions[name].hear(dict(self.recognitions[other].known))
+            self.recognitions[name].record_met(other, self.recognitions[other].own)
+            self.recognitions[name].merge_known(dict(self.recognitions[other].known))
         return True
 
     def give_back(self, name: str) -> None:
@@ -133,7 +133,9 @@ class Wiped(World):
     def grow_older(self) -> None:
         for name in self.members:
             self.ages[name] += 1
-            self.recognitions[name].accepted(self.voters, self.accepted_by[name], self.ages[name])
+            self.recognitions[name].record_acceptance(
+                self.voters, self.accepted_by[name], self.ages[name]
+            )
 
     def work(self, member: Member) -> None:
         before = len(self.network)
@@ -142,11 +144,11 @@ class Wiped(World):
         new = [each for each in self.network[before:] if self.is_connected(each[1])]
         self.network[before:] = new
 
-    def is_connected(self, message: Message) -> bool:
+    def is_connected(self, message: RaftMessage) -> bool:
         one, two = message.sender, message.to
         return self.accepts(one, two) and self.accepts(two, one)
 
-    def hand_over(self, name: str, message: Message) -> None:
+    def hand_over(self, name: str, message: RaftMessage) -> None:
         if message.to in self.members and self.greet(message.sender, message.to):
             super().hand_over(name, message)
         for member in self.members.values() if self.nobody_stops else ():
@@ -175,7 +177,7 @@ class Wiped(World):
         self.left.pop(name, None)
         # All that it had: also who it was, and whom it knew.
         standing = Standing.NEW if name in self.voters else Standing.ACCEPTED
-        self.recognitions[name] = Recognition(name, self.new_identity(), standing)
+        self.recognitions[name] = PeerRecognition(name, self.new_identity(), standing)
         self.accepted_by[name] = set()
         for accepted in self.accepted_by.values():
             accepted.discard(name)
@@ -200,15 +202,15 @@ class Wiped(World):
                 self.counts["rebuilt"] += 1
             return
         is_known = name in config.members and config.identity_of(name) != own
-        self.ask(leader, [Change(Op.REMOVE if is_known else Op.VOTER, name)])
+        self.ask(leader, [MemberChange(Op.REMOVE if is_known else Op.VOTER, name)])
 
     def change(self) -> None:
         leader = self.a_leader(GROUP)
         if leader is not None:
             names = self.random.sample(NAMES, self.random.choice((1, 1, 2)))
-            self.ask(leader, [Change(self.random.choice(list(Op)), name) for name in names])
+            self.ask(leader, [MemberChange(self.random.choice(list(Op)), name) for name in names])
 
-    def ask(self, leader: Member, items: list[Change]) -> None:
+    def ask(self, leader: Member, items: list[MemberChange]) -> None:
         """Ask for a change; a node that is added was looked at first, and shows what it has.
 
         Nobody acts before a loss was noticed: until then the leader counts on who answered last.

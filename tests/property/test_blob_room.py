@@ -14,20 +14,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lithify.blobs import writer
+from lithify.blobs import log_writer
 from lithify.blobs.errors import BlobStoreFull
+from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import part_bytes
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
-from lithify.blobs.verify import verify_store
 from lithify.clock import ManualClock
 from lithify.fs import MemoryFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.blobs.room import Use
-    from lithify.blobs.settings import Shape
+    from lithify.blobs.capacity import SpaceUse
+    from lithify.blobs.settings import StoreShape
 
 DIRECTORY = "/blobs"
 RETENTION_MS = 1000
@@ -151,7 +151,7 @@ def test_full_stores_of_many_shapes_are_emptied_and_filled_again(seed: int) -> N
     fill_and_empty(rng.randint(2, 12), rng.choice([4096, 4097, 9000, 65536, 300_000]), rng)
 
 
-def _brimful(shape: Shape, _kind: object, after: Use) -> bool:
+def _brimful(shape: StoreShape, _kind: object, after: SpaceUse) -> bool:
     """The rule of a version that kept no room for deletes."""
     return after.bytes(shape) <= shape.capacity_bytes
 
@@ -160,7 +160,7 @@ def _brimful(shape: Shape, _kind: object, after: Use) -> bool:
 def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brim]:
     brim = Brim(4, 65536, random.Random(request.param))
     with monkeypatch.context() as patched:
-        patched.setattr(writer, "has_room", _brimful)
+        patched.setattr(log_writer, "has_room", _brimful)
         brim.fill([request.param])
     assert brim.store.used_bytes > brim.capacity_bytes - 500
     yield brim

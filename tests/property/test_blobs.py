@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lithify.blobs.settings import BlobSettings
 from lithify.clock import ManualClock
 from lithify.fs import MemoryFileSystem
-from lithify.log.names import key_index_name
+from lithify.log.file_names import key_index_name
 from lithify.log.verify import verify_log
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life, Pickling
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lithify.positions import POSITION_MAX, pack
-from lithify.topics.cursor import Cursor, bits_from_words, words_from_bits
-from lithify.topics.cursor_changes import (
+from lithify.topics.subscriptions.cursor import Cursor, bits_from_words, words_from_bits
+from lithify.topics.subscriptions.cursor_changes import (
     Acked,
     AckedBatch,
     AckedUpTo,
-    Change,
+    CursorChange,
     Filled,
     Reset,
     change_from_bytes,
@@ -176,12 +176,14 @@ CHANGES = st.one_of(
 
 
 @given(change=CHANGES)
-def test_a_change_reads_back_as_it_was_written(change: Change) -> None:
+def test_a_change_reads_back_as_it_was_written(change: CursorChange) -> None:
     assert change_from_bytes(change.kind, change.to_bytes()) == change
 
 
 @given(changes=st.lists(CHANGES, max_size=20))
-def test_changes_anywhere_in_position_space_survive_being_stored(changes: list[Change]) -> None:
+def test_changes_anywhere_in_position_space_survive_being_stored(
+    changes: list[CursorChange],
+) -> None:
     cursor = Cursor(-1)
     for change in changes:
         change.apply(cursor)

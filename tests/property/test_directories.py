@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lithify.compaction.marks import log_id_in
 from lithify.errors import InvalidInput, MissingFile, UnclaimedDirectory
 from lithify.fs import FileSystem, MemoryFileSystem, read_file, write_atomic
-from lithify.fs.trees import remove_tree
+from lithify.fs.remove_tree import remove_tree
+from lithify.log.directory_marks import log_id_in
 from tests.crash.test_directories import DEFINITIONS, MIB, NODE, Stage, found_in, opened
 
 NAMES = ("a", "b", "p")

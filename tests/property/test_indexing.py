@@ -14,11 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.fs import MemoryFileSystem
-from lithify.log.keyindex import COLUMNS, ORDER_EVENT, ORDER_PUBLISH, IndexFacts
-from lithify.topics.indexing import open_index, run_index
-from lithify.topics.key_hash import key_hash
-from lithify.topics.message import FLAG_SHRUNK
-from lithify.topics.message_pb2 import (
+from lithify.log.keyindex.key_index import COLUMNS, ORDER_EVENT, ORDER_PUBLISH, IndexFacts
+from lithify.topics.compaction.key_index import open_index, run_index
+from lithify.topics.compaction.key_index_flags import (
+    CHUNK_LAST,
+    CHUNK_PART,
+    KEYLESS,
+    OPAQUE,
+    TOMBSTONE,
+)
+from lithify.topics.messages.key_siphash import key_hash
+from lithify.topics.messages.message import FLAG_SHRUNK
+from lithify.topics.messages.message_pb2 import (
     LZ4,
     NONE,
     SNAPPY,
@@ -29,7 +36,6 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.row_flags import CHUNK_LAST, CHUNK_PART, KEYLESS, OPAQUE, TOMBSTONE
 from tests.unit.topics.segments import LOG_ID, TIME_MS, batch, message, seal, single
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.raft.kv_rows import ROW, KvRows, RowTable
+from lithify.raft.kv.rows import ROW, KvRows, RowTable
 
 KEYS = st.binary(max_size=3)
 ROWS = st.builds(ROW.pack, st.integers(0, 2**63), st.integers(0, 2**63), st.just(bytes(16)))

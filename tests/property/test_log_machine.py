@@ -24,19 +24,20 @@ from hypothesis.stateful import (
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
-from lithify.log import blocks, scan
-from lithify.log.frame import Entry
+from lithify.log.file_names import LOCK, MANIFEST, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef, SegmentRef
-from lithify.log.names import LOCK, MANIFEST, dead_set_name
+from lithify.log.segments import block_index, scan
+from lithify.log.segments.frame import LogEntry
 from lithify.settings import Durability, LogSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lithify.log.commit import Pending
+    from lithify.log.group_commit import Pending
     from lithify.log.reader import Snapshot
 
 DIRECTORY = "/log"
@@ -50,7 +51,7 @@ PLACE = st.integers(0, 2**32)
 @pytest.fixture(autouse=True, scope="module")
 def tiny_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_BYTES", 128)
+        patch.setattr(block_index, "BLOCK_BYTES", 128)
         patch.setattr(scan, "PIECE_BYTES", 256)
         yield
 
@@ -61,8 +62,8 @@ class Held:
 
     stack: ExitStack
     snapshot: Snapshot
-    log: list[Entry]
-    compacted: list[Entry]
+    log: list[LogEntry]
+    compacted: list[LogEntry]
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -72,16 +73,16 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.disk = MemoryFileSystem(clock=self.clock)
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, LogEntry] = {}
         self.durable: set[int] = set()
-        self.view: dict[int, Entry] | None = None
+        self.view: dict[int, LogEntry] | None = None
         self.horizon = -1
         self.dead: set[int] = set()
         """Of `entries`: written in a sealed segment, and not to be seen."""
         self.pending: list[tuple[Pending, int]] = []
         self.held: list[Held] = []
         self.runs = 0
-        self.failed: dict[int, Entry] = {}
+        self.failed: dict[int, LogEntry] = {}
         """Cut off after a failed fsync; a power cut may undo the cut."""
 
     @initialize(mode=st.sampled_from(Durability))
@@ -101,22 +102,22 @@ class LogMachine(RuleBasedStateMachine):
 
     # What a reader sees
 
-    def visible(self) -> list[Entry]:
+    def visible(self) -> list[LogEntry]:
         seen = self.durable if self.always else self.entries.keys()
         return [self.entries[p] for p in sorted(seen) if p not in self.dead]
 
-    def visible_compacted(self) -> list[Entry]:
+    def visible_compacted(self) -> list[LogEntry]:
         if self.view is None:
             return self.visible()
         above = [entry for entry in self.visible() if entry.position > self.horizon]
         return [*(self.view[p] for p in sorted(self.view)), *above]
 
-    def seen(self, *, compacted: bool) -> list[Entry]:
+    def seen(self, *, compacted: bool) -> list[LogEntry]:
         return self.visible_compacted() if compacted else self.visible()
 
     # Appending
 
-    def wrote(self, entries: Iterable[Entry], pending: Pending) -> None:
+    def wrote(self, entries: Iterable[LogEntry], pending: Pending) -> None:
         self.entries.update((entry.position, entry) for entry in entries)
         self.pending.append((pending, pending.position))
         self.rolled()
@@ -131,20 +132,20 @@ class LogMachine(RuleBasedStateMachine):
         position = self.log.next_position
         pending = self.log.append(body, time_ms=time_ms, flags=flags, tag=tag)
         assert pending.position == position
-        self.wrote([Entry(position, time_ms, body, flags, tag)], pending)
+        self.wrote([LogEntry(position, time_ms, body, flags, tag)], pending)
 
     @rule(body=BODY, gap=st.integers(0, 2**40), time_ms=TIME)
     def append_behind_a_gap(self, body: bytes, gap: int, time_ms: int) -> None:
         position = self.log.next_position + gap
         pending = self.log.append(body, position=position, time_ms=time_ms)
         assert pending.position == position
-        self.wrote([Entry(position, time_ms, body)], pending)
+        self.wrote([LogEntry(position, time_ms, body)], pending)
 
     @rule(rows=st.lists(st.tuples(BODY, TIME, FLAGS, TAG), max_size=12))
     def append_many(self, rows: list[tuple[bytes, int, int, int]]) -> None:
         first = self.log.next_position
         entries = [
-            Entry(first + i, time_ms, body, flags, tag)
+            LogEntry(first + i, time_ms, body, flags, tag)
             for i, (body, time_ms, flags, tag) in enumerate(rows)
         ]
         pending = self.log.append_many(
@@ -161,7 +162,7 @@ class LogMachine(RuleBasedStateMachine):
         place, entries = self.log.next_position, []
         for body, step in rows:
             place += step
-            entries.append(Entry(place, time_ms, body))
+            entries.append(LogEntry(place, time_ms, body))
         pending = self.log.append_many(
             [entry.body for entry in entries],
             time_ms=time_ms,
@@ -286,7 +287,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         self.runs += 1
         view: list[SegmentRef] = []
-        alive: dict[int, Entry] = {}
+        alive: dict[int, LogEntry] = {}
         for segment in sealed:
             dead = self.some_of(segment, seed)
             view.append(self.with_dead_set(replace(segment, dead=None), dead))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from lithify.compaction.plan import SegmentStats
-from lithify.compaction.policies import Limits, plan_neighbours
+from lithify.compaction.planning.plan import SegmentStats
+from lithify.compaction.policies.built_in import Limits, plan_neighbours
 
 LOGS = 10_000
 

@@ -1,4 +1,4 @@
-"""What holds for every policy on every log: see the bounds in `lithify.compaction.policies`."""
+"""What holds for every policy on every log: the bounds in `compaction/policies/built_in.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.compaction.plan import Plan, SegmentStats, apply_plan
-from lithify.compaction.policies import (
+from lithify.compaction.planning.plan import Plan, SegmentStats, apply_plan
+from lithify.compaction.policies.built_in import (
     Limits,
     plan_all,
     plan_hybrid,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lithify.raft.group import Group
-from lithify.raft.manifest import Manifest
+from lithify.raft.group.group import Group
+from lithify.raft.storage.manifest import RaftManifest
 from tests.property.raft_damaged import simulate
 
 
@@ -51,6 +51,6 @@ def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
 
 def test_a_member_that_only_forgets_stops_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its leader counts on entries that it has not: such members stop."""
-    monkeypatch.setattr(Manifest, "doubt", lambda *_: None)
+    monkeypatch.setattr(RaftManifest, "doubt", lambda *_: None)
     with pytest.raises(AssertionError, match="no progress"):
         one_of(14, 15, 16)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.raft.core import Change, ConfChange, Config, DropReason, Op, ProposalDropped
-from lithify.raft.core.confchange import changed
+from lithify.raft.core import ConfChange, Config, DropReason, MemberChange, Op, ProposalDropped
+from lithify.raft.core.configuration_change import changed
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.quorum import has_quorum
 from tests.property.raft_operators import simulate
@@ -43,7 +43,7 @@ def who_ever_matched(self: Leader, change: ConfChange) -> ConfChange:
     new = sorted(after.voters - config.members)
     if not new:
         raise ProposalDropped(DropReason.NOT_HEARD, engine.node)
-    return ConfChange(tuple(Change(Op.LEARNER, name) for name in new))
+    return ConfChange(tuple(MemberChange(Op.LEARNER, name) for name in new))
 
 
 def judge_nothing(self: Leader, change: ConfChange, after: Config) -> None: ...

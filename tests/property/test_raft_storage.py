@@ -21,20 +21,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.fs import Fault, FaultyFileSystem, FileSystem, MemoryFileSystem, PowerCut
+from lithify.fs import FileSystem, MemoryFileSystem
 from lithify.liveset import LiveSet
-from lithify.log.names import HISTORY
-from lithify.raft.compaction.group_compaction import GroupCompaction, Outcome, RunWanted
-from lithify.raft.compaction.settings import CompactionSettings
-from lithify.raft.core.config import Config
+from lithify.log.file_names import HISTORY
+from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
+from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.live_state import LiveState
-from lithify.raft.names import parse_segment
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.snapshot_file import Head
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Rolled, StateSaved, WalEvent, Written
+from lithify.raft.storage.file_names import parse_segment
+from lithify.raft.storage.live_state import LiveState
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.snapshots.snapshot_file import Head
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Rolled, StateSaved, WalEvent, Written
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,12 +91,12 @@ class Life:
             if group not in self.storage.groups:
                 self.storage.create(group)
         self.compactors = {group: self.compactor(fs, group) for group in GROUPS}
-        self.jobs: dict[str, Callable[[], Outcome]] = {}
-        self.outcomes: dict[str, Outcome] = {}
+        self.jobs: dict[str, Callable[[], CompactionOutcome]] = {}
+        self.outcomes: dict[str, CompactionOutcome] = {}
 
     def compactor(self, fs: FileSystem, group: str) -> GroupCompaction:
         found = self.storage.groups[group]
-        settings = CompactionSettings(after_drops=self.rng.choice([None, 2]), link_keep_ms=0)
+        settings = GroupCompactionSettings(after_drops=self.rng.choice([None, 2]), link_keep_ms=0)
         limits, clock = SETTINGS.segments, ManualClock()
         return GroupCompaction(fs, found.directory, found.log, limits, clock, settings)
 
@@ -104,10 +105,10 @@ class Life:
             if isinstance(event, Written):
                 install = self.storage.installing(event.group)
                 if install is not None:
-                    install.written(event)
+                    install.mark_durable(event)
                     continue
                 log = self.storage.groups[event.group].log
-                log.written(event)
+                log.mark_durable(event)
                 model = self.models[event.group]
                 model.ack(event.last, event.term)
                 assert log.written_index >= model.acknowledged

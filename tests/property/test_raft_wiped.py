@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lithify.raft.recognition import Recognition
+from lithify.raft.net.peer_recognition import PeerRecognition
 from tests.property.raft_wiped import Wiped, simulate
 
 
@@ -33,8 +33,8 @@ def simulate_some(*seeds: int) -> None:
 
 
 def test_without_identities_two_histories_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recognition, "refusal", lambda *_: "")
-    monkeypatch.setattr(Recognition, "may_vote", lambda *_: True)
+    monkeypatch.setattr(PeerRecognition, "refusal", lambda *_: "")
+    monkeypatch.setattr(PeerRecognition, "may_vote", lambda *_: True)
     # What a member notices by itself is not what is to be shown here.
     monkeypatch.setattr(Wiped, "nobody_stops", False)
     with pytest.raises(AssertionError, match=r"two histories at|linearizable"):

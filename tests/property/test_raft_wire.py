@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 
 from lithify.checksum import crc32c
 from lithify.errors import ProtocolError
-from lithify.raft.core.config import Config
-from lithify.raft.core.messages import AppendRequest, Heartbeat, Message
+from lithify.raft.core.configuration import Config
+from lithify.raft.core.messages import AppendRequest, Heartbeat, RaftMessage
 from lithify.raft.core.values import SnapshotMeta
-from lithify.raft.dialogue import Answer, Answers, Ask, Asks, Hello
 from lithify.raft.entry import Entry
-from lithify.raft.snapshot_file import Head
-from lithify.raft.transfer import TransferState
-from lithify.raft.wire import (
+from lithify.raft.net.control_frames import (
+    ClientRequest,
+    ClientRequests,
+    ClientResponse,
+    ClientResponses,
+    Hello,
+)
+from lithify.raft.net.wire_format import (
     FRAME_HEADER_BYTES,
     KINDS,
     _types,
@@ -29,6 +33,8 @@ from lithify.raft.wire import (
     encode_message,
     frame_bytes,
 )
+from lithify.raft.snapshots.messages import TransferState
+from lithify.raft.storage.snapshots.snapshot_file import Head
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 PLACES = st.integers(0, 2**63 - 1)
@@ -49,7 +55,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 
 
 def of(kind: type) -> st.SearchStrategy[Any]:
-    names = {"sender": st.just("n1"), "to": st.just("n2")} if issubclass(kind, Message) else {}
+    names = {"sender": st.just("n1"), "to": st.just("n2")} if issubclass(kind, RaftMessage) else {}
     return st.builds(kind, **{n: names.get(n, BY_TYPE[type_]) for n, type_ in _types(kind)})
 
 
@@ -61,9 +67,11 @@ def received(frame: memoryview) -> list[tuple[str, Any]]:
     """The messages of a frame, with the requests of each run one by one."""
     found: list[tuple[str, Any]] = []
     for group, message in decode_frame(frame, "n1", "n2"):
-        if isinstance(message, Asks):
+        if isinstance(message, ClientRequests):
             rows = zip(message.numbers, message.bodies, strict=True)
-            found += ((group, Ask(number, message.operation, body)) for number, body in rows)
+            found += (
+                (group, ClientRequest(number, message.operation, body)) for number, body in rows
+            )
         else:
             found.append((group, message))
     return found
@@ -89,11 +97,11 @@ def test_each_kind_comes_through(kind: type, data: st.DataObject) -> None:
     assert encode_message("orders", message, pieces) == len(frame) - FRAME_HEADER_BYTES
 
 
-ASKS = st.builds(Ask, NUMBERS, st.integers(1, 2), st.binary(max_size=5))
+ASKS = st.builds(ClientRequest, NUMBERS, st.integers(1, 2), st.binary(max_size=5))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), ASKS), max_size=12))
-def test_requests_for_the_same_thing_are_one_run(sent: list[tuple[str, Ask]]) -> None:
+def test_requests_for_the_same_thing_are_one_run(sent: list[tuple[str, ClientRequest]]) -> None:
     frame = memoryview(encode_frame(sent))
     assert received(frame) == sent
     runs = [(group, asks.operation) for group, asks in decode_frame(frame, "n1", "n2")]
@@ -105,8 +113,10 @@ def test_the_answers_to_a_run_are_received_one_by_one(
     rows: list[tuple[int, bytes]], index: int
 ) -> None:
     numbers, bodies = map(list, zip(*rows, strict=True))
-    frame = encode_frame([("g", Answers(numbers, 0, index, bodies))])
-    expected = [Answer(number, 0, at, body) for at, (number, body) in enumerate(rows, index)]
+    frame = encode_frame([("g", ClientResponses(numbers, 0, index, bodies))])
+    expected = [
+        ClientResponse(number, 0, at, body) for at, (number, body) in enumerate(rows, index)
+    ]
     assert received(memoryview(frame)) == [("g", answer) for answer in expected]
 
 
@@ -166,5 +176,5 @@ def test_nobody_can_speak_in_the_name_of_another() -> None:
 
 def test_kinds_keep_their_numbers() -> None:
     assert encode_frame([("", Hello(1, "", "", "", ""))])[8] == 0
-    assert encode_frame([("", Ask(1, 1, b""))])[8] == 2
+    assert encode_frame([("", ClientRequest(1, 1, b""))])[8] == 2
     assert encode_frame([("", Heartbeat("a", "b", 1, 1, 1))])[8] == 6

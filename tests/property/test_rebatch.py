@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.errors import InvalidInput
-from lithify.log.frame import Entry
+from lithify.log.segments.frame import LogEntry
 from lithify.positions import pack
-from lithify.topics.message import (
+from lithify.topics.messages.message import (
     FLAG_SHRUNK,
     Message,
     broker_metadata_bytes,
@@ -20,7 +20,7 @@ from lithify.topics.message import (
     encode_entry,
     parse_entry,
 )
-from lithify.topics.message_pb2 import (
+from lithify.topics.messages.message_pb2 import (
     LZ4,
     NONE,
     SNAPPY,
@@ -30,7 +30,7 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.wire_batch import Form, WireBatch, to_wire
+from lithify.topics.subscriptions.compacted_batch import BatchForm, WireBatch, to_wire
 from tests.unit.topics.segments import shrink
 
 POSITION = pack(3, 4)
@@ -104,7 +104,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def messages(body: bytes, flags: int = 0, live: int | None = None) -> list[Message]:
-    return list(decode_entry(Entry(POSITION, 1000, body, flags, live=live)))
+    return list(decode_entry(LogEntry(POSITION, 1000, body, flags, live=live)))
 
 
 def mask_of(slots: tuple[int, ...] | list[int]) -> int:
@@ -170,7 +170,7 @@ def as_client(sent: WireBatch) -> list[tuple[int, bytes]]:
 @given(batches(), st.data())
 def test_what_goes_out_is_what_is_live_and_remains(batch: Batch, data: st.DataObject) -> None:
     left = some_of(data, batch.present)
-    entry = Entry(POSITION, 1000, batch.body, tag=batch.slots, live=mask_of(left))
+    entry = LogEntry(POSITION, 1000, batch.body, tag=batch.slots, live=mask_of(left))
     if data.draw(st.booleans()):
         stored = some_of(data, batch.present)
         left = tuple(slot for slot in left if slot in stored) or stored[:1]
@@ -179,7 +179,7 @@ def test_what_goes_out_is_what_is_live_and_remains(batch: Batch, data: st.DataOb
     remaining = some_of(data, left)
     values = {message.id.batch_index: message.value or b"" for message in messages(batch.body)}
     expected = [(slot, values[slot]) for slot in remaining]
-    for form in (Form.STORED, Form.SLOTS):
+    for form in (BatchForm.STORED, BatchForm.SLOTS):
         sent = to_wire(entry, mask_of(remaining), form)
         assert as_client(sent) == expected
         # All of the delivered ones are acknowledged: what the client never saw does not count.
@@ -188,7 +188,7 @@ def test_what_goes_out_is_what_is_live_and_remains(batch: Batch, data: st.DataOb
         assert sent.left_of((1 << sent.messages) - 1) == mask_of(remaining)
     assert sent.messages == remaining[-1] + 1
     assert (sent.ack_set is None) == (remaining == tuple(range(len(remaining))))
-    packed = to_wire(entry, mask_of(remaining), Form.PACKED)
+    packed = to_wire(entry, mask_of(remaining), BatchForm.PACKED)
     assert packed.ack_set is None
     assert as_client(packed) == list(enumerate(value for _, value in expected))
     assert packed.left_of(1) == 1 << remaining[0]

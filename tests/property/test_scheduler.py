@@ -5,14 +5,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.schedule import (
+from lithify.compaction.scheduling.schedule import (
     BACKOFF_MS_MAX,
+    CompactNow,
     Observation,
     Result,
     Schedule,
     Trigger,
     Wait,
-    Work,
 )
 
 PERIOD_MS = 10_000
@@ -85,7 +85,7 @@ def begin(scheduler: Schedule, disk: str, running: dict[str, str], now_ms: int) 
     answer = scheduler.next(disk, now_ms)
     if disk in running:
         assert answer == Wait(None, f"{running[disk]} is running on disk {disk}")
-    elif isinstance(answer, Work):
+    elif isinstance(answer, CompactNow):
         assert (answer.name == "z") == (disk == "e")
         scheduler.started(answer, now_ms)
         running[disk] = answer.name
@@ -135,7 +135,7 @@ def test_whatever_happens_one_log_runs_per_disk_and_the_queue_never_stalls(
     for name in disks:
         scheduler.observe(name, IDLE, now_ms)
     turns: list[str] = []
-    while isinstance(answer := scheduler.next("d", now_ms), Work):
+    while isinstance(answer := scheduler.next("d", now_ms), CompactNow):
         turns.append(answer.name)
         scheduler.started(answer, now_ms)
         scheduler.finished(answer.name, now_ms, Result.DONE)
@@ -156,7 +156,7 @@ def test_requests_come_first_and_in_order_whatever_else_waits(order: list[str], 
     turns = []
     for _ in order:
         answer = scheduler.next("d", 20_000)
-        assert isinstance(answer, Work)
+        assert isinstance(answer, CompactNow)
         assert answer.trigger is Trigger.ADMIN
         turns.append(answer.name)
         scheduler.started(answer, 20_000)

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from lithify.errors import InvalidInput
-from lithify.topics.hashing import HASH_SLOTS
-from lithify.topics.slots import Slots
+from lithify.topics.subscriptions.key_shared_hash import HASH_SLOTS
+from lithify.topics.subscriptions.key_shared_slots import KeySharedSlots
 
 
 class Row:
@@ -44,7 +44,7 @@ class Row:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_slots_are_dealt_out_as_in_a_row(seed: int) -> None:
-    rng, slots, row = random.Random(seed), Slots[str](), Row()
+    rng, slots, row = random.Random(seed), KeySharedSlots[str](), Row()
     members: list[str] = []
     for number in range(600):
         if members and rng.random() < (0.3 if number < 300 else 0.7):
@@ -63,7 +63,7 @@ def test_slots_are_dealt_out_as_in_a_row(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_ranges_that_are_asked_for(seed: int) -> None:
-    rng, slots = random.Random(seed), Slots[str]()
+    rng, slots = random.Random(seed), KeySharedSlots[str]()
     taken: dict[int, str] = {}
     for number in range(300):
         owner = f"c{number}"
@@ -89,7 +89,7 @@ def test_ranges_that_are_asked_for(seed: int) -> None:
 @pytest.mark.parametrize("sticky", [False, True])
 def test_a_join_costs_the_same_however_many_there_are(sticky: bool) -> None:
     def took_s(count: int) -> float:
-        slots = Slots[int]()
+        slots = KeySharedSlots[int]()
         begun_s = time.thread_time()
         for number in range(count):
             slots.add(number, [(number, number)] if sticky else ())

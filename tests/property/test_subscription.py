@@ -14,14 +14,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from lithify.log.frame import Entry
-from lithify.topics.cursor import Cursor
-from lithify.topics.cursor_changes import AckedBatch, AckedUpTo
-from lithify.topics.hashing import HASH_SLOTS
-from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
+from lithify.log.segments.frame import LogEntry
+from lithify.topics.subscriptions.cursor import Cursor
+from lithify.topics.subscriptions.cursor_changes import AckedBatch, AckedUpTo
+from lithify.topics.subscriptions.key_shared_hash import HASH_SLOTS
+from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
-    from lithify.topics.subscription import Delivery
+    from lithify.topics.subscriptions.subscription import Delivery
 
 BATCH_MAX = 4
 WAITING_MAX = 6
@@ -35,7 +35,7 @@ class Dispatching(RuleBasedStateMachine):
 
     @initialize(partition=st.sampled_from([-1, 0, 1]))
     def begin(self, partition: int) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, LogEntry] = {}
         self.slots: dict[int, int] = {}
         self.due: dict[int, int] = {}
         self.next_position = 0
@@ -106,7 +106,7 @@ class Dispatching(RuleBasedStateMachine):
     def append_one(self, slot: int, messages: int, delay_ms: int) -> None:
         position = self.next_position
         self.next_position = position + 1
-        self.entries[position] = Entry(position, self.now_ms, b"x", tag=messages)
+        self.entries[position] = LogEntry(position, self.now_ms, b"x", tag=messages)
         self.slots[position] = slot
         if delay_ms:
             self.due[position] = self.now_ms + delay_ms

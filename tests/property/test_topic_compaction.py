@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lithify.clock import ManualClock
 from lithify.fs import MemoryFileSystem
 from lithify.log.verify import verify_log
-from lithify.topics import compaction
-from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.compaction import topic_compaction
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from tests.topic_life import Life
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.oracle import Sent
 
 SETTINGS = st.builds(
-    CompactionSettings,
+    TopicCompactionSettings,
     compaction_order=st.sampled_from(["publish", "event"]),
     keep_keyless=st.booleans(),
     tombstone_retention_ms=st.sampled_from([0, 0, 2000, 10**9]),
@@ -45,7 +45,7 @@ RANDOM = st.randoms(use_true_random=False)
 class Steps:
     """Leads a life step by step, with a reader that now and then stays at an old generation."""
 
-    def __init__(self, rng: random.Random, chosen: CompactionSettings) -> None:
+    def __init__(self, rng: random.Random, chosen: TopicCompactionSettings) -> None:
         self._clock = ManualClock()
         self.life = Life(MemoryFileSystem(), rng, self._clock, chosen)
         self._pinned: list[tuple[Snapshot, list[Sent]]] = []
@@ -107,14 +107,14 @@ class Steps:
 
 @given(RANDOM, SETTINGS, STEPS)
 def test_the_view_is_what_a_naive_replay_keeps(
-    rng: random.Random, chosen: CompactionSettings, steps: list[str]
+    rng: random.Random, chosen: TopicCompactionSettings, steps: list[str]
 ) -> None:
     Steps(rng, chosen).go([*steps, "send", "run", "reopen"])
 
 
 @given(RANDOM, st.lists(SETTINGS, min_size=2, max_size=4), STEPS)
 def test_settings_that_change_bring_nothing_back(
-    rng: random.Random, some: list[CompactionSettings], steps: list[str]
+    rng: random.Random, some: list[TopicCompactionSettings], steps: list[str]
 ) -> None:
     life = Steps(rng, some[0])
     for chosen in some:
@@ -124,16 +124,16 @@ def test_settings_that_change_bring_nothing_back(
 
 @given(RANDOM, SETTINGS, STEPS)
 def test_targets_of_a_few_entries_hold_the_same(
-    rng: random.Random, chosen: CompactionSettings, steps: list[str]
+    rng: random.Random, chosen: TopicCompactionSettings, steps: list[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "TARGET_BYTES_MAX", 1500)
+        patch.setattr(topic_compaction, "TARGET_BYTES_MAX", 1500)
         Steps(rng, chosen).go([*steps, "send", "run", "reopen"])
 
 
 @given(RANDOM, SETTINGS, STEPS)
 def test_runs_that_follow_each_other_come_to_rest(
-    rng: random.Random, chosen: CompactionSettings, steps: list[str]
+    rng: random.Random, chosen: TopicCompactionSettings, steps: list[str]
 ) -> None:
     life = Steps(rng, chosen).go([*steps, "send", "roll", "send", "run"])
     life.settle()
@@ -148,7 +148,7 @@ def test_runs_that_follow_each_other_come_to_rest(
 
 @given(RANDOM, SETTINGS, STEPS)
 def test_runs_on_what_is_new_make_what_one_run_makes(
-    rng: random.Random, chosen: CompactionSettings, steps: list[str]
+    rng: random.Random, chosen: TopicCompactionSettings, steps: list[str]
 ) -> None:
     """In the order of event times only as long as nothing expires: see `tombstone_retention_ms`."""
     if chosen.by_event_time:

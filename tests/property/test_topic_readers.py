@@ -15,8 +15,8 @@ import pytest
 
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.message import FLAG_SHRUNK
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.messages.message import FLAG_SHRUNK
 from tests.oracle import Sent, messages_of
 from tests.topic_life import Entries, Life
 
@@ -73,7 +73,7 @@ class Reader:
 
 @pytest.mark.parametrize("runs", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_ten_readers_end_with_what_ten_producers_have_left(tmp_path: Path, runs: int) -> None:
-    settings = CompactionSettings(live_ratio_min=0.9)
+    settings = TopicCompactionSettings(live_ratio_min=0.9)
     directory, clock = str(tmp_path / "log"), SystemClock()
     life = Life(LocalFileSystem(), random.Random(1), clock, settings, directory)
     failures: list[BaseException] = []

@@ -11,9 +11,9 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.settings import LogSettings
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.entries import FLAG_BATCH
-from lithify.topics.names import TopicName
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 from lithify.topics.topic import Topic
 from tests.oracle import Oracle, Rules, Sent
 from tests.topic_life import BINARY, Entries
@@ -21,7 +21,7 @@ from tests.topic_life import BINARY, Entries
 if TYPE_CHECKING:
     import random
 
-    from lithify.topics.message import Message
+    from lithify.topics.messages.message import Message
 
 STEPS = st.lists(st.sampled_from(["send", "send", "roll", "run", "look"]), max_size=10)
 NOBODY = "nobody"
@@ -30,7 +30,7 @@ NOBODY = "nobody"
 class Beside:
     """A topic beside its oracle."""
 
-    def __init__(self, rng: random.Random, settings: CompactionSettings) -> None:
+    def __init__(self, rng: random.Random, settings: TopicCompactionSettings) -> None:
         self._rng = rng
         self._clock = ManualClock()
         self._entries = Entries(rng, self._clock, readable=True)
@@ -96,7 +96,7 @@ def place(message: Message) -> tuple[int, int]:
 def test_a_topic_gives_its_readers_what_a_naive_replay_keeps(
     rng: random.Random, order: str, steps: list[str]
 ) -> None:
-    settings = CompactionSettings(compaction_order=order, live_ratio_min=0.9)
+    settings = TopicCompactionSettings(compaction_order=order, live_ratio_min=0.9)
     beside = Beside(rng, settings)
     for step in [*steps, "send", "run", "look", "send", "look"]:
         getattr(beside, step)()

@@ -12,9 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
-from lithify.topics.message import parse_entry
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.messages.message import parse_entry
 from tests.protocol.raw import Type, send_frame
 
 if TYPE_CHECKING:

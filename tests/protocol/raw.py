@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload, next_frame
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, encode_payload, next_frame
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:

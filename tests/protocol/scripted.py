@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lithify.pulsar import replies
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_payload, next_frame
-from lithify.topics.cursor import bits_from_words, words_from_bits
+from lithify.pulsar.wire import replies
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_payload, next_frame
+from lithify.topics.subscriptions.cursor import bits_from_words, words_from_bits
 from tests.protocol.harness import Server
 from tests.protocol.partly_live_client import LEDGER
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Sequence
 
-    from lithify.topics.wire_batch import WireBatch
+    from lithify.topics.subscriptions.compacted_batch import WireBatch
 
 Type = wire.BaseCommand
 FRAME_BYTES_MAX = 64 * 2**20

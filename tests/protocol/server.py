@@ -21,16 +21,16 @@ from lithify.errors import RunRefused
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.limits import ConnectionLimits
-from lithify.pulsar.listener import Connection, listen
+from lithify.pulsar.connection_limits import ConnectionLimits
+from lithify.pulsar.listener import ClientConnection, listen
 from lithify.settings import LogSettings
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.topics import Topics, TopicSettings
 
 DROP_SECONDS = 0.1
 TASKS: set[asyncio.Task[None]] = set()
 
 
-async def drop(connections: set[Connection], count: int) -> None:
+async def drop(connections: set[ClientConnection], count: int) -> None:
     rng = random.Random(7)
     for _ in range(count):
         await asyncio.sleep(DROP_SECONDS)
@@ -87,7 +87,7 @@ async def serve(directory: str, port: int, settings: dict[str, Any]) -> None:
                 topics.create(name)
     broker = Broker(topics, name="tests", version="Lithify tests")
     broker.limits = ConnectionLimits(**settings.get("limits", {}))
-    connections: set[Connection] = set()
+    connections: set[ClientConnection] = set()
     await listen(broker, "127.0.0.1", port, connections)
     broker.service_url = f"pulsar://127.0.0.1:{port}"
     if settings.get("http"):

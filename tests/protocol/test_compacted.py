@@ -8,8 +8,8 @@ import httpx
 import pulsar
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.harness import (
     RECEIVE_MS,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.protocol.raw import RawClient, Type, send_frame
 
 if TYPE_CHECKING:

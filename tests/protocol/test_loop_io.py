@@ -16,11 +16,11 @@ import pytest
 
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.auth import FREE, NEEDS
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.authorization import FREE, NEEDS
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from lithify.settings import Durability
-from lithify.topics.subscription import SubscriptionType
+from lithify.topics.subscriptions.subscription import SubscriptionType
 from tests.patience import PROCESS_S_MAX
 from tests.protocol import harness
 from tests.protocol.raw import RawClient, Type, send_frame

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.patience import PROCESS_S_MAX
 from tests.protocol.crowd import CONNECT, Crowd
 from tests.protocol.raw import RawClient

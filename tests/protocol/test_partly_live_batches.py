@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.log.frame import Entry
+from lithify.log.segments.frame import LogEntry
 from lithify.positions import pack
-from lithify.topics.message import FLAG_SHRUNK, encode_entry
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.wire_batch import Form, to_wire
+from lithify.topics.messages.message import FLAG_SHRUNK, encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.topics.subscriptions.compacted_batch import BatchForm, to_wire
 from tests.protocol.partly_live_client import LEDGER, receive, seek
 from tests.protocol.scripted import Scripted
 from tests.unit.topics.segments import shrink
@@ -39,15 +39,15 @@ def batch() -> bytes:
     return encode_entry(metadata, b"".join(rows))
 
 
-def serve(live: tuple[int, ...], form: Form, *, stored_whole: bool) -> Scripted:
+def serve(live: tuple[int, ...], form: BatchForm, *, stored_whole: bool) -> Scripted:
     mask = sum(1 << slot for slot in live)
     if stored_whole:
-        entry = Entry(pack(LEDGER, 0), 1, batch(), tag=SLOTS, live=mask)
+        entry = LogEntry(pack(LEDGER, 0), 1, batch(), tag=SLOTS, live=mask)
     else:
         body = shrink(batch(), mask, shrunk=False)
-        entry = Entry(pack(LEDGER, 0), 1, body, FLAG_SHRUNK, SLOTS)
+        entry = LogEntry(pack(LEDGER, 0), 1, body, FLAG_SHRUNK, SLOTS)
     metadata = MessageMetadata(producer_name="p", sequence_id=9, publish_time=1)
-    alone = Entry(pack(LEDGER, 1), 1, encode_entry(metadata, b"alone"), tag=1)
+    alone = LogEntry(pack(LEDGER, 1), 1, encode_entry(metadata, b"alone"), tag=1)
     return Scripted([to_wire(entry, None, form), to_wire(alone, None, form)])
 
 
@@ -75,9 +75,9 @@ BY_RANK = [[0, 0, "v1"], [0, 1, "v3"], [0, 2, "v5"], [1, -1, "alone"]]
 
 
 @pytest.mark.parametrize("stored_whole", [False, True])
-@pytest.mark.parametrize("form", [Form.STORED, Form.SLOTS])
+@pytest.mark.parametrize("form", [BatchForm.STORED, BatchForm.SLOTS])
 def test_masked_batches_show_what_is_live_with_the_ids_it_always_had(
-    brokers: list[Scripted], form: Form, stored_whole: bool
+    brokers: list[Scripted], form: BatchForm, stored_whole: bool
 ) -> None:
     broker = serve(HOLES, form, stored_whole=stored_whole)
     found, acks = outcome(broker, brokers, 4, "each")
@@ -87,22 +87,22 @@ def test_masked_batches_show_what_is_live_with_the_ids_it_always_had(
 
 
 def test_masked_batches_and_cumulative_acknowledgements(brokers: list[Scripted]) -> None:
-    broker = serve(HOLES, Form.SLOTS, stored_whole=False)
+    broker = serve(HOLES, BatchForm.SLOTS, stored_whole=False)
     assert outcome(broker, brokers, 4, "last")[1] == [("Cumulative", 1, None)]
-    broker = serve(HOLES, Form.SLOTS, stored_whole=False)
+    broker = serve(HOLES, BatchForm.SLOTS, stored_whole=False)
     assert outcome(broker, brokers, 4, "last of the batch")[1] == [("Cumulative", 0, None)]
 
 
 def test_dead_slots_at_the_end_must_be_cut_off_for_those(brokers: list[Scripted]) -> None:
     live = (1, 3)
-    broker = serve(live, Form.STORED, stored_whole=True)
+    broker = serve(live, BatchForm.STORED, stored_whole=True)
     assert outcome(broker, brokers, 3, "last of the batch")[1] == [("Cumulative", -1, None)]
-    broker = serve(live, Form.SLOTS, stored_whole=True)
+    broker = serve(live, BatchForm.SLOTS, stored_whole=True)
     assert outcome(broker, brokers, 3, "last of the batch")[1] == [("Cumulative", 0, None)]
 
 
 def test_masked_batches_and_acknowledgements_by_index(brokers: list[Scripted]) -> None:
-    broker = serve(HOLES, Form.SLOTS, stored_whole=False)
+    broker = serve(HOLES, BatchForm.SLOTS, stored_whole=False)
     found, acks = outcome(broker, brokers, 4, "each", with_indexes=True)
     assert found == BY_SLOT
     left = [bits for _, entry, bits in acks if entry == 0]
@@ -112,26 +112,26 @@ def test_masked_batches_and_acknowledgements_by_index(brokers: list[Scripted]) -
 
 
 def test_a_prefix_needs_no_mask(brokers: list[Scripted]) -> None:
-    broker = serve(PREFIX, Form.SLOTS, stored_whole=False)
+    broker = serve(PREFIX, BatchForm.SLOTS, stored_whole=False)
     found, acks = outcome(broker, brokers, 3, "each")
     assert found == [[0, 0, "v0"], [0, 1, "v1"], [1, -1, "alone"]]
     assert acks == [("Individual", 0, None), ("Individual", 1, None)]
 
 
 def test_packed_batches_are_acknowledged_in_every_way(brokers: list[Scripted]) -> None:
-    broker = serve(HOLES, Form.PACKED, stored_whole=False)
+    broker = serve(HOLES, BatchForm.PACKED, stored_whole=False)
     found, acks = outcome(broker, brokers, 4, "each")
     assert found == BY_RANK
     assert acks == [("Individual", 0, None), ("Individual", 1, None)]
-    broker = serve(HOLES, Form.PACKED, stored_whole=False)
+    broker = serve(HOLES, BatchForm.PACKED, stored_whole=False)
     assert outcome(broker, brokers, 4, "first")[1] == []
-    broker = serve(HOLES, Form.PACKED, stored_whole=False)
+    broker = serve(HOLES, BatchForm.PACKED, stored_whole=False)
     assert outcome(broker, brokers, 4, "last of the batch")[1] == [("Cumulative", 0, None)]
-    broker = serve(HOLES, Form.PACKED, stored_whole=False)
+    broker = serve(HOLES, BatchForm.PACKED, stored_whole=False)
     _, acks = outcome(broker, brokers, 4, "first", with_indexes=True)
     assert acks == [("Individual", 0, 0b110)]
     assert broker.batches[0].left_of(0b110) == 1 << 3 | 1 << 5
-    broker = serve(ONE, Form.PACKED, stored_whole=False)
+    broker = serve(ONE, BatchForm.PACKED, stored_whole=False)
     assert outcome(broker, brokers, 2, "each") == (
         [[0, 0, "v3"], [1, -1, "alone"]],
         [("Individual", 0, None), ("Individual", 1, None)],
@@ -143,7 +143,7 @@ def test_a_batch_that_is_sought_by_a_rank_and_sent_by_slots_misses_nothing(
     brokers: list[Scripted], index: int, expected: list[list[Any]]
 ) -> None:
     """The ids 5:0:1 and 5:0:2 were the slots 3 and 5 when the batch was packed."""
-    broker = serve(HOLES, Form.SLOTS, stored_whole=False)
+    broker = serve(HOLES, BatchForm.SLOTS, stored_whole=False)
     brokers.append(broker)
     broker.start()
     process = broker.start_case(seek, index=index)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pulsar
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.patience import wait_until
 from tests.protocol.harness import (
     RECEIVE_MS,

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
-from lithify.topics.cursor import bits_from_words, words_from_bits
-from lithify.topics.message import messages_of, parse_entry
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.messages.message import messages_of, parse_entry
+from lithify.topics.subscriptions.cursor import bits_from_words, words_from_bits
 from tests.protocol.harness import Steps, numbers, send_all
 from tests.protocol.raw import RawClient, Type, send_frame
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
-from lithify.topics.schemas import SCHEMA_BYTES_MAX
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.schemas.schemas import SCHEMA_BYTES_MAX
 from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:

@@ -32,14 +32,14 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.node.security import SecuritySettings, make_access, make_tls
-from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command
-from lithify.pulsar.listener import Connection, listen
-from lithify.topics.access import with_grant
-from lithify.topics.definitions import Definitions, NamespaceDefinition
-from lithify.topics.names import Namespace, TopicName
-from lithify.topics.store import Topics, TopicSettings
+from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.permissions import with_grant
+from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
 from tests.protocol.raw import RawClient, Type
 
@@ -140,7 +140,7 @@ class Site:
         loop = asyncio.new_event_loop()
 
         async def serve() -> None:
-            connections: set[Connection] = set()
+            connections: set[ClientConnection] = set()
             tls = make_tls(security)
             server = await listen(broker, "127.0.0.1", 0, connections, tls)
             port = server.sockets[0].getsockname()[1]

@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.protocol.harness import (
     RECEIVE_MS,
     Case,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from lithify.node.serving import Addresses
+    from lithify.node.server import Addresses
     from lithify.node.settings import NodeSettings
 
 OF_FILES = ("pread", "preadv", "read", "readv", "fsync", "fdatasync", "ftruncate", "fstat")

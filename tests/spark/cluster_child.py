@@ -18,8 +18,8 @@ from lithify.errors import LithifyError
 from lithify.pipeline import session as session_module
 from lithify.pipeline.jobs import SparkJobs
 from lithify.pipeline.session import open_session
-from lithify.pipeline.target import SparkTarget
-from lithify.topics.compaction import TOPIC_TASKS
+from lithify.pipeline.spark_target import SparkTarget
+from lithify.topics.compaction.topic_compaction import TOPIC_TASKS
 from tests.patience import PROCESS_S_MAX, wait_until
 from tests.spark.dying import DyingRewriting
 from tests.spark.test_topic_compaction import grow, topic

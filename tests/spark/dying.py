@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.topics.rebatch import TopicRewriting
+from lithify.topics.compaction.shrink_batches import TopicRewriting
 
 if TYPE_CHECKING:
-    from lithify.log.deadset import Parts
-    from lithify.log.scan import Frames
+    from lithify.log.deadset.dead_set import Parts
+    from lithify.log.segments.scan import Frames
 
 __all__ = ["DyingRewriting", "parent_of"]
 

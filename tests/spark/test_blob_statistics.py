@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.blobs.settings import BlobSettings
-from lithify.blobs.statistics_frame import statistics_frame
+from lithify.blobs.statistics.dataframe import statistics_frame
 from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
 from lithify.fs import LocalFileSystem

@@ -16,7 +16,7 @@ import pytest
 
 from lithify.errors import SparkUnreachable
 from lithify.pipeline.java import find_java
-from lithify.pipeline.target import reach_master
+from lithify.pipeline.spark_target import reach_master
 from tests.patience import wait_until
 from tests.ports import free_port
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import ignore_progress, no_check
+from lithify.compaction.tasks.jobs import ignore_progress, no_check
 from lithify.errors import DamagedFile, JobFailed, RunCancelled, SparkUnreachable
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
-from lithify.pipeline.target import SparkTarget
-from lithify.pipeline.worker import WorkerJobs
+from lithify.pipeline.session_process import WorkerJobs
+from lithify.pipeline.spark_target import SparkTarget
 from tests.spark import tasks
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from lithify.compaction.jobs import Jobs
+    from lithify.compaction.tasks.jobs import Jobs
 
 
 CLOCK = ManualClock()

@@ -18,10 +18,8 @@ from lithify.errors import InvalidInput
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.settings import Durability, LogSettings
-from lithify.topics.message import decode_entry
-from lithify.topics.message_pb2 import LZ4
-from lithify.topics.spark_place import find_place
-from lithify.topics.spark_scan import (
+from lithify.spark.place import find_place
+from lithify.spark.scan import (
     Bounds,
     QueryStale,
     ScanPart,
@@ -29,7 +27,9 @@ from lithify.topics.spark_scan import (
     plan_partition,
     read_part,
 )
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.messages.message import decode_entry
+from lithify.topics.messages.message_pb2 import LZ4
+from lithify.topics.topics import Topics, TopicSettings
 from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def test_while_a_part_is_read_its_generation_is_pinned(orders: Topic) -> None:
 def test_large_segments_are_cut_into_several_parts(
     orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.topics.spark_scan.PART_BYTES", 100_000)
+    monkeypatch.setattr("lithify.spark.scan.PART_BYTES", 100_000)
     body = b"x" * 10_000
     for number in range(100):
         orders.append(key=f"large {number}", value=body)

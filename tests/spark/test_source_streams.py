@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from lithify.clock import SystemClock
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import lithify
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
 from lithify.pipeline.jobs import SparkJobs
-from lithify.topics.compaction_settings import CompactionSettings
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from tests.spark.dying import DyingRewriting
 from tests.topic_life import Life
 
@@ -27,7 +27,7 @@ def jobs(spark: SparkSession) -> SparkJobs:
 
 
 def topic(path: Path, jobs: SparkJobs, seed: int, **settings: object) -> Life:
-    chosen = CompactionSettings(live_ratio_min=1.0, **settings)  # type: ignore[arg-type]
+    chosen = TopicCompactionSettings(live_ratio_min=1.0, **settings)  # type: ignore[arg-type]
     return Life(
         LocalFileSystem(),
         random.Random(seed),

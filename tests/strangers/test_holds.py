@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.auth import FREE, NEEDS
+from lithify.pulsar.authorization import FREE, NEEDS
+from lithify.pulsar.wire import wire_pb2 as wire
 from tests.strangers.node import watched_node
 from tests.strangers.worst_frames import WORST, Crowd
 

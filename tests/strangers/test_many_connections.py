@@ -6,8 +6,8 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
 from tests.protocol.raw import RawClient, Type
 from tests.strangers.node import watched_node
 from tests.strangers.test_holds import HOLD_MS_MAX

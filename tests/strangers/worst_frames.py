@@ -13,10 +13,10 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import encode_command, encode_payload
-from lithify.topics.message import encode_entry
-from lithify.topics.message_pb2 import MessageMetadata
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, encode_payload
+from lithify.topics.messages.message import encode_entry
+from lithify.topics.messages.message_pb2 import MessageMetadata
 from tests.protocol.raw import RawClient, Type, send_frame
 
 if TYPE_CHECKING:

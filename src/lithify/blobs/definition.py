@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lithify.blobs.settings import Shape
+from lithify.blobs.settings import StoreShape
 from lithify.errors import InvalidInput, InvalidSetting
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class StoreDefinition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> StoreShape:
         """What is fixed at creation, checked."""
-        return Shape(self.capacity_bytes, self.segment_bytes)
+        return StoreShape(self.capacity_bytes, self.segment_bytes)
 
     def row(self) -> dict[str, Any]:
         """The definition as JSON values."""

@@ -16,8 +16,8 @@ and five bits of it. The filter is built from the index when that is opened; it 
 Memory: the filters; 62 bytes for each row of the cached buckets, at most `rows_max`; the recent
 rows of one segment, at most `RECENT_ROWS_MAX`, after which the store rolls.
 
-Invariant: an `Opened` never changes while its files are pinned. When the active segment is sealed,
-its key index is written before its successor becomes the recent one.
+Invariant: an `OpenedIndex` never changes while its files are pinned. When the active segment is
+sealed, its key index is written before its successor becomes the recent one.
 
 One thread writes at a time; any number may look up. Called by the store.
 """
@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from lithify.blobs.indexing import IndexTask, read_rows, scan_rows
-from lithify.blobs.records import Kind
-from lithify.blobs.rows import pack_rows, rows_of, split_hash, unpack_row, values_of
-from lithify.compaction.jobs import no_check
-from lithify.log.keyindex import BUCKETS, COLUMNS
+from lithify.blobs.index_rows import pack_rows, rows_of, split_hash, unpack_row, values_of
+from lithify.blobs.key_index import IndexTask, read_rows, scan_rows
+from lithify.blobs.records import BlobRecordKind
+from lithify.compaction.tasks.jobs import no_check
+from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
 from lithify.log.reader import read_dead_set
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.blobs.rows import Row
+    from lithify.blobs.index_rows import IndexRow
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
-    from lithify.log.keyindex import KeyRows
+    from lithify.log.keyindex.key_index import KeyRows
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import Snapshot
 
-__all__ = ["RECENT_ROWS_MAX", "BlobIndex", "Bloom", "Found", "Opened", "Recent"]
+__all__ = ["RECENT_ROWS_MAX", "BlobIndex", "Bloom", "FoundRecords", "OpenedIndex", "Recent"]
 
 RECENT_ROWS_MAX = 250_000
 """About 400 bytes each: 100 MB."""
@@ -62,11 +62,11 @@ _SHIFTS = (34, 40, 46, 52, 58)
 """Each shift selects six bits of a hash, which select one bit; the lowest bits select the word."""
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """The records that decide the state of a blob."""
 
-    newest: Row
-    put: Row | None
+    newest: IndexRow
+    put: IndexRow | None
     """None: its content was compacted away."""
     segment: SegmentRef | None
     """The segment of the put."""
@@ -116,7 +116,7 @@ class Bloom:
 class _Segment(Protocol):
     bloom: Bloom
 
-    def find(self, id_hash: bytes) -> Sequence[Row]:
+    def find(self, id_hash: bytes) -> Sequence[IndexRow]:
         """The blob's rows, in the order of positions."""
 
 
@@ -129,9 +129,9 @@ class Recent:
         self.segment_id = segment_id
         self.count = 0
         self.bloom = Bloom.anything()
-        self._rows: dict[bytes, tuple[Row, ...]] = {}
+        self._rows: dict[bytes, tuple[IndexRow, ...]] = {}
 
-    def add(self, id_hash: bytes, row: Row) -> None:
+    def add(self, id_hash: bytes, row: IndexRow) -> None:
         """Add an appended record."""
         # Replaced, never changed: readers take no lock.
         self._rows[id_hash] = (*self._rows.get(id_hash, ()), row)
@@ -146,7 +146,7 @@ class Recent:
     def __contains__(self, id_hash: bytes) -> bool:
         return id_hash in self._rows
 
-    def find(self, id_hash: bytes) -> Sequence[Row]:
+    def find(self, id_hash: bytes) -> Sequence[IndexRow]:
         """The blob's rows, in the order of positions."""
         return self._rows.get(id_hash, ())
 
@@ -169,7 +169,7 @@ class _Bucket:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def find(self, high: int, low: int) -> list[Row]:
+    def find(self, high: int, low: int) -> list[IndexRow]:
         found = []
         at = bisect_left(self._hashes, low)
         while at < len(self._hashes) and self._hashes[at] == low:
@@ -218,7 +218,7 @@ class _Sealed:
         self.bloom = Bloom.of(low.hash_low)
         self._dead = _dead_in(task)
 
-    def find(self, id_hash: bytes) -> list[Row]:
+    def find(self, id_hash: bytes) -> list[IndexRow]:
         high, low = split_hash(id_hash)
         found = self._buckets.get(self._task, high >> 56).find(high, low)
         if self._dead is not None:
@@ -231,7 +231,7 @@ _Filtered = tuple[int, memoryview, "SegmentRef", _Segment]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedIndex:
     """A generation of the log and the index of its blobs; it never changes."""
 
     manifest: Manifest
@@ -252,7 +252,7 @@ class BlobIndex:
         self.buckets = _Buckets(rows_max)
         self._segments: dict[tuple[str, str], _Segment] = {}
         self._lock = threading.Lock()
-        self._opened: Opened | None = None
+        self._opened: OpenedIndex | None = None
         self.recent = recent
 
     def task(self, segment: SegmentRef) -> IndexTask:
@@ -276,12 +276,12 @@ class BlobIndex:
             if segment.sealed:
                 self._segment(segment)
 
-    def opened(self, log: Log | Snapshot) -> Opened:
+    def opened(self, log: Log | Snapshot) -> OpenedIndex:
         """The current generation; the caller has pinned it."""
         while True:
             recent, manifest, opened = self.recent, log.manifest, self._opened
             if opened is None or opened.manifest is not manifest or opened.recent is not recent:
-                opened = Opened(manifest, recent, self._filters(manifest, recent))
+                opened = OpenedIndex(manifest, recent, self._filters(manifest, recent))
             # Only then do the recent rows belong to the manifest.
             if self.recent is recent:
                 self._opened = opened
@@ -297,17 +297,17 @@ class BlobIndex:
                 filters.append((segment.bloom.mask, segment.bloom.words, ref, segment))
         return tuple(filters)
 
-    def find(self, opened: Opened, id_hash: bytes, below: int) -> Found | None:
+    def find(self, opened: OpenedIndex, id_hash: bytes, below: int) -> FoundRecords | None:
         """The records of a blob at positions below `below`; None: there are none."""
-        newest: Row | None = None
+        newest: IndexRow | None = None
         for ref, segment in _newest_first(opened, id_hash):
             for row in reversed(segment.find(id_hash)):
                 if row.position >= below:
                     continue
                 newest = newest or row
-                if row.kind is Kind.PUT:
-                    return Found(newest, row, ref)
-        return None if newest is None else Found(newest, None, None)
+                if row.kind is BlobRecordKind.PUT:
+                    return FoundRecords(newest, row, ref)
+        return None if newest is None else FoundRecords(newest, None, None)
 
     def _segment(self, segment: SegmentRef) -> _Segment:
         found = self._segments.get(_key(segment))
@@ -325,7 +325,7 @@ class BlobIndex:
         return found
 
 
-def _newest_first(opened: Opened, id_hash: bytes) -> list[tuple[SegmentRef, _Segment]]:
+def _newest_first(opened: OpenedIndex, id_hash: bytes) -> list[tuple[SegmentRef, _Segment]]:
     """The segments that may have records of a blob."""
     _, low = split_hash(id_hash)
     bits = Bloom.bits(low)

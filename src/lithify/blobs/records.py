@@ -45,7 +45,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from lithify.errors import DamagedFrame, InvalidInput
-from lithify.log.frame import FLAG_TOMBSTONE, HEADER_BYTES
+from lithify.log.segments.frame import FLAG_TOMBSTONE, HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,9 +61,9 @@ __all__ = [
     "PART_BYTES",
     "RECORD_VERSION",
     "TEXT_BYTES_MAX",
-    "Identity",
-    "Kind",
+    "BlobRecordKind",
     "PutRecord",
+    "RecordIdentity",
     "decode_id",
     "decode_identity",
     "decode_put",
@@ -96,7 +96,7 @@ _CONTENT_CRC = (48, 52)
 assert _COMMON.size + _PUT.size == _WHOLE_PUT.size == _PUT_BYTES
 
 
-class Kind(IntEnum):
+class BlobRecordKind(IntEnum):
     """The kind of a record."""
 
     PUT = 1
@@ -128,7 +128,7 @@ class PutRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RecordIdentity:
     """The blob of a record and, for a put, its content."""
 
     blob_id: str
@@ -148,9 +148,9 @@ def part_bytes(size: int) -> int:
     return size + HEADER_BYTES * parts if parts else 0
 
 
-def flags_of(kind: Kind) -> int:
+def flags_of(kind: BlobRecordKind) -> int:
     """The flags of a record's frame."""
-    return kind << KIND_SHIFT | (FLAG_TOMBSTONE if kind is Kind.DELETE else 0)
+    return kind << KIND_SHIFT | (FLAG_TOMBSTONE if kind is BlobRecordKind.DELETE else 0)
 
 
 def hash_id(blob_id: str, log_id: bytes) -> bytes:
@@ -168,7 +168,7 @@ def encode_put(put: PutRecord, id_hash: bytes) -> bytes:
     content_type = _text("content type", put.content_type, TEXT_BYTES_MAX)
     metadata = _encode_metadata(put.metadata)
     _check_expiry(put.expiry_ms)
-    common = _common(Kind.PUT, blob_id, put.life_version, put.expiry_ms, id_hash)
+    common = _common(BlobRecordKind.PUT, blob_id, put.life_version, put.expiry_ms, id_hash)
     fixed = _PUT.pack(
         put.created_ms,
         put.size,
@@ -185,7 +185,7 @@ def encode_put(put: PutRecord, id_hash: bytes) -> bytes:
 
 
 def encode_change(
-    kind: Kind, blob_id: str, life_version: int, expiry_ms: int, id_hash: bytes
+    kind: BlobRecordKind, blob_id: str, life_version: int, expiry_ms: int, id_hash: bytes
 ) -> bytes:
     """The body of a delete, ttl or undelete."""
     _check_expiry(expiry_ms)
@@ -214,7 +214,12 @@ def decode_put(
     except (struct.error, UnicodeDecodeError) as error:
         raise DamagedFrame(path, offset, f"not a put record: {error}") from error
     expected = at + (0 if parts else size)
-    if (version, kind, parts, len(body)) != (RECORD_VERSION, Kind.PUT, parts_of(size), expected):
+    if (version, kind, parts, len(body)) != (
+        RECORD_VERSION,
+        BlobRecordKind.PUT,
+        parts_of(size),
+        expected,
+    ):
         raise DamagedFrame(path, offset, f"not a put record of version {RECORD_VERSION}")
     blob_id, service, owner, content_type = texts
     put = PutRecord(
@@ -232,9 +237,9 @@ def decode_put(
     return put, at
 
 
-def erasable(kind: Kind, body: Buffer) -> tuple[tuple[int, int], ...]:
+def erasable(kind: BlobRecordKind, body: Buffer) -> tuple[tuple[int, int], ...]:
     """The ranges of the body of an intact put or part that erasing zeroes, half-open."""
-    if kind is Kind.PART:
+    if kind is BlobRecordKind.PART:
         return ((0, len(body)),)
     _, _, id_bytes, *_ = _COMMON.unpack_from(body)
     _, _, _, _, *lengths, _, _, _ = _PUT.unpack_from(body, _COMMON.size)
@@ -242,20 +247,20 @@ def erasable(kind: Kind, body: Buffer) -> tuple[tuple[int, int], ...]:
     return (_CONTENT_CRC, (at, len(body))) if at < len(body) else (_CONTENT_CRC,)
 
 
-def decode_identity(start: Buffer, path: str, offset: int) -> Identity:
+def decode_identity(start: Buffer, path: str, offset: int) -> RecordIdentity:
     """Parse the first bytes of a body, `IDENTITY_BYTES_MAX` of it or all.
 
     No CRC covers a beginning: a caller that has the hash of the id compares it.
     """
     try:
         _, kind, id_bytes, *_ = _COMMON.unpack_from(start)
-        if kind != Kind.PUT:
-            return Identity(str(start[_COMMON.size : _COMMON.size + id_bytes], "utf-8"))
+        if kind != BlobRecordKind.PUT:
+            return RecordIdentity(str(start[_COMMON.size : _COMMON.size + id_bytes], "utf-8"))
         created_ms, size, content_crc, *_ = _PUT.unpack_from(start, _COMMON.size)
         blob_id = str(start[_PUT_BYTES : _PUT_BYTES + id_bytes], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
         raise DamagedFrame(path, offset, f"not a record: {error}") from error
-    return Identity(blob_id, created_ms, size, content_crc)
+    return RecordIdentity(blob_id, created_ms, size, content_crc)
 
 
 def decode_id(body: bytes) -> str:
@@ -263,7 +268,9 @@ def decode_id(body: bytes) -> str:
     return body[_COMMON.size :].decode()
 
 
-def _common(kind: Kind, blob_id: bytes, life_version: int, expiry_ms: int, id_hash: bytes) -> bytes:
+def _common(
+    kind: BlobRecordKind, blob_id: bytes, life_version: int, expiry_ms: int, id_hash: bytes
+) -> bytes:
     return _COMMON.pack(RECORD_VERSION, kind, len(blob_id), life_version, expiry_ms, id_hash)
 
 

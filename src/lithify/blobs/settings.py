@@ -15,14 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.budget import Budget
-from lithify.compaction.eligibility import Eligibility
-from lithify.compaction.pace import PaceSettings
-from lithify.compaction.plugins import check_policy
-from lithify.compaction.schedule import Trigger
+from lithify.compaction.limits.budget import Budget
+from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.policies.eligibility import Eligibility
+from lithify.compaction.policies.plugins import check_policy
+from lithify.compaction.scheduling.schedule import Trigger
 from lithify.errors import InvalidSetting
-from lithify.log.blocks import ROW_BYTES
-from lithify.log.segment import FOOTER_BYTES, SEGMENT_HEADER_BYTES
+from lithify.log.segments.block_index import ROW_BYTES
+from lithify.log.segments.segment_file import FOOTER_BYTES, SEGMENT_HEADER_BYTES
 from lithify.settings import Durability, LogSettings, check_range
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = [
     "RECORD_BODY_BYTES_MAX",
     "SEGMENT_BYTES_MIN",
     "BlobSettings",
-    "Shape",
+    "StoreShape",
 ]
 
 SEGMENT_BYTES_MIN = 4096
@@ -89,7 +89,7 @@ class BlobSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StoreShape:
     """What is fixed at creation."""
 
     capacity_bytes: int
@@ -127,7 +127,7 @@ class Shape:
         return {_STATE: shape}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Shape | None:
+    def from_state(cls, state: Mapping[str, Any]) -> StoreShape | None:
         """Parse the value of the manifest's state; None if no store was created."""
         shape = state.get(_STATE)
         return None if shape is None else cls(shape["capacity_bytes"], shape["segment_bytes"])

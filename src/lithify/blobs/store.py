@@ -13,9 +13,10 @@ Guarantees
 How it works
     Each operation is a record in the log (`records.py`); the newest record of a blob is its state
     (`validity.py`). The index finds records by the hash of an id (`index.py`). This file opens a
-    store and connects its parts: `operations.py` writes, with `spool.py` and `writer.py`;
-    `looks.py` reads, with `answer.py` and `reading.py`; `erase.py` overwrites what is deleted for
-    good; `compaction.py` frees space. The clock is that of `floor.py`.
+    store and connects its parts: `writes.py` writes, with `content/spool.py` and `log_writer.py`;
+    `reads.py` reads, with `visibility.py` and `content/reader.py`; `erase/erase.py` overwrites what
+    is deleted for good; `compaction/store_compaction.py` frees space. The clock is that of
+    `monotonic_clock.py`.
 
 Any thread may call any method; none holds a content in memory.
 """
@@ -27,43 +28,43 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from lithify.blobs.answer import Include
-from lithify.blobs.compaction import BlobCompaction
-from lithify.blobs.core import open_core
-from lithify.blobs.erase import Erase, finish_erase
+from lithify.blobs.compaction.live_blobs import BlobRule, RecordsAbove
+from lithify.blobs.compaction.store_compaction import BlobCompaction
+from lithify.blobs.erase.erase import Erase, finish_erase
 from lithify.blobs.errors import (
     BlobStoreExists,
     NotABlobStore,
 )
-from lithify.blobs.forgotten import Forgotten
-from lithify.blobs.looks import Looks
-from lithify.blobs.operations import Operations
-from lithify.blobs.replication import Replication
-from lithify.blobs.replication_apply import Applier
-from lithify.blobs.replication_feed import CHANGES_MAX, Feed
-from lithify.blobs.rule import Above, BlobRule
-from lithify.blobs.settings import BlobSettings, Shape
-from lithify.blobs.statistics import find_statistics
-from lithify.blobs.statistics_tasks import Spans, Subject
-from lithify.blobs.validity import Terms
-from lithify.blobs.writer import used_bytes
+from lithify.blobs.log_writer import used_bytes
+from lithify.blobs.purged_tombstones import PurgedTombstones
+from lithify.blobs.reads import BlobReads
+from lithify.blobs.replication.apply import Applier
+from lithify.blobs.replication.feed import CHANGES_MAX, ChangeFeed
+from lithify.blobs.replication.replication import Replication
+from lithify.blobs.settings import BlobSettings, StoreShape
+from lithify.blobs.statistics.statistics import find_statistics
+from lithify.blobs.statistics.tasks import Spans, Subject
+from lithify.blobs.store_parts import open_parts
+from lithify.blobs.validity import ValidityTerms
+from lithify.blobs.visibility import Include
+from lithify.blobs.writes import BlobWrites
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
 from lithify.events import ignore_events
+from lithify.log.file_names import MANIFEST
 from lithify.log.log import Log
 from lithify.log.manifest import read_manifest
-from lithify.log.names import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lithify.blobs.reading import Blob, BlobInfo
-    from lithify.blobs.replication_values import Changes, Token
-    from lithify.blobs.spool import Content
-    from lithify.blobs.statistics import StoreStatistics
+    from lithify.blobs.content.reader import Blob, BlobInfo
+    from lithify.blobs.content.spool import Content
+    from lithify.blobs.replication.states import BlobChanges, Token
+    from lithify.blobs.statistics.statistics import StoreStatistics
     from lithify.clock import Clock
-    from lithify.compaction.budget import DiskGate
-    from lithify.compaction.jobs import Jobs
+    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
 
@@ -79,7 +80,7 @@ class BlobStore:
         self,
         fs: FileSystem,
         log: Log,
-        shape: Shape,
+        shape: StoreShape,
         settings: BlobSettings,
         clock: Clock,
         events: EventSink,
@@ -91,7 +92,7 @@ class BlobStore:
         self._monotonic_s = clock.monotonic_s
         self.log = log
         self.settings = settings
-        core = open_core(fs, log, shape, lambda: self.settings, clock, random_bytes)
+        core = open_parts(fs, log, shape, lambda: self.settings, clock, random_bytes)
         self._segments, self._index = core.segments, core.index
         self._writer, self._clock = core.writer, core.clock
         self.erase = Erase(
@@ -103,17 +104,17 @@ class BlobStore:
             deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
             floor_ms=self._unfinished_as_of_ms,
         )
-        self._looks = Looks(core, self.erase.explain)
-        self._operations = Operations(core, self._looks)
+        self._looks = BlobReads(core, self.erase.explain)
+        self._operations = BlobWrites(core, self._looks)
         self.replication = Replication(
             fs,
             log,
-            Feed(log, self._index, self._segments, self._looks),
+            ChangeFeed(log, self._index, self._segments, self._looks),
             Applier(core, self._looks, self.forgotten, lambda: self.compaction.reserve),
             events,
             lambda: self.compaction.reserve,
         )
-        self.replicas_passed: Callable[[], int | None] = self.replication.passed
+        self.replicas_passed: Callable[[], int | None] = self.replication.read_by_all
         """The position up to which every replica has read; None: there are no replicas."""
         self.shape = shape
         self.compaction = BlobCompaction(
@@ -153,7 +154,7 @@ class BlobStore:
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> BlobStore:
         """Create a store; an interrupted creation is repeated."""
-        shape = Shape(capacity_bytes, segment_bytes)
+        shape = StoreShape(capacity_bytes, segment_bytes)
         if fs.exists(f"{directory}/{MANIFEST}") and _shape_in(fs, directory) is not None:
             raise BlobStoreExists(f"{directory} already holds a blob store")
         return cls._open(fs, directory, shape, settings, clock, events, gate, random_bytes)
@@ -183,7 +184,7 @@ class BlobStore:
         cls,
         fs: FileSystem,
         directory: str,
-        shape: Shape,
+        shape: StoreShape,
         settings: BlobSettings | None,
         clock: Clock | None,
         events: EventSink,
@@ -202,7 +203,7 @@ class BlobStore:
             random_bytes=random_bytes,
         )
         try:
-            if Shape.from_state(log.manifest.state) is None:
+            if StoreShape.from_state(log.manifest.state) is None:
                 # A crash before this leaves a log without a shape, which `open` does not take.
                 log.publish(lambda m: replace(m, state=shape.to_state()), "blob store created")
             # Before the first read: overwrite frames that a crash has torn during an erase.
@@ -294,7 +295,7 @@ class BlobStore:
         """The blobs whose puts are at positions above `after`, in that order."""
         return self._looks.list(include, after)
 
-    def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> Changes:
+    def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> BlobChanges:
         """The states of blobs that have changed since a token, or of all; about `limit` of them."""
         return self.replication.feed.changes_since(token, limit)
 
@@ -340,30 +341,30 @@ class BlobStore:
         """The directory of the store."""
         return self.log.directory
 
-    def _above(self, horizon: int, as_of_ms: int) -> Above:
+    def _above(self, horizon: int, as_of_ms: int) -> RecordsAbove:
         """The records above the horizon, which a run needs but does not judge."""
         with self._writer.lock:
             self._writer.ready()
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self.log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
-            above = Above(higher, self._index.recent.rows())
+            above = RecordsAbove(higher, self._index.recent.rows())
         # What the run drops because of these records must not be durable before them: otherwise a
         # crash could remove an undelete and leave the put of a delete that was dropped because of
         # it.
         self.log.sync()
         return above
 
-    def forgotten(self) -> Forgotten:
+    def forgotten(self) -> PurgedTombstones:
         """The deletes that compaction has purged."""
-        return Forgotten.from_state(self.log.manifest.state)
+        return PurgedTombstones.from_state(self.log.manifest.state)
 
     def _passed(self) -> int | None:
         return self.replicas_passed()
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> ValidityTerms:
         now_ms = self._clock.now_ms()
-        return Terms(now_ms, now_ms - self.settings.deleted_retention_ms)
+        return ValidityTerms(now_ms, now_ms - self.settings.deleted_retention_ms)
 
     def _published(self) -> None:
         manifest = self.log.manifest
@@ -413,7 +414,7 @@ class BlobStore:
         self.close()
 
 
-def _shape_in(fs: FileSystem, directory: str) -> Shape | None:
+def _shape_in(fs: FileSystem, directory: str) -> StoreShape | None:
     """The shape of the store in a directory with a log; None if none was created."""
     manifest = read_manifest(fs, directory)
-    return Shape.from_state(manifest.state) if manifest.kind == KIND else None
+    return StoreShape.from_state(manifest.state) if manifest.kind == KIND else None

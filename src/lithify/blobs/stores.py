@@ -5,8 +5,8 @@
 
     DIRECTORY/blobs/NAME/     the log of a store
 
-A store exists if it is defined, whatever directories there are. `unclaimed.py` decides about a
-directory without a definition: it is removed if its own mark says so, otherwise it stays.
+A store exists if it is defined, whatever directories there are. `unclaimed_directories.py` decides
+about a directory without a definition: it is removed if its own mark says so, otherwise it stays.
 
 1. Creating makes a directory with the mark `CREATING`, then the files, then the definition, then
    removes the mark. A defined store without its files is damage: it is reported, not recreated.
@@ -21,8 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.compactions import BlobCompactions
-from lithify.blobs.copying import copy_store
+from lithify.blobs.compaction.scheduling import BlobCompactions
 from lithify.blobs.definition import (
     NAMESPACE_DEFAULT,
     StoreDefinition,
@@ -32,30 +31,31 @@ from lithify.blobs.definition import (
     with_settings,
 )
 from lithify.blobs.errors import BlobStoreExists, BlobStoreNotFound, ShapeDiffers
-from lithify.blobs.peers import BlobPeers
+from lithify.blobs.offline.copy_store import copy_store
+from lithify.blobs.offline.verify import verify_store
+from lithify.blobs.replication.peers import BlobPeers
 from lithify.blobs.store import BlobStore
-from lithify.blobs.unclaimed import StoreDirectories, UnclaimedStore
-from lithify.blobs.verify import verify_store
+from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
 from lithify.claims import Claims
-from lithify.compaction.marks import begin_creation, remove_created
-from lithify.compaction.queue import RunQueue
-from lithify.compaction.reserve import NO_RESERVE
+from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
 from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
-from lithify.log.names import MANIFEST
+from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.log.directory_marks import begin_creation, remove_created
+from lithify.log.file_names import MANIFEST
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lithify.blobs.copying import CopyReport
     from lithify.blobs.definition import StoreDefinitions
+    from lithify.blobs.offline.copy_store import CopyReport
+    from lithify.blobs.offline.verify import VerifyReport
     from lithify.blobs.settings import BlobSettings
-    from lithify.blobs.verify import VerifyReport
     from lithify.clock import Clock
-    from lithify.compaction.reserve import NoReserve
     from lithify.events import EventSink
     from lithify.fs import FileSystem
+    from lithify.fs.disk_reserve import NoReserve
 
 __all__ = ["ONE_SEGMENT", "BlobStores"]
 
@@ -267,7 +267,7 @@ class BlobStores:
 
     def unclaimed(self) -> list[UnclaimedStore]:
         """Directories of stores without a definition, as they are on disk now."""
-        return list(self._directories.look().values())
+        return list(self._directories.scan().values())
 
     @property
     def unclaimed_count(self) -> int:
@@ -281,18 +281,18 @@ class BlobStores:
         namespace: str = NAMESPACE_DEFAULT,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Define a store that has a directory and no definition; see `unclaimed.py`."""
+        """Define a store that has a directory and no definition; see `unclaimed_directories.py`."""
         with self._claims.of([name]):
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} already exists")
-            if name not in self._directories.look():
+            if name not in self._directories.scan():
                 raise BlobStoreNotFound(f"blob store {name} has no unclaimed directory")
             definition = self._directories.definition(
                 name, namespace, settings or {}, self.clock.now_ms()
             )
             with_settings(self.settings, definition.settings)
             self._definitions.add_store(name, definition.row())
-            self._directories.look()
+            self._directories.scan()
         log.info("blob store adopted", store=name)
 
     # --- stores -----------------------------------------------------------------------------

@@ -32,17 +32,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.records import Kind
+from lithify.blobs.records import BlobRecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Fate", "Operation", "Terms", "group_blobs", "judge_history", "judge_rows"]
+__all__ = [
+    "HistoryRecord",
+    "RecordFate",
+    "ValidityTerms",
+    "group_blobs",
+    "judge_history",
+    "judge_rows",
+]
 
 
-class Fate(IntEnum):
+class RecordFate(IntEnum):
     """The outcome for a record."""
 
     LIVE = 0
@@ -54,7 +61,7 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ValidityTerms:
     """The times by which records are judged."""
 
     as_of_ms: int
@@ -63,29 +70,31 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class HistoryRecord:
     """The fields of a record that matter here."""
 
-    kind: Kind
+    kind: BlobRecordKind
     time_ms: int
     expiry_ms: int
 
 
-def judge_history(history: Sequence[Operation], terms: Terms) -> list[Fate]:
+def judge_history(history: Sequence[HistoryRecord], terms: ValidityTerms) -> list[RecordFate]:
     """The fates of one blob's records that were not dead before, oldest first."""
     if not history:
         return []
     newest = history[-1]
     expired = terms.as_of_ms > newest.expiry_ms
-    gone = newest.kind is Kind.DELETE and newest.time_ms < terms.deleted_before_ms
-    puts = [number for number, each in enumerate(history) if each.kind is Kind.PUT]
-    fates = [Fate.SUPERSEDED] * len(history)
-    if newest.kind is Kind.DELETE:
-        fates[-1] = Fate.TOMBSTONE if not puts and (gone or expired) else Fate.LIVE
+    gone = newest.kind is BlobRecordKind.DELETE and newest.time_ms < terms.deleted_before_ms
+    puts = [number for number, each in enumerate(history) if each.kind is BlobRecordKind.PUT]
+    fates = [RecordFate.SUPERSEDED] * len(history)
+    if newest.kind is BlobRecordKind.DELETE:
+        fates[-1] = RecordFate.TOMBSTONE if not puts and (gone or expired) else RecordFate.LIVE
     else:
-        fates[-1] = Fate.LIVE if puts and not expired else Fate.EXPIRED
+        fates[-1] = RecordFate.LIVE if puts and not expired else RecordFate.EXPIRED
     if puts:
-        fates[puts[-1]] = Fate.EXPIRED if expired else Fate.DELETED if gone else Fate.LIVE
+        fates[puts[-1]] = (
+            RecordFate.EXPIRED if expired else RecordFate.DELETED if gone else RecordFate.LIVE
+        )
     return fates
 
 
@@ -108,27 +117,29 @@ def judge_rows(
     times_ms: NDArray[np.int64],
     expiries_ms: NDArray[np.int64],
     fates: NDArray[np.uint8],
-    terms: Terms,
+    terms: ValidityTerms,
 ) -> None:
     """Judge rows that are in the order of positions.
 
     `fates` has `LIVE` or `DEAD_BEFORE` for each row, and receives the outcome.
     """
-    rows = np.flatnonzero(fates == Fate.LIVE)
+    rows = np.flatnonzero(fates == RecordFate.LIVE)
     if not len(rows):
         return
     rows, begins = group_blobs(high, low, rows)
     lasts = np.append(begins[1:], len(rows)) - 1
-    is_put = kinds[rows] == Kind.PUT
+    is_put = kinds[rows] == BlobRecordKind.PUT
     puts = np.maximum.reduceat(np.where(is_put, np.arange(len(rows)), -1), begins)
     newest = rows[lasts]
     expired = terms.as_of_ms > expiries_ms[newest]
-    deleted = kinds[newest] == Kind.DELETE
+    deleted = kinds[newest] == BlobRecordKind.DELETE
     gone = deleted & (times_ms[newest] < terms.deleted_before_ms)
     has_put = puts >= 0
-    fates[rows] = Fate.SUPERSEDED
-    delete_fate = np.where(~has_put & (gone | expired), Fate.TOMBSTONE, Fate.LIVE)
-    other_fate = np.where(has_put & ~expired, Fate.LIVE, Fate.EXPIRED)
+    fates[rows] = RecordFate.SUPERSEDED
+    delete_fate = np.where(~has_put & (gone | expired), RecordFate.TOMBSTONE, RecordFate.LIVE)
+    other_fate = np.where(has_put & ~expired, RecordFate.LIVE, RecordFate.EXPIRED)
     fates[newest] = np.where(deleted, delete_fate, other_fate)
-    put_fate = np.where(expired, Fate.EXPIRED, np.where(gone, Fate.DELETED, Fate.LIVE))
+    put_fate = np.where(
+        expired, RecordFate.EXPIRED, np.where(gone, RecordFate.DELETED, RecordFate.LIVE)
+    )
     fates[rows[puts[has_put]]] = put_fate[has_put]

@@ -8,7 +8,7 @@ A backup reads the files of the data directory, whether a node serves it or not.
 on the machine of the node, as a user who may read its files and write its pins. With `--url` the
 node is asked only for the path of its data directory.
 
-See `node/backup.py` and `node/restore.py`.
+See `node/backup/backup.py` and `node/backup/restore.py`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Back up all topics and blob stores, also while a node serves them."""
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
     from lithify.fs import LocalFileSystem
-    from lithify.node.backup import run_backup
+    from lithify.node.backup.backup import run_backup
 
     fs, clock = LocalFileSystem(), SystemClock()
     if data is not None and url is not None:
@@ -104,9 +104,9 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Restore a backup, or one topic or store of it, and verify every byte."""
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
     from lithify.fs import LocalFileSystem
-    from lithify.node.restore import check_backup, run_restore
+    from lithify.node.backup.restore import check_backup, run_restore
 
     fs, clock = LocalFileSystem(), SystemClock()
     if check == (data is not None):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from lithify.pipeline.target import SparkTarget
+    from lithify.pipeline.spark_target import SparkTarget
 
 __all__ = [
     "NAMESPACE",
@@ -137,7 +137,7 @@ class SparkOptions:
     """--master, --conf and --archives as they were given.
 
     A node has the settings `compaction_master`, `compaction_conf` and `compaction_archives`
-    instead. Valid values are described in `pipeline/target.py`.
+    instead. Valid values are described in `pipeline/spark_target.py`.
     """
 
     master: str | None = None
@@ -154,7 +154,7 @@ class SparkOptions:
 
     def target(self) -> SparkTarget:
         """The checked values; raises `InvalidSetting`."""
-        from lithify.pipeline.target import LOCAL_MASTER, SparkTarget
+        from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
 
         return SparkTarget(
             self.master if self.master is not None else LOCAL_MASTER,

@@ -21,7 +21,7 @@ from lithify.cli.options import ConfigFile
 
 if TYPE_CHECKING:
     from lithify.node.node import Node
-    from lithify.node.serving import Addresses
+    from lithify.node.server import Addresses
 
 __all__ = ["serve"]
 
@@ -44,7 +44,7 @@ def serve(
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
     from lithify.fs import LocalFileSystem
-    from lithify.node.log_lines import configure_log_lines, log_event
+    from lithify.node.log_output import configure_log_lines, log_event
     from lithify.node.node import Node
     from lithify.node.settings import read_settings
 

@@ -2,21 +2,17 @@
 
 from lithify.fs.atomic import hold_directory, lock_owner, read_file, write_atomic
 from lithify.fs.base import File, FileLock, FileStat, FileSystem
-from lithify.fs.faulty import Fault, FaultyFileSystem, PowerCut
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
-from lithify.fs.probe import why_not_writable
+from lithify.fs.write_probe import why_not_writable
 
 __all__ = [
-    "Fault",
-    "FaultyFileSystem",
     "File",
     "FileLock",
     "FileStat",
     "FileSystem",
     "LocalFileSystem",
     "MemoryFileSystem",
-    "PowerCut",
     "hold_directory",
     "lock_owner",
     "read_file",

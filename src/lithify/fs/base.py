@@ -4,7 +4,7 @@
 |---|---|---|
 | `LocalFileSystem` | `local.py` | production: POSIX calls, nothing buffered in Python |
 | `MemoryFileSystem` | `memory.py` | tests: knows what a power cut would leave, see `crash_clone` |
-| `FaultyFileSystem` | `faulty.py` | tests: wraps another one and fails where its rules say |
+| `FaultyFileSystem` | `testing/faulty_fs.py` | tests: wraps another, fails where its rules say |
 
 All code above `fs/` opens files through it, so every crash and every full disk can be simulated.
 

@@ -1,7 +1,7 @@
 """A file system in memory that knows what a power cut would leave.
 
 It has the guarantees of `base.py` and no more: bytes that were not fsynced and names whose
-directory was not synced are pending (see `inodes.py`). There are three views of them:
+directory was not synced are pending (see `memory_inodes.py`). There are three views of them:
 
 1. The object itself: what the running process sees, which is everything.
 2. `kill_clone()`: what the next process sees after a SIGKILL. Everything written is there, pending
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self
 
 from lithify.clock import ManualClock
 from lithify.fs.base import FileStat
-from lithify.fs.inodes import DirInode, FileInode, LinkInode, NameChange, Slot, Tree, failure
+from lithify.fs.memory_inodes import DirInode, FileInode, LinkInode, NameChange, Slot, Tree, failure
 
 if TYPE_CHECKING:
     import random
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.clock import Clock
     from lithify.fs.base import File, FileLock
-    from lithify.fs.inodes import Inode
+    from lithify.fs.memory_inodes import Inode
 
 __all__ = ["MemoryFileSystem"]
 

@@ -3,7 +3,7 @@
     app = create_app(broker, blobs)   # then any ASGI server, in the event loop of the broker
 
 Topics belong to the event loop's thread, so every route is `async def` and runs there; disk access
-of blobs runs in threads (`blob_content.py`). Each module of this package has the routes of one
+of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of one
 noun. `paths.py` checks names in paths, `errors.py` answers refusals. /openapi.json describes all
 routes.
 
@@ -24,14 +24,14 @@ from fastapi import Depends, FastAPI
 
 from lithify.http.auth import TokenFirst, authorize
 from lithify.http.errors import add_error_handlers
+from lithify.http.fair_shares import Shares
 from lithify.http.paths import BodyLimit, RawPaths
-from lithify.http.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from lithify.blobs.stores import BlobStores
-    from lithify.http.blobs import BlobService
+    from lithify.http.blobs.stores_and_blobs import BlobService
     from lithify.pulsar.broker import Broker
 
     Part = Callable[[FastAPI], None]
@@ -114,68 +114,68 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _add_blobs(app: FastAPI) -> None:
-    from lithify.http import blob_admin, blob_replication, blobs
-    from lithify.http.blob_short import ShortGet
+    from lithify.http.blobs import admin as blob_admin
+    from lithify.http.blobs import replication as blob_replication
+    from lithify.http.blobs import stores_and_blobs
+    from lithify.http.blobs.fast_get import FastGet
 
     if app.state.stores is None:
         return
-    app.state.blobs = blobs.BlobService(app.state.stores)
+    app.state.blobs = stores_and_blobs.BlobService(app.state.stores)
     # First those whose last word would else be taken for an id.
-    routers = blob_admin.router, blob_replication.router, blobs.router
-    app.router.routes.append(ShortGet(routers))
+    routers = blob_admin.router, blob_replication.router, stores_and_blobs.router
+    app.router.routes.append(FastGet(routers))
     for router in routers:
         app.include_router(router)
 
 
 def _add_messages(app: FastAPI) -> None:
-    from lithify.http import lookup, produce, tail
+    from lithify.http.messages import newest_of_key, produce, read
 
-    app.state.publisher = produce.Publisher(app.state.broker)
-    app.state.readers = Shares(tail.READERS_MAX, "readers of topics")
+    app.state.publisher = produce.HttpProducer(app.state.broker)
+    app.state.readers = Shares(read.READERS_MAX, "readers of topics")
     app.state.lookups = asyncio.Lock()
-    for module in (produce, tail, lookup):
+    for module in (produce, read, newest_of_key):
         app.include_router(module.router)
 
 
 def _add_compaction(app: FastAPI) -> None:
-    from lithify.http import compaction
+    from lithify.http.admin import compaction
 
     app.include_router(compaction.router)
 
 
 def _add_topics(app: FastAPI) -> None:
-    from lithify.http import topics
+    from lithify.http.admin import topics
 
     app.include_router(topics.router)
     app.include_router(topics.non_persistent)
 
 
 def _add_unclaimed(app: FastAPI) -> None:
-    from lithify.http import unclaimed
+    from lithify.http.admin import unclaimed
 
     app.include_router(unclaimed.router)
     app.include_router(unclaimed.missing_router)
 
 
 def _add_others(app: FastAPI) -> None:
-    from lithify.http import (
+    from lithify.http import health, metrics, openapi
+    from lithify.http.admin import (
+        backlog_quotas,
         brokers,
-        description,
-        health,
-        metrics,
         namespaces,
         policies,
-        quotas,
         schemas,
         subscriptions,
         tenants,
-        upkeep,
+        topic_maintenance,
     )
 
     app.state.health = health.Health(app.state.broker, app.state.stores)
     for module in (
-        *(health, brokers, tenants, namespaces, quotas, subscriptions, schemas, metrics),
-        *(policies, upkeep, description),
+        *(health, brokers, tenants, namespaces, backlog_quotas, subscriptions, schemas, metrics),
+        *(policies, topic_maintenance, openapi),
     ):
         app.include_router(module.router)
 

@@ -34,11 +34,17 @@ from fastapi import Request
 from starlette.datastructures import State
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
-from lithify.blobs.replication_http import NAMESPACE
+from lithify.blobs.replication.http_peer import NAMESPACE
 from lithify.http.errors import refusal
 from lithify.http.paths import decoded
-from lithify.topics.access import Access, Action, NotAuthenticated, NotAuthorized, Principal
-from lithify.topics.names import Namespace
+from lithify.topics.definitions.topic_names import Namespace
+from lithify.topics.permissions import (
+    Action,
+    NotAuthenticated,
+    NotAuthorized,
+    Permissions,
+    Principal,
+)
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -74,7 +80,7 @@ class TokenFirst:
         """Pass the request on with its principal, or refuse it."""
         if scope["type"] == "http":
             state = scope["app"].state
-            access: Access | None = state.broker.access
+            access: Permissions | None = state.broker.access
             if access is not None and not _is_open(scope["path"], state):
                 request = Request(scope)
                 try:
@@ -96,7 +102,7 @@ async def authorize(request: Request) -> None:
 
 def check_request(request: Request) -> None:
     """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
-    access: Access | None = request.app.state.broker.access
+    access: Permissions | None = request.app.state.broker.access
     route: str = request.scope["route"].path
     if access is None or _is_open(route, request.app.state):
         return
@@ -130,7 +136,7 @@ def caller_of(request: Request) -> str:
 
 def is_superuser(request: Request) -> bool:
     """Whether a request may see everything. For open routes, which tell others less."""
-    access: Access | None = request.app.state.broker.access
+    access: Permissions | None = request.app.state.broker.access
     if access is None:
         return True
     try:
@@ -147,7 +153,7 @@ def expires_ms_of(request: Request) -> int | None:
 
 
 def _check_namespace(
-    access: Access, principal: Principal, namespace: Namespace, route: str, method: str
+    access: Permissions, principal: Principal, namespace: Namespace, route: str, method: str
 ) -> None:
     reads = method in _READS
     if "/permissions" in route or (route == _A_NAMESPACE and not reads):
@@ -169,7 +175,7 @@ def _check_namespace(
 
 
 def _check_blobs(
-    access: Access, principal: Principal, request: Request, route: str, *, reads: bool
+    access: Permissions, principal: Principal, request: Request, route: str, *, reads: bool
 ) -> None:
     namespace = _namespace_of_store(request, route)
     if _names_store(request, route) and not (

@@ -31,7 +31,7 @@ from lithify.blobs.errors import (
     RangeNotSatisfiable,
     ShapeDiffers,
 )
-from lithify.compaction.queue import RequestUnknown
+from lithify.compaction.scheduling.run_queue import RequestUnknown
 from lithify.errors import (
     InvalidInput,
     LithifyError,
@@ -40,11 +40,11 @@ from lithify.errors import (
     UnclaimedDirectory,
 )
 from lithify.logger import get_logger
-from lithify.topics.access import NotAuthenticated, NotAuthorized
-from lithify.topics.definitions import AlreadyDefined, NotDefined, NotEmpty
-from lithify.topics.producers import ProducerBusy
-from lithify.topics.schemas import IncompatibleSchema
-from lithify.topics.store import TooManyTopics, TopicNotFound
+from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
+from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.producers.producers import ProducerBusy
+from lithify.topics.schemas.schemas import IncompatibleSchema
+from lithify.topics.topics import TooManyTopics, TopicNotFound
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 _GONE = (ClientDisconnect, LocalProtocolError)
 """The client disconnected, or sent invalid HTTP, before its request was answered."""
 
-__all__ = ["ERROR", "Refused", "add_error_handlers", "refusal", "status_of"]
+__all__ = ["ERROR", "RequestRefused", "add_error_handlers", "refusal", "status_of"]
 
 ERROR = "x-lithify-error"
 
 log = get_logger("lithify.http")
 
 
-class Refused(LithifyError):
+class RequestRefused(LithifyError):
     """A request that is answered with its own status."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -113,7 +113,7 @@ _BLOBS = "/blobs/"
 
 def status_of(error: LithifyError) -> HTTPStatus:
     """The first match; an error that is not the caller's is an internal one."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error.status
     cause = getattr(error, "cause", None)
     if isinstance(cause, OSError):
@@ -146,11 +146,11 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
 def refusal(request: Request, error: LithifyError) -> Response:
     """The answer to a request that was refused or failed."""
     status = status_of(error)
-    if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, Refused):
+    if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, RequestRefused):
         # Below /blobs, where no tool of Pulsar expects 412.
         in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
         status = HTTPStatus.BAD_REQUEST if in_blobs else status
-    request.app.state.broker.topics.damage.note(error)
+    request.app.state.broker.topics.damage.record(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
     answer = _reason(status, str(error))

@@ -20,7 +20,7 @@ from fastapi.responses import PlainTextResponse
 
 from lithify.blobs.stores import BlobStores
 from lithify.http.auth import is_superuser
-from lithify.http.errors import Refused
+from lithify.http.errors import RequestRefused
 from lithify.http.paths import BrokerHere
 from lithify.pulsar.broker import Broker
 
@@ -79,7 +79,7 @@ async def health(request: Request) -> str:
     found = await _found(request)
     wrong = [*filter(None, [found.unwritable]), *found.damage]
     if wrong:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(wrong))
+        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(wrong))
     return "ok"
 
 
@@ -87,8 +87,8 @@ async def health(request: Request) -> str:
 async def ready(request: Request, broker: BrokerHere) -> str:
     """Whether clients can be served."""
     if not (broker.service_url or broker.service_url_tls):
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
+        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")
     found = await _found(request)
     if found.unwritable:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, found.unwritable)
+        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, found.unwritable)
     return "\n".join(["ok", *found.damage])

@@ -1,6 +1,6 @@
 """Metrics in the Prometheus text format, with the names of Pulsar's, so that its dashboards work.
 
-Those of blobs, which Pulsar does not have, are in `blob_meters.py`.
+Those of blobs, which Pulsar does not have, are in `blobs/meters.py`.
 
 Each request collects them from the open topics. A topic that is not open is counted, but not
 opened.
@@ -15,14 +15,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from lithify.errors import LogClosed
-from lithify.http.blob_meters import blob_metrics
-from lithify.http.blobs import BlobService
+from lithify.http.blobs.meters import blob_metrics
+from lithify.http.blobs.stores_and_blobs import BlobService
+from lithify.http.long_responses import InPieces, in_turns
 from lithify.http.paths import BrokerHere
-from lithify.http.pieces import InPieces, in_turns
 from lithify.pulsar.broker import Broker
-from lithify.topics.backlog import storage_bytes, subscription_backlog
-from lithify.topics.names import TopicName
-from lithify.topics.steps import Steps
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.disk_steps import Steps
+from lithify.topics.statistics.backlog import storage_bytes, subscription_backlog
 from lithify.topics.topic import Topic
 
 __all__ = ["router"]

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from fastapi import Depends, HTTPException, Request
 
 from lithify.errors import InvalidInput
-from lithify.http.errors import Refused
-from lithify.http.json_shape import check_json_values
+from lithify.http.errors import RequestRefused
+from lithify.http.json_limits import check_json_values
 from lithify.pulsar.broker import Broker
-from lithify.topics.names import Namespace, TopicName, check_client_name
+from lithify.topics.definitions.topic_names import Namespace, TopicName, check_client_name
 from lithify.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -175,5 +175,5 @@ async def topic_at(
 ) -> Topic:
     """The topic, which must not be partitioned: `status` if it is."""
     if broker.topics.partitions(name):
-        raise Refused(status, f"topic {name} is partitioned: name a partition of it")
+        raise RequestRefused(status, f"topic {name} is partitioned: name a partition of it")
     return await broker.topic(name)

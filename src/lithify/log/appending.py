@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.errors import PositionOutOfRange
-from lithify.log.commit import Pending, Tick
-from lithify.log.frame import HEADER_BYTES, check_fields
+from lithify.log.group_commit import Pending, Tick
+from lithify.log.segments.frame import HEADER_BYTES, check_fields
 from lithify.settings import Durability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lithify.log.active import ActiveSegment
-    from lithify.log.batch import Batch
-    from lithify.log.frame import NewEntry
+    from lithify.log.active_segment import ActiveSegment
     from lithify.log.rolling import Roller
+    from lithify.log.segments.frame import NewEntry
+    from lithify.log.segments.frame_batch import FrameBatch
     from lithify.log.syncing import Syncer
     from lithify.log.write_state import WriteState
     from lithify.positions import PositionRule
@@ -68,7 +68,7 @@ class Appender:
             active.flags |= all_flags
             return self._written(active, last)
 
-    def append_batch(self, batch: Batch, after: Pending | None) -> Pending:
+    def append_batch(self, batch: FrameBatch, after: Pending | None) -> Pending:
         """Append a batch in as many pieces as segments need."""
         writes = self._writes
         with writes.events, writes.lock:

@@ -23,15 +23,15 @@ Parts
     Appender     writes entries to the active segment (`appending.py`)
     Syncer       makes them durable (`syncing.py`)
     Roller       seals the active segment and starts the next (`rolling.py`)
-    Publisher    replaces the manifest (`publisher.py`)
+    Publisher    replaces the manifest (`manifest_publisher.py`)
 
 Locks, always taken in this order
     of the Syncer       one fsync at a time
     of the WriteState   the active segment; held for a write, not for an fsync
     of the Publisher    the manifest; an append waits for it only when it has to roll
 
-Opening after a crash is in `recovery.py`. Events are told when no lock is held (`telling.py`), in
-the order of what they are about.
+Opening after a crash is in `recovery.py`. Events are told when no lock is held
+(`deferred_events.py`), in the order of what they are about.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ from lithify.clock import SystemClock
 from lithify.errors import InvalidInput, LogClosed, LogLocked, WriteFailed
 from lithify.events import Reclaimed, ignore_events
 from lithify.fs import lock_owner
-from lithify.log.active import ActiveSegment
+from lithify.log.active_segment import ActiveSegment
 from lithify.log.appending import Appender
-from lithify.log.batch import Batch
-from lithify.log.frame import NewEntry
+from lithify.log.deferred_events import DeferredEvents
+from lithify.log.file_names import LOCK, MANIFEST, segment_name
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
-from lithify.log.names import LOCK, MANIFEST, segment_name
+from lithify.log.manifest_publisher import ManifestPublisher
 from lithify.log.pins import Pins
-from lithify.log.publisher import Publisher
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
 from lithify.log.recovery import (
     check_new_directory,
@@ -64,9 +63,10 @@ from lithify.log.recovery import (
     remove_unpublished,
 )
 from lithify.log.rolling import Roller
-from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
+from lithify.log.segments.frame import NewEntry
+from lithify.log.segments.frame_batch import FrameBatch
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
 from lithify.log.syncing import Syncer
-from lithify.log.telling import Telling
 from lithify.log.write_state import WriteState
 from lithify.positions import DENSE, NO_POSITION
 from lithify.settings import Durability, LogSettings
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import Event, EventSink
     from lithify.fs import FileLock, FileSystem
-    from lithify.log.batch import Slices
-    from lithify.log.commit import Pending
+    from lithify.log.group_commit import Pending
     from lithify.log.pins import Pin, PinInfo
+    from lithify.log.segments.frame_batch import Slices
     from lithify.positions import PositionRule
 
 __all__ = ["Log"]
@@ -154,8 +154,8 @@ class Log:
         except BaseException:
             lock.release()
             raise
-        telling = Telling(events)
-        publisher = Publisher(fs, directory, manifest, telling.put, names_synced=not found)
+        telling = DeferredEvents(events)
+        publisher = ManifestPublisher(fs, directory, manifest, telling.put, names_synced=not found)
         active = ActiveSegment(tail.writer, last_before_active(manifest), tail.flags)
         writes = WriteState(directory, publisher, active, settings, telling)
         log = cls(fs, directory, lock, writes, clock, rule)
@@ -212,7 +212,7 @@ class Log:
         """
         times = self._clock.now_ms() if time_ms is None else time_ms
         limit = self._writes.settings.entry_bytes_max
-        batch = Batch(bodies, times, flags, tags, positions, limit)
+        batch = FrameBatch(bodies, times, flags, tags, positions, limit)
         return self._appender.append_batch(batch, after)
 
     def sync(self) -> None:

@@ -23,8 +23,9 @@ Fields
     dropped             last position that was dropped from the log's head; not there if none was
 
 A segment may carry a **dead set**: what is dead but still in the file, entries and parts of entries
-(`deadset.py`). It is a file of its own, immutable, named here with its CRC. The same segment may
-stand in the log and in the view, with different dead sets; it is retired when it stands in neither.
+(`deadset/dead_set.py`). It is a file of its own, immutable, named here with its CRC. The same
+segment may stand in the log and in the view, with different dead sets; it is retired when it stands
+in neither.
 
 Segments are rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few milliseconds.
 Behind the columns stand the flags that its entries were appended with, where there are any.
@@ -40,14 +41,14 @@ from typing import TYPE_CHECKING, Any
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, UnsupportedVersion
 from lithify.fs import read_file, write_atomic
-from lithify.log.names import MANIFEST
+from lithify.log.file_names import MANIFEST
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lithify.fs import FileSystem
-    from lithify.log.segment import SegmentFooter
+    from lithify.log.segments.segment_file import SegmentFooter
 
 __all__ = [
     "MANIFEST_VERSION",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from lithify.fs import read_file
-from lithify.log.names import FileKind, parse_name, pin_name
+from lithify.log.file_names import FileKind, parse_name, pin_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ means taking a new snapshot and asking for the positions above the last one seen
 
 Two walks exist. *log*: the log's own segments. *compacted*: the compacted view up to the horizon,
 the log above it. Both leave out what a segment's dead set names, and say of an entry that is partly
-live which of its slots are (`Entry.live`).
+live which of its slots are (`LogEntry.live`).
 
 A snapshot may be one of what is **in memory**: then a walk raises `NotCached` where it would have
 to open a file or wait for the disk, and an event loop may take it.
@@ -30,27 +30,27 @@ import numpy as np
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, MissingFile, ReadFailed
 from lithify.fs import read_file
-from lithify.log.blocks import BlockIndex
-from lithify.log.deadset import DeadSet
-from lithify.log.names import MANIFEST
-from lithify.log.scan import Frames, Readable, scan_frames
-from lithify.log.segment import read_blocks, read_footer, read_header
+from lithify.log.deadset.dead_set import DeadSet
+from lithify.log.file_names import MANIFEST
+from lithify.log.segments.block_index import BlockIndex
+from lithify.log.segments.scan import Frames, ReadableFile, scan_frames
+from lithify.log.segments.segment_file import read_blocks, read_footer, read_header
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lithify.fs import File, FileSystem
-    from lithify.log.frame import Entry
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
+    from lithify.log.segments.frame import LogEntry
 
 __all__ = [
     "ActiveTail",
     "NotCached",
     "OpenSegment",
     "OpenSegments",
+    "SegmentSpan",
     "Snapshot",
-    "Span",
     "read_dead_set",
 ]
 
@@ -245,7 +245,7 @@ class OpenSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SegmentSpan:
     """A part of a walk: one segment and the positions of it that count, both inclusive."""
 
     ref: SegmentRef
@@ -287,7 +287,7 @@ class Snapshot:
 
     def spans(
         self, start: int = 0, *, compacted: bool = False, through: int | None = None
-    ) -> tuple[Span, ...]:
+    ) -> tuple[SegmentSpan, ...]:
         """The walk from a position on, in position order.
 
         A compacted one takes the view up to `through` and the log above it. Where the log begins
@@ -301,7 +301,7 @@ class Snapshot:
         if through is not None:
             border = min(border, max(through, manifest.segments[0].first_position - 1))
         view = (
-            Span(ref, ref.first_position, min(ref.last_position, border))
+            SegmentSpan(ref, ref.first_position, min(ref.last_position, border))
             for ref in (_reaching(manifest.view, start) if start <= border else ())
             if ref.first_position <= border
         )
@@ -309,9 +309,9 @@ class Snapshot:
         log = (self._span(ref, border) for ref in above)
         return (*view, *(span for span in log if span.high > border))
 
-    def _span(self, ref: SegmentRef, above: int) -> Span:
+    def _span(self, ref: SegmentRef, above: int) -> SegmentSpan:
         high = ref.last_position if ref.sealed else self.tail.last_position
-        return Span(ref, above + 1, high)
+        return SegmentSpan(ref, above + 1, high)
 
     def dead_set(self, ref: SegmentRef) -> DeadSet | None:
         """What is dead in a segment, or None."""
@@ -323,7 +323,7 @@ class Snapshot:
         return self._dead[1]
 
     @contextmanager
-    def _opened(self, ref: SegmentRef) -> Iterator[tuple[Readable, BlockIndex, int]]:
+    def _opened(self, ref: SegmentRef) -> Iterator[tuple[ReadableFile, BlockIndex, int]]:
         with self._segments.use(ref, cached=self._cached) as segment:
             file = _CachedFile(segment.file) if self._cached else segment.file
             if ref.sealed:
@@ -338,7 +338,7 @@ class Snapshot:
         for span in self.spans(start, compacted=compacted, through=through):
             yield from self._forward(span, max(start, span.low))
 
-    def _forward(self, span: Span, low: int) -> Iterator[Frames]:
+    def _forward(self, span: SegmentSpan, low: int) -> Iterator[Frames]:
         if low > span.high:
             return
         with self._opened(span.ref) as (file, blocks, end):
@@ -352,7 +352,7 @@ class Snapshot:
                 if frames.positions[-1] >= span.high:
                     return
 
-    def _within(self, frames: Frames, span: Span, low: int) -> Frames:
+    def _within(self, frames: Frames, span: SegmentSpan, low: int) -> Frames:
         begin = int(np.searchsorted(frames.positions, low))
         stop = int(np.searchsorted(frames.positions, span.high, side="right"))
         if (begin, stop) != (0, len(frames)):
@@ -373,7 +373,7 @@ class Snapshot:
         compacted: bool = False,
         through: int | None = None,
         limit: int | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[LogEntry]:
         """Entries with positions at or above `start`, ascending."""
         left = POSITION_MAX if limit is None else limit
         if left <= 0:
@@ -385,7 +385,7 @@ class Snapshot:
             if left <= 0:
                 return
 
-    def get(self, position: int, *, compacted: bool = False) -> Entry | None:
+    def get(self, position: int, *, compacted: bool = False) -> LogEntry | None:
         """The entry at a position, or None; of its segment one block is read, not a piece."""
         for span in self.spans(position, compacted=compacted)[:1]:
             if not span.low <= position <= span.high:
@@ -396,7 +396,7 @@ class Snapshot:
                 number = blocks.find_position(position)
                 first, offset = blocks.row(number)
                 stop = blocks.row(number + 1)[1] if number + 1 < len(blocks) else end
-                only = Span(span.ref, position, position)
+                only = SegmentSpan(span.ref, position, position)
                 for frames in scan_frames(file, offset, min(stop, end), first - 1):
                     for entry in self._within(frames, only, position).entries():
                         return entry
@@ -404,17 +404,17 @@ class Snapshot:
 
     def read_backward(
         self, start: int = POSITION_MAX, *, compacted: bool = False
-    ) -> Iterator[Entry]:
+    ) -> Iterator[LogEntry]:
         """Entries with positions at or below `start`, descending."""
         for span in reversed(self.spans(compacted=compacted)):
             if span.low <= start:
                 yield from self._backward(span, min(start, span.high))
 
-    def _backward(self, span: Span, high: int) -> Iterator[Entry]:
+    def _backward(self, span: SegmentSpan, high: int) -> Iterator[LogEntry]:
         with self._opened(span.ref) as (file, blocks, end):
             stop = end
             rows = len(blocks)
-            below = Span(span.ref, span.low, high)
+            below = SegmentSpan(span.ref, span.low, high)
             for number in range(rows - 1, -1, -1):
                 position, offset = blocks.row(number)
                 if offset >= stop:

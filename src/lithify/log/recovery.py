@@ -1,7 +1,7 @@
 """What `Log.open` does to a directory that a crash may have left in any state.
 
 1. The manifest is read. A killed process may not have come to the fsync of its directory: that is
-   made before a name is removed, else before the first write (`publisher.py`). There is no
+   made before a name is removed, else before the first write (`manifest_publisher.py`). There is no
    manifest: if nothing but an empty first segment is there, creation was interrupted and starts
    again; anything else is a loss that is reported.
 2. The active segment is read through, every CRC checked, up to the first bad frame.
@@ -34,11 +34,11 @@ import numpy as np
 
 from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
 from lithify.events import Event, OrphanRemoved, SetAside, TailCut
-from lithify.log import kernels
-from lithify.log.frame import HEADER_BYTES
-from lithify.log.names import JOURNAL, MANIFEST, FileKind, FileName, parse_name
-from lithify.log.scan import scan_frames
-from lithify.log.segment import (
+from lithify.log.file_names import JOURNAL, MANIFEST, FileKind, FileName, parse_name
+from lithify.log.segments import frame_kernels
+from lithify.log.segments.frame import HEADER_BYTES
+from lithify.log.segments.scan import scan_frames
+from lithify.log.segments.segment_file import (
     SEGMENT_HEADER_BYTES,
     SegmentWriter,
     read_footer,
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
     from lithify.fs import File, FileSystem
     from lithify.log.manifest import Manifest
-    from lithify.log.scan import Frames
-    from lithify.log.segment import SegmentHeader
+    from lithify.log.segments.scan import Frames
+    from lithify.log.segments.segment_file import SegmentHeader
 
 __all__ = [
+    "RecoveredActiveSegment",
     "RecoveredTail",
-    "Tail",
     "check_new_directory",
     "count_frames",
     "find_orphans",
@@ -88,7 +88,7 @@ _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_IND
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class RecoveredActiveSegment:
     """The active segment as it was found."""
 
     writer: SegmentWriter
@@ -139,7 +139,7 @@ def count_frames(
     writer = SegmentWriter(file, header)
     try:
         for frames in scan_frames(file, SEGMENT_HEADER_BYTES, stop, header.first_position - 1):
-            writer.note(frames.positions, frames.offsets + frames.base, frames.times())
+            writer.count_frames(frames.positions, frames.offsets + frames.base, frames.times())
             writer.end = frames.base + int(frames.offsets[-1] + frames.lengths()[-1]) + HEADER_BYTES
             see(frames)
     except DamagedFrame as damage:
@@ -149,7 +149,7 @@ def count_frames(
 
 def read_tail(
     file: File, manifest: Manifest, see: Callable[[Frames], None] = lambda _: None
-) -> Tail:
+) -> RecoveredActiveSegment:
     """Step 2 without changing anything: where the good frames end, and whether they may end there.
 
     The file's size is taken once, before anything is read. Another process may be appending, and
@@ -175,7 +175,7 @@ def read_tail(
             f"{what}; its writer knew the first {vouched} bytes to be durable",
             writer.last_position if writer.entries else None,
         )
-    return Tail(writer, size, damage)
+    return RecoveredActiveSegment(writer, size, damage)
 
 
 def _has_footer(file: File, writer: SegmentWriter) -> bool:
@@ -240,7 +240,7 @@ def vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
         file.readinto(window.data, at)
         inside = 0
         while True:
-            found, synced = kernels.resync(window, inside, len(window), writer.last_position)
+            found, synced = frame_kernels.resync(window, inside, len(window), writer.last_position)
             if found < 0:
                 break
             vouched = max(vouched, int(synced))

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import PositionOutOfRange, WriteFailed
 from lithify.events import SegmentSealed, WriteRefused
+from lithify.log.file_names import segment_name
 from lithify.log.manifest import Manifest, SegmentRef
-from lithify.log.names import segment_name
-from lithify.log.segment import SEGMENT_HEADER_BYTES, SegmentWriter
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, SegmentWriter
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.log.active import ActiveSegment
-    from lithify.log.segment import SegmentFooter, SegmentHeader
+    from lithify.log.active_segment import ActiveSegment
+    from lithify.log.segments.segment_file import SegmentFooter, SegmentHeader
     from lithify.log.syncing import Syncer
     from lithify.log.write_state import WriteState
     from lithify.positions import PositionRule

@@ -19,7 +19,7 @@ from lithify.events import WriteRefused
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
-    from lithify.log.commit import Tick
+    from lithify.log.group_commit import Tick
     from lithify.log.write_state import WriteState
 
 __all__ = ["Syncer"]

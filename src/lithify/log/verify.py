@@ -15,7 +15,7 @@ The checking stops at the first damage: the order above makes that the one the o
 Files of checked lines (journal, history) and side files are the business of those who write them.
 
 A log may be verified while another process writes it. The caller then holds a pin, since files
-that are reclaimed meanwhile would be reported missing (`readonly.py`).
+that are reclaimed meanwhile would be reported missing (`read_only_log.py`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed
-from lithify.log.frame import HEADER_BYTES
-from lithify.log.names import MANIFEST, FileKind, is_set_aside, parse_name
+from lithify.log.file_names import MANIFEST, FileKind, is_set_aside, parse_name
+from lithify.log.read_only_log import find_manifest, read_active
 from lithify.log.reader import OpenSegment, read_dead_set
-from lithify.log.readonly import find_manifest, read_active
 from lithify.log.recovery import count_frames, find_orphans
-from lithify.log.segment import SEGMENT_HEADER_BYTES, read_footer, read_header
+from lithify.log.segments.frame import HEADER_BYTES
+from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer, read_header
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.fs import FileSystem
-    from lithify.log.deadset import DeadSet
+    from lithify.log.deadset.dead_set import DeadSet
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
-    from lithify.log.scan import Frames
-    from lithify.log.segment import SegmentFooter
+    from lithify.log.segments.scan import Frames
+    from lithify.log.segments.segment_file import SegmentFooter
 
 __all__ = ["Verification", "verify_log"]
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import LithifyError, LogClosed, WriteFailed
 from lithify.events import WriteRefused
-from lithify.log.active import ActiveSegment, State
-from lithify.log.commit import Tick
+from lithify.log.active_segment import ActiveSegment, OpenGeneration
+from lithify.log.group_commit import Tick
 from lithify.positions import NO_POSITION
 from lithify.settings import Durability
 
 if TYPE_CHECKING:
+    from lithify.log.deferred_events import DeferredEvents
     from lithify.log.manifest import Manifest
-    from lithify.log.publisher import Publisher
-    from lithify.log.segment import SegmentWriter
-    from lithify.log.telling import Telling
+    from lithify.log.manifest_publisher import ManifestPublisher
+    from lithify.log.segments.segment_file import SegmentWriter
     from lithify.settings import LogSettings
 
 __all__ = ["WriteState"]
@@ -39,10 +39,10 @@ class WriteState:
     def __init__(
         self,
         directory: str,
-        publisher: Publisher,
+        publisher: ManifestPublisher,
         active: ActiveSegment,
         settings: LogSettings,
-        events: Telling,
+        events: DeferredEvents,
     ) -> None:
         self.directory = directory
         self.publisher = publisher
@@ -55,7 +55,7 @@ class WriteState:
         self.rolling = False
         """Is the file of the next segment being made?"""
         self.closed = False
-        self.current = State(publisher.manifest, active)
+        self.current = OpenGeneration(publisher.manifest, active)
         self.tick = Tick()
         self.next_position = active.first_free
 
@@ -102,12 +102,12 @@ class WriteState:
 
     def adopt(self, manifest: Manifest) -> None:
         """A generation with the same active segment is published."""
-        self.current = State(manifest, self.current.active)
+        self.current = OpenGeneration(manifest, self.current.active)
 
     def switch(self, manifest: Manifest, successor: SegmentWriter) -> None:
         """A roll is published: the successor is active, and all before it is durable."""
         old = self.current.active
-        self.current = State(manifest, ActiveSegment(successor, old.visible[1]))
+        self.current = OpenGeneration(manifest, ActiveSegment(successor, old.visible[1]))
         self.next_position = max(self.next_position, self.current.active.first_free)
         old.writer.file.close()
         self.take_tick().complete()

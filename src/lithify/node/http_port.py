@@ -12,7 +12,7 @@ uvicorn waits without a limit for the headers of a request, and for the rest of 
 
 A connection that breaks a limit is closed. Between two requests uvicorn's own limit applies, 5 s.
 
-Called by `serving.py`.
+Called by `server.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lithify.logger import get_logger
-from lithify.pulsar.limits import Peers
+from lithify.pulsar.connection_limits import Peers
 from lithify.pulsar.listener import ACCEPTS_MAX, BACKLOG
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from lithify.pulsar.limits import ConnectionLimits
+    from lithify.pulsar.connection_limits import ConnectionLimits
 
 __all__ = ["http_server"]
 

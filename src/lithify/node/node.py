@@ -10,8 +10,8 @@
 
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/definitions   tenants, namespaces, topics, blob stores
-    DIRECTORY/RESERVE       space reserved for a full disk, see `compaction/reserve.py`
-    DIRECTORY/topics/       see `topics/store.py`
+    DIRECTORY/RESERVE       space reserved for a full disk, see `fs/disk_reserve.py`
+    DIRECTORY/topics/       see `topics/topics.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Self
 
 from lithify.blobs.stores import BlobStores
 from lithify.clock import SystemClock
-from lithify.compaction.queue import RunQueue
-from lithify.compaction.reserve import Reserve
+from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.compiled import offer_cache
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
-from lithify.fs.private import warn_if_shared
-from lithify.topics.data_directory import check_no_backup
-from lithify.topics.store import Topics
+from lithify.fs.disk_reserve import Reserve
+from lithify.fs.permissions import warn_if_shared
+from lithify.topics.directories.data_directory import check_no_backup
+from lithify.topics.topics import Topics
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.node.serving import Addresses, MakeApp
+    from lithify.node.server import Addresses, MakeApp
     from lithify.node.settings import NodeSettings
 
 __all__ = ["Node"]
@@ -113,9 +113,9 @@ class Node:
         ready: Callable[[Addresses], None],
         make_app: MakeApp | None = None,
     ) -> None:
-        """Serve clients until `stop` is set; see `serving.py`. The node stays open."""
+        """Serve clients until `stop` is set; see `server.py`. The node stays open."""
         # A library user needs no sockets.
-        from lithify.node.serving import serve  # noqa: PLC0415
+        from lithify.node.server import serve  # noqa: PLC0415
 
         await serve(self, stop=stop, ready=ready, make_app=make_app)
 

@@ -3,7 +3,7 @@
 Off by default. A node without it permits everything to every client, so it must be reachable from
 its own machine only, unless the setting `allow_open` permits more.
 
-- Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/access.py`.
+- Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/permissions.py`.
 - Peers: the other nodes that blob stores may replicate with, and the token for each.
 - TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate chain, and one with
   its private key.
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from lithify.blobs.peers import BlobPeer, BlobPeers
+from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
-from lithify.topics.access import Access, TokenKey
+from lithify.topics.permissions import Permissions, TokenKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.fs import FileSystem
     from lithify.node.settings import NodeSettings
-    from lithify.topics.definitions import Definitions
+    from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["SecuritySettings", "check_host", "is_loopback", "make_access", "make_peers", "make_tls"]
 
@@ -91,7 +91,7 @@ def make_access(
     *,
     definitions: Callable[[], Definitions],
     clock: Clock,
-) -> Access | None:
+) -> Permissions | None:
     """The access control; None if everything is permitted to every client."""
     if security.token_secret_file:
         key = TokenKey.secret(_secret(_read(fs, "token_secret_file", security.token_secret_file)))
@@ -100,7 +100,7 @@ def make_access(
         key = TokenKey.public(_read(fs, "token_public_key_file", path))
     else:
         return None
-    return Access(key, superusers=security.superusers, definitions=definitions, clock=clock)
+    return Permissions(key, superusers=security.superusers, definitions=definitions, clock=clock)
 
 
 def make_peers(settings: NodeSettings, fs: FileSystem) -> BlobPeers:

@@ -28,12 +28,12 @@ from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
 from lithify.node.security import SecuritySettings, check_host
-from lithify.pipeline.target import LOCAL_MASTER, SparkTarget
-from lithify.pulsar.limits import ConnectionLimits
+from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
+from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.settings import Durability, LogSettings, check_range
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.policies import Policies
-from lithify.topics.store import TopicSettings
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.policies import Policies
+from lithify.topics.topics import TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()
 _LIMITS = ConnectionLimits()
-_COMPACTION = CompactionSettings()
+_COMPACTION = TopicCompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
     "retention_bytes": 0,
@@ -108,9 +108,15 @@ class NodeSettings:
     compaction_pace_bytes_per_s_max: int = _COMPACTION.compaction_pace_bytes_per_s_max
     compaction_pace_p95_ms_max: float = _COMPACTION.compaction_pace_p95_ms_max
     compaction_pace_p95_rise_max: float = _COMPACTION.compaction_pace_p95_rise_max
-    """The settings up to here are defaults of topics and namespaces; see `CompactionSettings`."""
+    """The settings up to here are defaults of topics and namespaces.
+
+    See `TopicCompactionSettings`.
+    """
     compaction_service: str = ""
-    """The service that compacts topics, as "module:factory"; see `compaction_service.py`."""
+    """The service that compacts topics, as "module:factory".
+
+    See `topics/compaction/compaction_service.py`.
+    """
     compaction_master: str = LOCAL_MASTER
     """The Spark master for the runs of a node that serves."""
     compaction_conf: tuple[str, ...] = ()
@@ -191,8 +197,11 @@ class NodeSettings:
             policies=Policies(**given),
             auto_create=self.auto_create,
             deduplication=self.deduplication,
-            compaction=CompactionSettings(
-                **{field.name: getattr(self, field.name) for field in fields(CompactionSettings)}
+            compaction=TopicCompactionSettings(
+                **{
+                    field.name: getattr(self, field.name)
+                    for field in fields(TopicCompactionSettings)
+                }
             ),
             compaction_service=self.compaction_service,
         )

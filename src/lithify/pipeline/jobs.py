@@ -14,7 +14,7 @@ write files.
    worker, as often as the master says.
 
 Before the first job on a log the executors of a cluster are checked for access to it, see
-`probe.py`.
+`executor_probe.py`.
 
 Work of less than `SMALL_WEIGHT` bytes runs in the calling process, with one thread per core,
 because a job costs more than that; a single task runs there up to a higher limit. A job has at most
@@ -30,10 +30,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lithify.compaction.jobs import LocalJobs, ThreadJobs
+from lithify.compaction.tasks.jobs import LocalJobs, ThreadJobs
 from lithify.errors import LithifyError
-from lithify.pipeline.probe import Probe, explain_failure, place_of, run_probe
-from lithify.pipeline.target import is_local
+from lithify.pipeline.executor_probe import Probe, explain_failure, place_of, run_probe
+from lithify.pipeline.spark_target import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -3,7 +3,7 @@
 `open_session` does, in this order:
 
 1. return the session of this process, if there is one;
-2. try the address of the master (`target.py`);
+2. try the address of the master (`spark_target.py`);
 3. find a Java (`java.py`) and set `JAVA_HOME`;
 4. set `PYSPARK_PYTHON` to the Python of the workers: this one, so that tasks find the same
    packages. On a cluster it is that of the shipped environment; otherwise an existing value is
@@ -11,14 +11,14 @@
 5. start the JVM with the settings below and those of the target, which take precedence. It is
    killed if a standalone master has not answered within `REGISTER_S_MAX`. An error is one line,
    with the settings of the target that may be the cause; Java's own output is its detail
-   (`java_errors.py`).
+   (`jvm_stderr.py`).
 
 | setting | value | why |
 |---|---|---|
 | `local[*,4]` | four attempts per task | plain `local[*]` fails a job at its first failed task |
 | `spark.ui.enabled` | false | saves a second at start and a listening port |
 | `spark.python.unix.domain.socket.enabled` | true | a task costs about half as much to start |
-| `spark.python.daemon.module` | `daemon.py` | workers start with the code of the tasks loaded |
+| `spark.python.daemon.module` | `python_daemon.py` | workers start with the tasks' code loaded |
 | `spark.driver.host`, `.bindAddress` | loopback, local masters only | no other host may connect |
 | `spark.ui.showConsoleProgress` | false | bars would mix with the output of commands |
 | `-XX:TieredStopAtLevel=1` | unless `queries` | the JVM spent half of its time compiling itself |
@@ -46,10 +46,10 @@ from pyspark.sql import SparkSession
 
 from lithify.compiled import KERNEL_CACHE, cache_to_offer
 from lithify.errors import SparkNotStarted, SparkUnreachable
-from lithify.pipeline.daemon import PRELOAD
 from lithify.pipeline.java import find_java
-from lithify.pipeline.java_errors import JavaErrors, java_reason
-from lithify.pipeline.target import LOCAL_MASTER, SparkTarget, is_local, reach_master
+from lithify.pipeline.jvm_stderr import JavaErrors, java_reason
+from lithify.pipeline.python_daemon import PRELOAD
+from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget, is_local, reach_master
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,7 +186,7 @@ def _settings(
         # The user's own options are in spark.driver.extraJavaOptions and come after these.
         "spark.driver.defaultJavaOptions": options,
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.daemon.module": "lithify.pipeline.daemon",
+        "spark.python.daemon.module": "lithify.pipeline.python_daemon",
         f"spark.executorEnv.{PRELOAD}": ",".join(preload),
         f"spark.executorEnv.{KERNEL_CACHE}": cache_to_offer(),
         "spark.ui.enabled": "false",

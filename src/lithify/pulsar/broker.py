@@ -3,7 +3,7 @@
 It knows which session each producer and consumer belongs to, wakes subscriptions when there is
 something to deliver, and keeps answers in the order of the appends. It does no I/O itself: sessions
 are given bytes by the listener, appends are awaited in a task per topic, and what else has to wait
-for the disk is done in threads (`threads.py`).
+for the disk is done in threads (`disk_threads.py`).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
-from lithify.pulsar.alarms import Alarms
-from lithify.pulsar.limits import ConnectionLimits
-from lithify.pulsar.rounds import Rounds
+from lithify.pulsar.connection_limits import ConnectionLimits
+from lithify.pulsar.disk_threads import Owner, WorkThreads
+from lithify.pulsar.fair_turns import Rounds
 from lithify.pulsar.session import TURN_COST, Session
-from lithify.pulsar.threads import Owner, WorkThreads
+from lithify.pulsar.wall_clock_timers import Alarms
 from lithify.pulsar.write_retries import WriteRetries
-from lithify.topics.steps import Work
+from lithify.topics.disk_steps import DiskCall
 
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
-    from lithify.log.commit import Pending
-    from lithify.pulsar.auth import Gate
-    from lithify.pulsar.consuming import Consuming
-    from lithify.pulsar.producing import Producing
-    from lithify.pulsar.threads import Ended
-    from lithify.topics.access import Access
-    from lithify.topics.names import TopicName
-    from lithify.topics.producers import Producer
-    from lithify.topics.steps import Steps
-    from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Delivery, Subscription
+    from lithify.log.group_commit import Pending
+    from lithify.pulsar.authorization import Gate
+    from lithify.pulsar.consumer_commands import Consuming
+    from lithify.pulsar.disk_threads import Ended
+    from lithify.pulsar.producer_commands import Producing
+    from lithify.topics.definitions.topic_names import TopicName
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.permissions import Permissions
+    from lithify.topics.producers.producers import Producer
+    from lithify.topics.subscriptions.subscription import Consumer, Delivery, Subscription
     from lithify.topics.topic import Topic
+    from lithify.topics.topics import Topics
 
 __all__ = ["MESSAGE_BYTES_MAX", "PUT_OUT_A_STEP", "Broker"]
 
@@ -75,7 +75,7 @@ class Broker:
         *,
         name: str,
         version: str,
-        access: Access | None = None,
+        access: Permissions | None = None,
     ) -> None:
         self.topics = topics
         self.access = access
@@ -193,12 +193,12 @@ class Broker:
     def wait_for(
         self,
         steps: Steps[T],
-        wanted: Work | None,
+        wanted: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
+        """Go on with an operation that has yielded `wanted`, see `disk_threads.py`."""
         self._threads.wait_for(steps, wanted, ended, Owner(is_alive, soon))
 
     async def run(self, steps: Steps[T]) -> T:
@@ -214,7 +214,7 @@ class Broker:
             return partial(self.topics.get, name, create=create)
 
         self.make_room()
-        yield Work(name, find)
+        yield DiskCall(name, find)
 
     async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
         """A topic, opened if need be."""
@@ -226,7 +226,7 @@ class Broker:
         """Make a call that claims a topic's name, behind those that want to open it."""
 
         def steps() -> Steps[T]:
-            result: T = yield Work(name, lambda: call)
+            result: T = yield DiskCall(name, lambda: call)
             return result
 
         return await self.run(steps())
@@ -239,11 +239,11 @@ class Broker:
         await asyncio.shield(task)
 
     async def release(self, call: Callable[[], None]) -> None:
-        """Close or delete topics, for which others wait; see `threads.py`."""
+        """Close or delete topics, for which others wait; see `disk_threads.py`."""
         await self._threads.release(call)
 
     def soon(self, source: str, then: Callable[[], None]) -> None:
-        """Call `then` when it is the turn of that source; see `rounds.py`."""
+        """Call `then` when it is the turn of that source; see `fair_turns.py`."""
         self.rounds.enqueue(source, then)
 
     async def settled(self) -> None:
@@ -375,7 +375,7 @@ class Broker:
         each time; statistics and health show the reason. The log has it once.
         """
         if not isinstance(error, LogClosed):
-            self.topics.damage.note(error)
+            self.topics.damage.record(error)
             if topic.cannot_read(subscription, error):
                 log.error(
                     "a subscription cannot be read on",
@@ -468,7 +468,7 @@ class Broker:
     def producer_ready(self, producer: Producer) -> None:
         """It waited for the topic and has it now."""
         of, producer_id = self._producers[producer]
-        of.is_ready(producer_id)
+        of.report_ready(producer_id)
 
     def producer_put_out(self, producer: Producer) -> None:
         """Another one has taken its place."""
@@ -530,7 +530,7 @@ class Broker:
             found = self._consumers.get(consumer)
             if found is not None:
                 of, consumer_id = found
-                of.is_active(consumer_id, active=consumer is subscription.active)
+                of.set_active(consumer_id, active=consumer is subscription.active)
 
 
 def _permissions_of(topics: Topics) -> tuple[object, object]:

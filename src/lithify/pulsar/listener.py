@@ -22,7 +22,7 @@ A connection costs bounded memory, whatever its peer does:
    sends again. There are at most
    `connections_max` of them, `connections_per_address_max` of one address; others are refused.
 
-Nor does it cost others much time: see `rounds.py`.
+Nor does it cost others much time: see `fair_turns.py`.
 
 A peer that breaks the protocol is sent what it had coming, then hung up on; the log says why.
 """
@@ -36,9 +36,9 @@ import numpy as np
 
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
-from lithify.pulsar import replies
-from lithify.pulsar.framing import FRAME_MARGIN_BYTES
-from lithify.pulsar.limits import Peers
+from lithify.pulsar.connection_limits import Peers
+from lithify.pulsar.wire import replies
+from lithify.pulsar.wire.framing import FRAME_MARGIN_BYTES
 
 if TYPE_CHECKING:
     import ssl
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.broker import Broker
     from lithify.pulsar.session import Session
 
-__all__ = ["ACCEPTS_MAX", "BACKLOG", "Connection", "listen"]
+__all__ = ["ACCEPTS_MAX", "BACKLOG", "ClientConnection", "listen"]
 
 STRANGER_BYTES = 2**13
 RECEIVE_BYTES = 2**18
@@ -67,10 +67,10 @@ left it reports the error that many times and comes back that many times a secon
 log = get_logger("lithify.pulsar")
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """One connection."""
 
-    def __init__(self, broker: Broker, connections: set[Connection], peers: Peers) -> None:
+    def __init__(self, broker: Broker, connections: set[ClientConnection], peers: Peers) -> None:
         self._broker = broker
         self._connections = connections
         self._peers = peers
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Have a turn: now, or when it is the turn of this connection; see `rounds.py`."""
+        """Have a turn: now, or when it is the turn of this connection; see `fair_turns.py`."""
         if self._queued:
             return
         rounds, session = self._broker.rounds, self._session
@@ -343,7 +343,7 @@ async def listen(
     broker: Broker,
     host: str,
     port: int,
-    connections: set[Connection],
+    connections: set[ClientConnection],
     tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
     """Serve clients at an address; port 0 takes a free one."""
@@ -351,7 +351,7 @@ async def listen(
     peers = Peers(broker.limits)
     timeout_s = broker.limits.connect_timeout_ms / 1000
     server = await loop.create_server(
-        lambda: Connection(broker, connections, peers),
+        lambda: ClientConnection(broker, connections, peers),
         host,
         port,
         ssl=tls,

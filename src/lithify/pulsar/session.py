@@ -3,22 +3,24 @@
 The listener hands over what it has received and sends what comes back; TCP, TLS and tests do the
 same. Time and topics are parameters.
 
-A command that may have to wait for the disk is an operation in steps (`topics/steps.py`): it is
-parsed once, and the broker carries it out, the waiting parts in threads. Until it has ended nothing
-that the client has sent behind it is looked at. Other connections go on. SEND frames that must wait
-(a segment is rolled, deduplication is switched) stay in the receive buffer and are scanned again.
+A command that may have to wait for the disk is an operation in steps (`topics/disk_steps.py`): it
+is parsed once, and the broker carries it out, the waiting parts in threads. Until it has ended
+nothing that the client has sent behind it is looked at. Other connections go on. SEND frames that
+must wait (a segment is rolled, deduplication is switched) stay in the receive buffer and are
+scanned again.
 
 No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
 and a command that takes longer (an acknowledgement of thousands of messages) ends its turn itself.
-Sources share the loop turn by turn (`rounds.py`). Other callbacks of the loop run between rounds.
+Sources share the loop turn by turn (`fair_turns.py`). Other callbacks of the loop run between
+rounds.
 
 States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
 cannot be one, a topic that may not be used: the first two close the connection with a reason, the
 last is answered with an error that the client turns into an exception.
 
-SEND frames go the short way (`hot.py`): all that stand together in one receive are checked by
-compiled code, appended as one batch, and answered together once they are durable. Everything else
-is parsed by the generated code.
+SEND frames go the short way (`fast_path/frames.py`): all that stand together in one receive are
+checked by compiled code, appended as one batch, and answered together once they are durable.
+Everything else is parsed by the generated code.
 """
 
 from __future__ import annotations
@@ -31,24 +33,25 @@ from typing import TYPE_CHECKING, Protocol
 from google.protobuf.message import DecodeError
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
-from lithify.pulsar import hot, replies
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.auth import Gate
-from lithify.pulsar.consuming import Consuming
-from lithify.pulsar.errors import BeginAgain, error_code
-from lithify.pulsar.framing import (
+from lithify.pulsar.authorization import Gate
+from lithify.pulsar.consumer_commands import Consuming
+from lithify.pulsar.fast_path import frames
+from lithify.pulsar.producer_commands import Producing
+from lithify.pulsar.schema_commands import SchemaRequests
+from lithify.pulsar.wire import replies
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.error_codes import BeginAgain, error_code
+from lithify.pulsar.wire.framing import (
     CONNECT_BYTES_MAX,
     FRAME_MARGIN_BYTES,
     check_text,
     next_frame,
 )
-from lithify.pulsar.producing import Producing
-from lithify.pulsar.schemas import SchemaRequests
-from lithify.topics.access import Action
-from lithify.topics.client import Client
-from lithify.topics.names import Namespace, TopicName
-from lithify.topics.steps import Work, run_here
-from lithify.topics.store import TopicNotFound
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.disk_steps import DiskCall, run_here
+from lithify.topics.permissions import Action
+from lithify.topics.producers.client import ClientInfo
+from lithify.topics.topics import TopicNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,16 +60,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.log.commit import Pending
-    from lithify.pulsar.hot import Sends
-    from lithify.pulsar.limits import ConnectionLimits
-    from lithify.pulsar.threads import Ended
-    from lithify.topics.access import Access
-    from lithify.topics.producers import Producer
-    from lithify.topics.steps import Steps
-    from lithify.topics.store import Topics
-    from lithify.topics.subscription import Consumer, Subscription
+    from lithify.log.group_commit import Pending
+    from lithify.pulsar.connection_limits import ConnectionLimits
+    from lithify.pulsar.disk_threads import Ended
+    from lithify.pulsar.fast_path.frames import Sends
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.permissions import Permissions
+    from lithify.topics.producers.producers import Producer
+    from lithify.topics.subscriptions.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
+    from lithify.topics.topics import Topics
 
     Handler = Callable[[wire.BaseCommand], Steps[None] | None]
     """Carries out a command; what is left to do of it, if anything."""
@@ -107,7 +110,7 @@ class Host(Protocol):
     """What a session needs of the broker around it."""
 
     topics: Topics
-    access: Access | None
+    access: Permissions | None
     server_version: str
     max_message_bytes: int
     service_url: str
@@ -120,12 +123,12 @@ class Host(Protocol):
     def wait_for(
         self,
         steps: Steps[None],
-        wanted: Work | None,
+        wanted: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Go on with an operation that has yielded `wanted`, see `threads.py`."""
+        """Go on with an operation that has yielded `wanted`, see `disk_threads.py`."""
 
     def when_durable(
         self,
@@ -279,11 +282,11 @@ class Session:
                         cost = TURN_COST
                         continue
                 start = sends.stop
-                if sends.why == hot.FULL:
+                if sends.why == frames.FULL:
                     cost = TURN_COST
                     continue
                 cost += len(sends) // SENDS_PER_COST
-                if sends.why in (hot.END, hot.NEED_MORE):
+                if sends.why in (frames.END, frames.NEED_MORE):
                     break
             found = next_frame(data.data[start:stop], limit)
             if found is None:
@@ -301,9 +304,9 @@ class Session:
         if checked is not None and checked[0] is data and checked[1] == start:
             return checked[2]
         if self._wake is None:
-            return hot.scan_sends(data, start, stop, limit)
-        sends = hot.scan_sends(data, start, stop, limit, CHECKED_MESSAGES_MAX)
-        if sends.why != hot.LARGE_BATCH:
+            return frames.scan_sends(data, start, stop, limit)
+        sends = frames.scan_sends(data, start, stop, limit, CHECKED_MESSAGES_MAX)
+        if sends.why != frames.LARGE_BATCH:
             return sends
 
         # The buffer stays as it is: nothing is read from the client while the session waits.
@@ -313,9 +316,9 @@ class Session:
     def _check(self, data: NDArray[np.uint8], start: int, limit: int) -> Steps[None]:
         """Check a large batch in a thread; alone, because the frames behind it may be as large."""
         frame_stop = start + 4 + int.from_bytes(data[start : start + 4].tobytes(), "big")
-        scan = partial(hot.scan_sends, data, start, frame_stop, limit)
-        found: Sends = yield Work(self, lambda: scan)
-        self._checked = data, start, replace(found, why=hot.FULL)
+        scan = partial(frames.scan_sends, data, start, frame_stop, limit)
+        found: Sends = yield DiskCall(self, lambda: scan)
+        self._checked = data, start, replace(found, why=frames.FULL)
 
     def in_steps(self, steps: Steps[None]) -> None:
         """Run an operation; nothing else of this client is carried out before its end."""
@@ -457,11 +460,11 @@ class Session:
             self._producing.close()
             self._consuming.close()
 
-    def let_go(self, may: Callable[[Namespace, Action], bool]) -> None:
+    def close_unauthorized(self, may: Callable[[Namespace, Action], bool]) -> None:
         """Close the producers and consumers that may not go on, and tell the client."""
         may = cache(may)
-        self._producing.let_go(lambda namespace: may(namespace, Action.PRODUCE))
-        self._consuming.let_go(lambda namespace: may(namespace, Action.CONSUME))
+        self._producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
+        self._consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -479,7 +482,7 @@ class Session:
                 continue
             # If this fails, what is appended will.
             with suppress(LithifyError, OSError):
-                yield Work(topic.writer, partial(topic.writer.preparation, 0))
+                yield DiskCall(topic.writer, partial(topic.writer.preparation, 0))
             if self._is_served(topic):
                 return topic
 
@@ -492,9 +495,9 @@ class Session:
             self._created.add(name)
         return True
 
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """Whose a producer or consumer is that joins now."""
-        return Client(self.peer, self._client_version, self.host.topics.now_ms())
+        return ClientInfo(self.peer, self._client_version, self.host.topics.now_ms())
 
     # --- connection and lookup --------------------------------------------------------------
 

@@ -45,8 +45,8 @@ __all__ = [
     "LearnerSilent",
     "LearnersStay",
     "MemberElsewhere",
+    "MemberNotReached",
     "NoSuchDirectory",
-    "NodeNotReached",
     "OutcomeUnknown",
     "UnknownGroup",
 ]
@@ -143,7 +143,7 @@ class ClientTooSlow(LithifyError):
         super().__init__(f"client {peer} has {limit_bytes} bytes to take and does not")
 
 
-class NodeNotReached(LithifyError):
+class MemberNotReached(LithifyError):
     """A node that is to be added, or to have another address, is not there. Nothing has changed."""
 
     exit_code = UNREACHABLE

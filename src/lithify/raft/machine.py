@@ -13,7 +13,7 @@ A group calls, in its own thread unless another is named:
 2. `apply` for every command, in the order of the log, on every member. Its result may depend only
    on its arguments: all members must get the same state. It may change the state in place and
    return it. A machine with `apply_many` gets whole runs of commands instead, which saves calls.
-3. `query` for a read; it has no visible side effects. It returns the answer, or a `Reading` with
+3. `query` for a read; it has no visible side effects. It returns the answer, or a `QueryRead` with
    the live commands that the answer needs; so values that were left in the log are found again.
    Slow work is done there too: another thread calls its `then` while `apply` continues, so it must
    have copied what it needs.
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from lithify.liveset import LiveSet
 
 __all__ = [
-    "Batch",
     "Checkpoint",
+    "CommandBatch",
     "Effect",
     "Machine",
     "ManyMachine",
     "Meta",
+    "QueryRead",
     "ReadEntries",
-    "Reading",
     "ReleaseCursor",
     "Send",
     "Timer",
@@ -70,7 +70,7 @@ class Meta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CommandBatch:
     """Consecutive commands of one term."""
 
     index: int
@@ -99,7 +99,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """Read the commands at these ascending live indexes; then do the effects that `then` returns."""
+    """Read the commands at these ascending live indexes.
+
+    Then do the effects that `then` returns.
+    """
 
     indexes: tuple[int, ...]
     then: Callable[[list[bytes]], Sequence[Effect]]
@@ -126,7 +129,7 @@ Effect = ReleaseCursor | Checkpoint | ReadEntries | Timer | Send
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class QueryRead:
     """An answer that needs the commands at these ascending live indexes.
 
     `then` returns it, or what to read next. It is called in any thread, and at once only if the
@@ -134,7 +137,7 @@ class Reading:
     """
 
     indexes: tuple[int, ...]
-    then: Callable[[Sequence[bytes]], bytes | Reading]
+    then: Callable[[Sequence[bytes]], bytes | QueryRead]
 
 
 class Machine(Protocol[S]):
@@ -150,7 +153,7 @@ class Machine(Protocol[S]):
     def apply(self, meta: Meta, command: bytes, state: S) -> tuple[S, bytes, Sequence[Effect]]:
         """(state, reply, effects) of a command."""
 
-    def query(self, state: S, query: bytes) -> bytes | Reading:
+    def query(self, state: S, query: bytes) -> bytes | QueryRead:
         """The answer to a query, or what it needs."""
 
     def live_indexes(self, state: S) -> LiveSet:
@@ -177,7 +180,7 @@ class ManyMachine(Protocol[S]):
     """A machine that applies runs of commands."""
 
     def apply_many(
-        self, batch: Batch, start: int, state: S
+        self, batch: CommandBatch, start: int, state: S
     ) -> tuple[S, list[bytes], Sequence[Effect]]:
         """(state, replies, effects) of the commands of a batch from position `start` on.
 

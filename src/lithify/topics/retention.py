@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lithify.log.manifest import SegmentRef
-    from lithify.topics.policies import Policies
+    from lithify.topics.definitions.policies import Policies
 
 __all__ = [
     "BacklogExceeded",

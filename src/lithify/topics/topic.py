@@ -1,8 +1,8 @@
 """One topic, or one partition of a partitioned one: a log, its producers, its subscriptions.
 
 Its parts: `TopicWriter` appends, `TopicReader` finds and reads, `Dispatcher` delivers to consumers,
-`Upkeep` does what only time brings about. Here are the subscriptions, and how everything is put
-together.
+`Maintenance` does what only time brings about. Here are the subscriptions, and how everything is
+put together.
 
 A ledger of the protocol is a segment of the log; positions are packed (ledger, entry).
 
@@ -11,8 +11,8 @@ Compacted subscriptions get what is retained, up to the horizon, and their curso
 not.
 
 One thread at a time: the event loop's in a broker, the caller's in a library. What may wait for the
-disk is an operation in steps (`steps.py`): a broker drives it from its loop, and the method without
-`-ing` runs it to its end in the caller's thread.
+disk is an operation in steps (`disk_steps.py`): a broker drives it from its loop, and the method
+without `-ing` runs it to its end in the caller's thread.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.compaction.control import RunControl
-from lithify.compaction.jobs import ignore_progress, no_check
+from lithify.compaction.run.control import RunControl
+from lithify.compaction.tasks.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
 from lithify.logger import get_logger
 from lithify.positions import NO_POSITION, PACKED
-from lithify.topics.compaction import TopicCompaction
-from lithify.topics.compaction_service import LogCompactionService
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.consumer import (
+from lithify.topics.compaction.compaction_service import LogCompactionService
+from lithify.topics.compaction.topic_compaction import TopicCompaction
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.policies import Policies
+from lithify.topics.disk_steps import DiskCall, run_here
+from lithify.topics.maintenance import Maintenance, log_holds
+from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
+from lithify.topics.producers.producers import Producers
+from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
+from lithify.topics.reading.last_message_id import LastMessageId
+from lithify.topics.reading.reads import TopicReads
+from lithify.topics.reading.topic_reader import TopicReader
+from lithify.topics.statistics.throughput import Throughput
+from lithify.topics.subscriptions.consumer import (
     CannotRead,
     DurabilityDiffers,
     ReadFailure,
     SubscriptionRemoved,
 )
-from lithify.topics.cursor import Cursor
-from lithify.topics.cursor_changes import Acked, AckedUpTo, Reset
-from lithify.topics.cursor_store import CursorStore
-from lithify.topics.dedup_switch import DeduplicationSwitch
-from lithify.topics.dispatch import Dispatcher
-from lithify.topics.entries import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
-from lithify.topics.gaps import Gaps
-from lithify.topics.log_end import LogEnd
-from lithify.topics.policies import Policies
-from lithify.topics.producers import Producers
-from lithify.topics.reading import Reading
-from lithify.topics.steps import Work, run_here
-from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
-from lithify.topics.throughput import Throughput
-from lithify.topics.topic_reader import TopicReader
-from lithify.topics.topic_writer import TopicTerminated, TopicWriter
-from lithify.topics.upkeep import Upkeep, log_holds
+from lithify.topics.subscriptions.cursor import Cursor
+from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo, Reset
+from lithify.topics.subscriptions.cursor_gaps import CursorGaps
+from lithify.topics.subscriptions.cursor_store import CursorStore
+from lithify.topics.subscriptions.dispatch import Dispatcher
+from lithify.topics.subscriptions.entry_flags import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
+from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -60,23 +60,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lithify.clock import Clock
-    from lithify.compaction.jobs import Jobs
-    from lithify.compaction.jobs import Progress as JobProgress
-    from lithify.compaction.latencies import Latencies
-    from lithify.compaction.report import Report
-    from lithify.compaction.run import DryRun
+    from lithify.compaction.limits.latencies import Latencies
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.run.compactor import DryRun
+    from lithify.compaction.tasks.jobs import Jobs
+    from lithify.compaction.tasks.jobs import Progress as JobProgress
     from lithify.errors import LithifyError
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.settings import LogSettings
-    from lithify.topics.compaction_service import ServiceFactory, TopicCompactionService
-    from lithify.topics.cursor_changes import Change
-    from lithify.topics.message import Message, MessageId
-    from lithify.topics.names import TopicName
-    from lithify.topics.producers import Producer
+    from lithify.topics.compaction.compaction_service import ServiceFactory, TopicCompactionService
+    from lithify.topics.definitions.topic_names import TopicName
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.messages.message import Message, MessageId
+    from lithify.topics.producers.producers import Producer
     from lithify.topics.retention import LogHold
-    from lithify.topics.steps import Steps
-    from lithify.topics.subscription import Delivery
+    from lithify.topics.subscriptions.cursor_changes import CursorChange
+    from lithify.topics.subscriptions.subscription import Delivery
 
 __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
@@ -111,8 +111,8 @@ class Topic:
         self.cursors = cursors
         self.compaction = compaction
         self.service = service
-        end = LogEnd(log)
-        reading = Reading(log, service, compaction.latencies, clock)
+        end = LastMessageId(log)
+        reading = TopicReads(log, service, compaction.latencies, clock)
         self.writer = TopicWriter(name, log, end, deduplication, clock)
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
@@ -126,10 +126,10 @@ class Topic:
         """Why the last round of upkeep failed."""
         self._clock = clock
         self._reading = reading
-        self._gaps = Gaps(reading, cursors)
+        self._gaps = CursorGaps(reading, cursors)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
-        self._upkeep = Upkeep(self, self._gaps, clock)
+        self._upkeep = Maintenance(self, self._gaps, clock)
         for each in cursors.names():
             self._add_subscription(
                 each,
@@ -150,7 +150,7 @@ class Topic:
         clock: Clock,
         events: EventSink,
         deduplicates: Callable[[], bool] = bool,
-        compaction_settings: Callable[[], CompactionSettings] = CompactionSettings,
+        compaction_settings: Callable[[], TopicCompactionSettings] = TopicCompactionSettings,
         new_service: ServiceFactory = LogCompactionService,
         latencies: Latencies | None = None,
     ) -> Topic:
@@ -278,7 +278,7 @@ class Topic:
             return self._creation(name, kind, durable=durable, start=start, compacted=compacted)
 
         try:
-            yield Work(self._names, find)
+            yield DiskCall(self._names, find)
         finally:
             # Also if nobody waits for it any longer: it is on disk.
             self._add_created(name, kind)
@@ -364,7 +364,7 @@ class Topic:
         if not first:
             return
         if subscription.durable:
-            yield Work(self._names, partial(self._note_compacted, subscription))
+            yield DiskCall(self._names, partial(self._note_compacted, subscription))
             self._check_there(subscription)
         yield from self._gaps.taking(subscription)
         self._check_there(subscription)
@@ -394,7 +394,7 @@ class Topic:
             return
         try:
             # Whoever creates one of the same name waits for this.
-            yield Work(self._names, lambda: partial(self.cursors.delete, name))
+            yield DiskCall(self._names, lambda: partial(self.cursors.delete, name))
         finally:
             if name not in self.subscriptions:
                 self._add_created(name, subscription.kind)
@@ -404,14 +404,14 @@ class Topic:
         if self.subscriptions.get(subscription.name) is not subscription:
             return False
         del self.subscriptions[subscription.name]
-        self._throughput.is_gone(subscription)
+        self._throughput.remove_subscription(subscription)
         return True
 
     def leave(self, subscription: Subscription, consumer: Consumer, *, keep: bool = False) -> None:
         """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
         subscription.remove(consumer)
         if not keep:
-            subscription.forget_sought()
+            subscription.forget_seek()
             self.forget_unused(subscription)
 
     def forget_unused(self, subscription: Subscription) -> None:
@@ -419,12 +419,12 @@ class Topic:
         if not (subscription.consumers or subscription.durable):
             self._remove(subscription)
 
-    def acknowledge(self, subscription: Subscription, change: Change) -> None:
+    def acknowledge(self, subscription: Subscription, change: CursorChange) -> None:
         """Something was acknowledged: remember it, and forget who held it."""
         run_here(self.acknowledging(subscription, change))
 
     def acknowledging(
-        self, subscription: Subscription, change: Change, check: Callable[[], None] = no_check
+        self, subscription: Subscription, change: CursorChange, check: Callable[[], None] = no_check
     ) -> Steps[None]:
         """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
         change = yield from self._recording(subscription, change, check)
@@ -437,18 +437,18 @@ class Topic:
             subscription.acknowledged_up_to(change.position)
         elif isinstance(change, Reset):
             subscription.read_failure = None
-            subscription.sought(change.position)
+            subscription.record_seek(change.position)
         else:
             subscription.acknowledged(getattr(change, "position", NO_POSITION))
 
     def _recording(
-        self, subscription: Subscription, change: Change, check: Callable[[], None]
-    ) -> Steps[Change]:
+        self, subscription: Subscription, change: CursorChange, check: Callable[[], None]
+    ) -> Steps[CursorChange]:
         """Make a change of what is acknowledged, durable or not; as what it was made."""
         cursors, durable = self.cursors, subscription.durable
         while True:
             if durable and cursors.preparation() is not None:
-                yield Work(cursors, cursors.preparation)
+                yield DiskCall(cursors, cursors.preparation)
             check()
             made = change
             first = subscription.cursor.mark_delete + 1
@@ -571,7 +571,10 @@ class Topic:
         return self._throughput.client_rate(client)
 
     def rates(self) -> list[float]:
-        """Messages in, bytes in, messages out and bytes out, a second; see `rates.py`."""
+        """Messages in, bytes in, messages out and bytes out, a second.
+
+        See `statistics/rates.py`.
+        """
         return self._throughput.rates()
 
     def expiring(self, before_ms: int) -> Steps[None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.raft.core.story import play
+from lithify.testing.raft_story import play
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -12,8 +12,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from lithify.blobs.answer import Include
-from lithify.blobs.erase import EraseProgress
+from lithify.blobs.erase.erase import EraseProgress
 from lithify.blobs.errors import (
     BlobDeleted,
     BlobDeletedForever,
@@ -26,18 +25,20 @@ from lithify.blobs.errors import (
 from lithify.blobs.records import NEVER_MS, part_bytes, parts_of
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
+from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
-from lithify.compaction.jobs import LocalJobs
-from lithify.fs import FaultyFileSystem, MemoryFileSystem, read_file
+from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.tasks.jobs import LocalJobs
+from lithify.fs import MemoryFileSystem, read_file
 from lithify.positions import POSITION_MAX
+from lithify.testing.faulty_fs import FaultyFileSystem
 from tests.hooked_jobs import HookedJobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lithify.compaction.jobs import Check, Progress
-    from lithify.compaction.report import Report
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.tasks.jobs import Check, Progress
     from lithify.fs import FileSystem
 
 T = TypeVar("T")

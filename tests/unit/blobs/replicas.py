@@ -14,14 +14,14 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lithify.blobs.answer import Include
 from lithify.blobs.errors import BlobError, BlobStoreFull, ReplicaUnreachable
-from lithify.blobs.records import Kind, hash_id
-from lithify.blobs.replication_values import Change, Changes, Token, rank_of
-from lithify.blobs.replicator import Replicator
+from lithify.blobs.offline.verify import verify_store
+from lithify.blobs.records import BlobRecordKind, hash_id
+from lithify.blobs.replication.replicator import Replicator
+from lithify.blobs.replication.states import BlobChange, BlobChanges, Token, rank_of
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
-from lithify.blobs.verify import verify_store
+from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, RunRefused
 from lithify.fs import MemoryFileSystem
@@ -29,7 +29,7 @@ from lithify.fs import MemoryFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lithify.blobs.index import Found
+    from lithify.blobs.index import FoundRecords
 
 DIRECTORY = "/data/blobs"
 RETENTION_MS = 3000
@@ -144,7 +144,7 @@ class Replica:
         self.fs = self.fs.crash_clone(self.world.rng)
         self.open()
 
-    def found(self, blob_id: str) -> Found | None:
+    def found(self, blob_id: str) -> FoundRecords | None:
         """What is durable of it."""
         index, log = self.store._index, self.store.log
         id_hash = hash_id(blob_id, log.manifest.log_id)
@@ -164,7 +164,9 @@ class Replica:
             return False
         now_ms = self.clock.now_ms()
         gone = found.newest.time_ms < now_ms - RETENTION_MS
-        return now_ms <= found.newest.expiry_ms and not (gone and found.newest.kind is Kind.DELETE)
+        return now_ms <= found.newest.expiry_ms and not (
+            gone and found.newest.kind is BlobRecordKind.DELETE
+        )
 
     def content(self, blob_id: str) -> bytes | None:
         try:
@@ -204,13 +206,15 @@ class Wire:
         if self._here.away or self._there.away or self._world.chance(0.05):
             raise ReplicaUnreachable(self._there.url, "no answer")
 
-    def changes(self, replica: str, token: Token | None, limit: int, *, settled: bool) -> Changes:
+    def changes(
+        self, replica: str, token: Token | None, limit: int, *, settled: bool
+    ) -> BlobChanges:
         self._send()
         asked = None if token is None else Token.from_row(json.loads(json.dumps(token.to_row())))
         page = self._there.store.replication.serve(replica, asked, limit, settled=settled)
         self._world.meanwhile(self._here)
         self._send()
-        return Changes.from_json(json.loads(json.dumps(page.to_json())))
+        return BlobChanges.from_json(json.loads(json.dumps(page.to_json())))
 
     @contextmanager
     def records(self, blob_ids: Sequence[str]) -> Iterator[Chunks]:
@@ -266,7 +270,7 @@ class World:
         self.clients_expire = clients_expire
         """Clients let blobs expire where they would delete them."""
         self.contents: dict[str, bytes] = {}
-        self.states: dict[str, list[Change]] = {}
+        self.states: dict[str, list[BlobChange]] = {}
         """Of each blob, those that a client was told of."""
         self.seen: Counter[str] = Counter()
         self._depth = 0
@@ -343,8 +347,8 @@ class World:
         rank = replica.rank(blob_id)
         assert rank is not None
         life_version, deleted, time_ms, expiry_ms, created_ms, crc, size = rank
-        kind = Kind.DELETE if deleted else Kind.PUT
-        state = Change(blob_id, kind, life_version, time_ms, expiry_ms, created_ms, size, crc)
+        kind = BlobRecordKind.DELETE if deleted else BlobRecordKind.PUT
+        state = BlobChange(blob_id, kind, life_version, time_ms, expiry_ms, created_ms, size, crc)
         self.states.setdefault(blob_id, []).append(state)
 
     def _delete(self, replica: Replica) -> None:
@@ -494,8 +498,8 @@ class World:
             assert verify_store(replica.fs, DIRECTORY, replica.clock).ok
 
 
-def all_changes(store: BlobStore) -> list[Change]:
-    changes: list[Change] = []
+def all_changes(store: BlobStore) -> list[BlobChange]:
+    changes: list[BlobChange] = []
     page = store.changes_since(None, 3)
     changes += page.changes
     while page.more:

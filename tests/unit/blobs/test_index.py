@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.blobs.index import Bloom, Recent
-from lithify.blobs.indexing import open_index, put_index, run_index
-from lithify.blobs.records import Kind, hash_id
-from lithify.blobs.rows import Row, rows_of
+from lithify.blobs.index_rows import IndexRow, rows_of
+from lithify.blobs.key_index import open_index, put_index, run_index
+from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import no_check
+from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.log.keyindex import COLUMNS, KeyRows
-from lithify.log.names import key_index_name
+from lithify.log.file_names import key_index_name
+from lithify.log.keyindex.key_index import COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
 
 if TYPE_CHECKING:
-    from lithify.compaction.jobs import Check
+    from lithify.compaction.tasks.jobs import Check
     from lithify.fs import FileSystem
 
 
@@ -40,8 +40,8 @@ def test_a_bloom_filter_has_all_its_hashes_and_few_others() -> None:
 
 def test_rows_go_through_columns_and_a_pickle() -> None:
     recent = Recent(1)
-    recent.add(bytes(16), Row(Kind.PUT, 4, 3, 70_000, 64, 0, 11, 2**63 - 1))
-    recent.add(b"\xff" * 16, Row(Kind.DELETE, 5, 1, 70, 9000, 2**31 - 1, 12, 5))
+    recent.add(bytes(16), IndexRow(BlobRecordKind.PUT, 4, 3, 70_000, 64, 0, 11, 2**63 - 1))
+    recent.add(b"\xff" * 16, IndexRow(BlobRecordKind.DELETE, 5, 1, 70, 9000, 2**31 - 1, 12, 5))
     again = Recent(1)
     again.add_rows(pickle.loads(pickle.dumps(recent.rows())))
     for id_hash in (bytes(16), b"\xff" * 16):
@@ -148,7 +148,7 @@ class Shortening(HookedJobs):
         self.rows = len(rows)
         # The last blob of those that stay.
         kept = np.argsort(rows.position)
-        kept = kept[rows.position[kept] != rows.position[rows.flags == Kind.PUT].max()]
+        kept = kept[rows.position[kept] != rows.position[rows.flags == BlobRecordKind.PUT].max()]
         put_index(task, KeyRows(**{name: getattr(rows, name)[kept] for name in COLUMNS}))
 
 
@@ -181,10 +181,10 @@ def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:
         found = index.find(opened, hash_id(name, log.manifest.log_id), POSITION_MAX)
         assert found is not None
         assert found.put is not None
-        assert (found.newest.kind, found.newest.life_version) == (Kind.UNDELETE, 1)
-        assert found.put.kind is Kind.PUT
+        assert (found.newest.kind, found.newest.life_version) == (BlobRecordKind.UNDELETE, 1)
+        assert found.put.kind is BlobRecordKind.PUT
         earlier = index.find(opened, hash_id(name, log.manifest.log_id), found.newest.position)
         assert earlier is not None
-        assert earlier.newest.kind is Kind.DELETE
+        assert earlier.newest.kind is BlobRecordKind.DELETE
     life.roll()
     assert index.opened(log) is not opened

@@ -7,7 +7,7 @@ from lithify.blobs.records import (
     META_BYTES_MAX,
     NEVER_MS,
     PART_BYTES,
-    Kind,
+    BlobRecordKind,
     PutRecord,
     decode_id,
     decode_put,
@@ -54,10 +54,10 @@ def test_small_content_has_no_parts_and_large_content_as_many_as_it_needs() -> N
 
 
 def test_a_change_holds_an_id() -> None:
-    body = encode_change(Kind.DELETE, "some id", 2, 99, hash_id("some id", LOG_ID))
+    body = encode_change(BlobRecordKind.DELETE, "some id", 2, 99, hash_id("some id", LOG_ID))
     assert decode_id(body) == "some id"
-    assert flags_of(Kind.DELETE) == 0x0201
-    assert flags_of(Kind.TTL) == 0x0300
+    assert flags_of(BlobRecordKind.DELETE) == 0x0201
+    assert flags_of(BlobRecordKind.TTL) == 0x0300
 
 
 def test_the_hash_of_an_id_depends_on_the_log() -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs.answer import Include
 from lithify.blobs.errors import (
     BlobDeleted,
     BlobDeletedForever,
@@ -26,11 +25,12 @@ from lithify.blobs.errors import (
 )
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
+from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
 from lithify.errors import DamagedFrame, InvalidInput, InvalidSetting, RunRefused
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem, PowerCut
-from lithify.fs.faulty import MUTATING
+from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.log.log import Log
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

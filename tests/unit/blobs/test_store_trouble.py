@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs.answer import Include
 from lithify.blobs.errors import (
     BlobDeleted,
     BlobDeletedForever,
@@ -18,14 +17,16 @@ from lithify.blobs.errors import (
     BlobExpired,
     BlobNotFound,
 )
-from lithify.blobs.records import Kind, encode_put, hash_id
+from lithify.blobs.log_writer import NewRecord
+from lithify.blobs.records import BlobRecordKind, encode_put, hash_id
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
-from lithify.blobs.writer import NewRecord
+from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.budget import DiskGate
+from lithify.compaction.limits.budget import DiskGate
 from lithify.errors import WriteFailed
-from lithify.fs import Fault, FaultyFileSystem, LocalFileSystem, MemoryFileSystem, PowerCut
+from lithify.fs import LocalFileSystem, MemoryFileSystem
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.unit.blobs.life import Meddling
 from tests.unit.blobs.test_records import a_put
 from tests.unit.blobs.test_store import SETTINGS, create, looks, read
@@ -41,7 +42,7 @@ def test_nobody_sees_a_record_before_it_is_durable() -> None:
     body = encode_put(put, id_hash) + b"rock"
     with store._writer.lock:
         record = NewRecord(
-            Kind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, time_ms=1
+            BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, time_ms=1
         )
         pending = store._writer.append(record)
     with pytest.raises(BlobNotFound):
@@ -78,7 +79,7 @@ def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None
     body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
     with store._writer.lock:
         pending = store._writer.append(
-            NewRecord(Kind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, time_ms=1)
+            NewRecord(BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, time_ms=1)
         )
         fs.add(Fault("fdatasync", nth=1, kind="EIO"))
         with pytest.raises(WriteFailed):

@@ -7,18 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.blobs.records import NEVER_MS, Kind
-from lithify.blobs.validity import Fate, Operation, Terms, judge_history, judge_rows
+from lithify.blobs.records import NEVER_MS, BlobRecordKind
+from lithify.blobs.validity import (
+    HistoryRecord,
+    RecordFate,
+    ValidityTerms,
+    judge_history,
+    judge_rows,
+)
 
 NOW, CUT = 100, 50
-TERMS = Terms(as_of_ms=NOW, deleted_before_ms=CUT)
-LETTERS = {"P": Kind.PUT, "D": Kind.DELETE, "T": Kind.TTL, "U": Kind.UNDELETE}
+TERMS = ValidityTerms(as_of_ms=NOW, deleted_before_ms=CUT)
+LETTERS = {
+    "P": BlobRecordKind.PUT,
+    "D": BlobRecordKind.DELETE,
+    "T": BlobRecordKind.TTL,
+    "U": BlobRecordKind.UNDELETE,
+}
 FATES = {
-    Fate.LIVE: "+",
-    Fate.SUPERSEDED: "s",
-    Fate.EXPIRED: "e",
-    Fate.DELETED: "d",
-    Fate.TOMBSTONE: "t",
+    RecordFate.LIVE: "+",
+    RecordFate.SUPERSEDED: "s",
+    RecordFate.EXPIRED: "e",
+    RecordFate.DELETED: "d",
+    RecordFate.TOMBSTONE: "t",
 }
 
 
@@ -28,7 +39,7 @@ def fates(text: str) -> str:
     for word in text.split():
         what, _, given_expiry = word.partition("!")
         expiry = int(given_expiry) if given_expiry else expiry
-        history.append(Operation(LETTERS[what[0]], int(what[1:] or 0), expiry))
+        history.append(HistoryRecord(LETTERS[what[0]], int(what[1:] or 0), expiry))
     return "".join(FATES[fate] for fate in judge_history(history, TERMS))
 
 
@@ -69,16 +80,18 @@ def test_the_table(history: str, expected: str) -> None:
 
 
 OPERATIONS = st.builds(
-    Operation,
-    st.sampled_from([Kind.PUT, Kind.DELETE, Kind.TTL, Kind.UNDELETE]),
+    HistoryRecord,
+    st.sampled_from(
+        [BlobRecordKind.PUT, BlobRecordKind.DELETE, BlobRecordKind.TTL, BlobRecordKind.UNDELETE]
+    ),
     st.integers(CUT - 2, CUT + 2),
     st.sampled_from([NOW - 1, NOW, NOW + 1, NEVER_MS]),
 )
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), OPERATIONS, st.booleans()), max_size=40))
-def test_arrays_are_judged_as_histories_are(rows: list[tuple[int, Operation, bool]]) -> None:
-    given_fates = [Fate.DEAD_BEFORE if dead else Fate.LIVE for _, _, dead in rows]
+def test_arrays_are_judged_as_histories_are(rows: list[tuple[int, HistoryRecord, bool]]) -> None:
+    given_fates = [RecordFate.DEAD_BEFORE if dead else RecordFate.LIVE for _, _, dead in rows]
     found = np.array(given_fates, np.uint8)
     judge_rows(
         # Two blobs may have one half of their hashes in common.

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
-from lithify.compaction.jobs import LocalJobs
-from lithify.compaction.policies import Limits
-from lithify.compaction.rule import GivenLiveSet
-from lithify.compaction.run import Compactor, RunSettings
+from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.policies.built_in import Limits
+from lithify.compaction.run.compactor import Compactor, RunSettings
+from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.events import ignore_events
 from lithify.liveset import LiveSet
+from lithify.log.file_names import dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.names import dead_set_name
 from lithify.log.recovery import find_orphans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.budget import Budget
-    from lithify.compaction.jobs import Check, Jobs, Progress
-    from lithify.compaction.rewrite import Rewriting
-    from lithify.compaction.rule import Rule
+    from lithify.compaction.limits.budget import Budget
+    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.rewrite.rewrite import Rewriting
+    from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
@@ -89,7 +89,7 @@ def with_dead(fs: FileSystem, segment: SegmentRef, dead: Iterable[int]) -> Segme
 def compactor_of(
     log: Log,
     fs: FileSystem,
-    live: Iterable[int] | Rule,
+    live: Iterable[int] | LiveSetRule,
     *,
     policy: str = "all",
     options: Mapping[str, float] | None = None,

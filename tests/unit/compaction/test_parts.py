@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lithify.compaction.control import RunControl
-from lithify.compaction.report import Cause
-from lithify.compaction.rule import Judgement
+from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.reports.report import Cause
+from lithify.compaction.run.control import RunControl
 from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
-from lithify.log.deadset import Parts
-from lithify.log.frame import decode_frame, encode_header
-from lithify.log.scan import Frames
+from lithify.log.deadset.dead_set import Parts
+from lithify.log.segments.frame import decode_frame, encode_header
+from lithify.log.segments.scan import Frames
 from lithify.log.verify import verify_log
 from tests.unit.compaction.logs import (
     DIRECTORY,
@@ -34,9 +34,9 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lithify.compaction.budget import Allowance
-    from lithify.compaction.rewrite import Copied
-    from lithify.compaction.rule import Question
+    from lithify.compaction.limits.budget import Allowance
+    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.log import Log
     from lithify.log.manifest import SegmentRef
@@ -54,11 +54,11 @@ class ByMask:
     masks: dict[int, int]
     state: Mapping[str, Any] = field(default_factory=dict)
 
-    def judge(self, question: Question) -> Iterator[Judgement]:
+    def judge(self, question: LiveSetQuestion) -> Iterator[SegmentJudgement]:
         for segment in question.segments:
             yield self._judge(segment)
 
-    def _judge(self, segment: SegmentRef) -> Judgement:
+    def _judge(self, segment: SegmentRef) -> SegmentJudgement:
         everywhere = range(segment.first_position, segment.last_position + 1)
         masks = {at: self.masks.get(at, 0xFF) for at in everywhere}
         # A rewrite leaves gaps where entries were dead.
@@ -72,7 +72,7 @@ class ByMask:
             parts = Parts.of(positions, slots, np.full(len(some), SLOTS, np.uint32))
         size = segment.frame_bytes if rewritten else len(live) * 32 + len(bits)
         gone = SLOTS * segment.entries - len(bits)
-        return Judgement(
+        return SegmentJudgement(
             LiveSet.from_iterable(live),
             len(live),
             size,
@@ -255,7 +255,7 @@ def test_backward_reads_say_which_slots_are_live_too() -> None:
 
 def test_verify_misses_an_entry_that_parts_name() -> None:
     class Elsewhere(ByMask):
-        def _judge(self, segment: SegmentRef) -> Judgement:
+        def _judge(self, segment: SegmentRef) -> SegmentJudgement:
             right = super()._judge(segment)
             parts = replace(right.parts, positions=right.parts.positions + 100)
             return replace(right, parts=parts, live_bytes=right.live_bytes - 1)

@@ -14,7 +14,6 @@ import pytest
 
 from lithify.errors import LogLocked
 from lithify.fs import (
-    FaultyFileSystem,
     FileSystem,
     LocalFileSystem,
     MemoryFileSystem,
@@ -23,6 +22,7 @@ from lithify.fs import (
     read_file,
     write_atomic,
 )
+from lithify.testing.faulty_fs import FaultyFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

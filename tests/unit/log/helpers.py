@@ -9,9 +9,9 @@ from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.liveset import LiveSet
+from lithify.log.file_names import dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.names import dead_set_name
 from lithify.positions import DENSE
 from lithify.settings import Durability, LogSettings
 from tests.patience import PROCESS_S_MAX

@@ -18,11 +18,12 @@ from lithify.errors import (
     PositionOutOfRange,
 )
 from lithify.events import Event, Published, Reclaimed, SegmentSealed
-from lithify.fs import FaultyFileSystem, LocalFileSystem, MemoryFileSystem
-from lithify.log.frame import FLAG_TOMBSTONE, Entry
+from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.log.log import Log
+from lithify.log.segments.frame import FLAG_TOMBSTONE, LogEntry
 from lithify.positions import PACKED, POSITION_MAX, pack
 from lithify.settings import Durability, LogSettings
+from lithify.testing.faulty_fs import FaultyFileSystem
 from tests.unit.log.helpers import DIRECTORY, LAZY, SMALL, contents, fill, open_log
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def test_what_was_appended_is_read() -> None:
     assert log.append_many([b"two", b"three"], tags=[1, 2]).result() == 3
     with log.snapshot() as snapshot:
         assert list(snapshot.read()) == [
-            Entry(0, 5000, b"one"),
-            Entry(1, 3, b"", FLAG_TOMBSTONE, 7),
-            Entry(2, 5000, b"two", 0, 1),
-            Entry(3, 5000, b"three", 0, 2),
+            LogEntry(0, 5000, b"one"),
+            LogEntry(1, 3, b"", FLAG_TOMBSTONE, 7),
+            LogEntry(2, 5000, b"two", 0, 1),
+            LogEntry(3, 5000, b"three", 0, 2),
         ]
     assert (log.last_position, log.next_position) == (3, 4)
 

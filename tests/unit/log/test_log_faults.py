@@ -10,9 +10,10 @@ import pytest
 
 from lithify.errors import WriteFailed
 from lithify.events import Event, WriteRefused
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.log.frame import NewEntry
+from lithify.fs import MemoryFileSystem
+from lithify.log.segments.frame import NewEntry
 from lithify.settings import Durability, LogSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.unit.log.helpers import DIRECTORY, LAZY, SMALL, contents, fill, open_log
 
 if TYPE_CHECKING:

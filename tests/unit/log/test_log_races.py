@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import PositionOutOfRange, WriteFailed
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.positions import DENSE, PACKED, pack
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.unit.log.helpers import (
     DIRECTORY,
     PATIENCE_S,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.errors import DamagedFile, UnsupportedVersion
-from lithify.fs import FaultyFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.log.manifest import (
     SEGMENT_COLUMNS,
     DeadRef,
@@ -19,6 +19,7 @@ from lithify.log.manifest import (
     read_manifest,
     write_manifest,
 )
+from lithify.testing.faulty_fs import FaultyFileSystem
 
 POSITION = st.integers(-1, 2**63 - 1)
 COUNT = st.integers(0, 2**63)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
-from lithify.fs import FaultyFileSystem, MemoryFileSystem
+from lithify.fs import MemoryFileSystem
 from lithify.log.reader import OpenSegments
 from lithify.settings import LogSettings
+from lithify.testing.faulty_fs import FaultyFileSystem
 from tests.unit.log.helpers import (
     DIRECTORY,
     SMALL,

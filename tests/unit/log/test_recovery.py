@@ -18,22 +18,15 @@ from lithify.errors import (
     UnsupportedVersion,
 )
 from lithify.events import Event, OrphanRemoved, Published, SetAside, TailCut
-from lithify.fs import (
-    Fault,
-    FaultyFileSystem,
-    FileSystem,
-    MemoryFileSystem,
-    PowerCut,
-    read_file,
-)
-from lithify.fs.faulty import MUTATING
-from lithify.log.frame import Entry
+from lithify.fs import FileSystem, MemoryFileSystem, read_file
 from lithify.log.log import Log
 from lithify.log.manifest import read_manifest, write_manifest
-from lithify.log.segment import SegmentFooter
+from lithify.log.segments.frame import LogEntry
+from lithify.log.segments.segment_file import SegmentFooter
 from lithify.log.verify import verify_log
 from lithify.positions import PACKED, pack
 from lithify.settings import LogSettings
+from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem, PowerCut
 from tests.unit.log.helpers import DIRECTORY, LAZY, contents, fill, open_log
 
 LARGE = LogSettings()
@@ -402,7 +395,7 @@ def test_a_manifest_that_promises_more_than_there_is_is_refused() -> None:
 
 def test_a_recovered_segment_is_sealed_as_if_it_had_never_been_left() -> None:
     plain, broken = MemoryFileSystem(), MemoryFileSystem()
-    times = [Entry(i, 1000 - i, bytes(30_000)) for i in range(8)]
+    times = [LogEntry(i, 1000 - i, bytes(30_000)) for i in range(8)]
     for fs in (plain, broken):
         log = open_log(fs, LARGE)
         for entry in times:

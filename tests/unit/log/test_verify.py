@@ -10,9 +10,9 @@ import pytest
 from lithify.checksum import crc32c
 from lithify.errors import InvalidInput, MissingFile
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.log.file_names import MANIFEST, segment_name
 from lithify.log.manifest import read_manifest, write_manifest
-from lithify.log.names import MANIFEST, segment_name
-from lithify.log.segment import FOOTER_BYTES, read_footer
+from lithify.log.segments.segment_file import FOOTER_BYTES, read_footer
 from lithify.log.verify import verify_log
 from tests.small_log import ACTIVE, DIRECTORY, build, with_dead_set
 

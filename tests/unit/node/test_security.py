@@ -19,15 +19,15 @@ from lithify.node.security import (
     make_tls,
 )
 from lithify.node.settings import NodeSettings
-from lithify.topics.definitions import Definitions
+from lithify.topics.definitions.definitions import Definitions
 
 if TYPE_CHECKING:
-    from lithify.topics.access import Access
+    from lithify.topics.permissions import Permissions
 
 SECRET = b"a secret of more than thirty-two bytes"
 
 
-def access(security: SecuritySettings, **files: bytes) -> Access | None:
+def access(security: SecuritySettings, **files: bytes) -> Permissions | None:
     fs = MemoryFileSystem()
     fs.mkdir("d")
     for name, data in files.items():

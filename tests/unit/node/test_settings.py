@@ -5,11 +5,11 @@ import pytest
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
 from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
-from lithify.pulsar.limits import ConnectionLimits
+from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.settings import Durability
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.policies import Policies
-from lithify.topics.store import TopicSettings
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.policies import Policies
+from lithify.topics.topics import TopicSettings
 
 
 def test_defaults_of_blob_stores_are_settings_of_the_node() -> None:
@@ -80,7 +80,7 @@ def test_how_topics_are_compacted_goes_to_the_topics() -> None:
     toml = 'compaction_order = "event"\nlive_ratio_min = 0.5\ncompaction_threshold_bytes = 4096'
     environ = {"LITHIFY_LIVE_RATIO_MIN": "0.25", "LITHIFY_KEEP_KEYLESS": "false"}
     found = read(toml, environ).settings
-    assert found.topics.compaction == CompactionSettings(
+    assert found.topics.compaction == TopicCompactionSettings(
         compaction_threshold_bytes=4096,
         compaction_order="event",
         keep_keyless=False,

@@ -8,9 +8,9 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import ProtocolError
-from lithify.pulsar import wire_pb2 as wire
-from lithify.pulsar.framing import FRAME_MARGIN_BYTES, Frame, encode_payload, next_frame
-from lithify.topics.message_pb2 import MessageMetadata, SingleMessageMetadata
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import FRAME_MARGIN_BYTES, Frame, encode_payload, next_frame
+from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
-from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import RETURN_SECONDS_MAX, Broker
-from lithify.pulsar.framing import encode_command
-from lithify.topics.store import Topics, TopicSettings
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.topics import Topics, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ class Connection:
 
     def let_go(self) -> None:
         async def within() -> None:
-            self.session.let_go(lambda _where, _action: False)
+            self.session.close_unauthorized(lambda _where, _action: False)
 
         self.loop.run_until_complete(within())
 

@@ -12,13 +12,13 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.positions import unpack
-from lithify.pulsar import wire_pb2 as wire
-from lithify.topics.access import Access, TokenKey, with_grant
-from lithify.topics.cursor_changes import AckedUpTo
-from lithify.topics.dispatch import DISPATCH_ENTRIES_MAX
-from lithify.topics.entries import FLAG_DELAYED
-from lithify.topics.names import Namespace, TopicName
-from lithify.topics.subscription import Consumer, SubscriptionType
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.subscriptions.cursor_changes import AckedUpTo
+from lithify.topics.subscriptions.dispatch import DISPATCH_ENTRIES_MAX
+from lithify.topics.subscriptions.entry_flags import FLAG_DELAYED
+from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.frames import entry
 from tests.unit.pulsar.test_waiting import (
@@ -36,8 +36,8 @@ from tests.unit.pulsar.test_waiting import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.topics.steps import Steps, Work
-    from lithify.topics.subscription import Subscription
+    from lithify.topics.disk_steps import DiskCall, Steps
+    from lithify.topics.subscriptions.subscription import Subscription
     from lithify.topics.topic import Topic
 
 ORDERS = TopicName.parse("orders")
@@ -143,7 +143,7 @@ def token(node: Served) -> bytes:
 
 async def known_client(node: Served) -> Client:
     grant(node, "produce", "consume")
-    node.broker.access = Access(
+    node.broker.access = Permissions(
         TokenKey.secret(SECRET),
         superusers=[],
         definitions=lambda: node.topics.definitions.current,
@@ -232,7 +232,7 @@ async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
         if where == "before a record":
             monkeypatch.setattr(topic.cursors, "preparation", pause.find)
         else:
-            monkeypatch.setattr("lithify.pulsar.consuming.STEP_COST", 3)
+            monkeypatch.setattr("lithify.pulsar.consumer_commands.STEP_COST", 3)
             pieces = held_turns(node, monkeypatch)
         ack = wire.BaseCommand(type=Type.ACK)
         ack.ack.consumer_id, ack.ack.request_id = 1, 5
@@ -271,7 +271,7 @@ def held_turns(node: Served, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[
 async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lithify.pulsar.consuming.REDELIVERED_A_STEP", 3)
+    monkeypatch.setattr("lithify.pulsar.consumer_commands.REDELIVERED_A_STEP", 3)
     async with served() as node:
         client = await node.client()
         topic, subscription = await consumer_of_ten(node, client)
@@ -466,7 +466,7 @@ async def test_a_dispatch_that_delivers_nothing_ends_its_turn() -> None:
         assert subscription.read_position == topic.last_position + 1
 
 
-def driven(steps: Steps[Any]) -> Iterator[Work | None]:
+def driven(steps: Steps[Any]) -> Iterator[DiskCall | None]:
     """What an operation yields; its calls are made here."""
     result: object = None
     while True:

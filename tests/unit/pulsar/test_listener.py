@@ -12,12 +12,12 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.pulsar import listener
-from lithify.pulsar import wire_pb2 as wire
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command, next_frame
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, next_frame
 from lithify.settings import Durability, LogSettings
-from lithify.topics.names import TopicName
-from lithify.topics.store import Topics, TopicSettings
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.topics import Topics, TopicSettings
 from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Client:
     def __init__(
         self,
         topics: Topics,
-        connections: set[listener.Connection],
+        connections: set[listener.ClientConnection],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -69,7 +69,7 @@ async def producing(durability: Durability) -> AsyncIterator[Client]:
         events=ignore_events,
         owner="test",
     )
-    connections: set[listener.Connection] = set()
+    connections: set[listener.ClientConnection] = set()
     broker = Broker(topics, name="b", version="test")
     server = await listener.listen(broker, "127.0.0.1", 0, connections)
     streams = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -13,16 +13,17 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
-from lithify.fs import Fault, FaultyFileSystem, MemoryFileSystem
-from lithify.pulsar import wire_pb2 as wire
+from lithify.fs import MemoryFileSystem
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.framing import encode_command, next_frame
-from lithify.pulsar.limits import ConnectionLimits
-from lithify.pulsar.listener import Connection, listen
+from lithify.pulsar.connection_limits import ConnectionLimits
+from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.pulsar.wire.framing import encode_command, next_frame
 from lithify.settings import LogSettings
-from lithify.topics.definitions import NamespaceDefinition
-from lithify.topics.names import Namespace
-from lithify.topics.store import Topics, TopicSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.definitions.definitions import NamespaceDefinition
+from lithify.topics.definitions.topic_names import Namespace
+from lithify.topics.topics import Topics, TopicSettings
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
 
@@ -151,7 +152,7 @@ class Served:
         self.fs = fs
         self.broker = broker
         self.topics = broker.topics
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self._port = port
         self._clients: list[Client] = []
 
@@ -190,7 +191,7 @@ async def served(*, deduplication: bool = False) -> AsyncIterator[Served]:
         owner="test",
     )
     broker = Broker(topics, name="n", version="test")
-    connections: set[Connection] = set()
+    connections: set[ClientConnection] = set()
     server = await listen(broker, "127.0.0.1", 0, connections)
     fs.threads.clear()
     node = Served(fs, broker, server.sockets[0].getsockname()[1])
@@ -489,7 +490,7 @@ async def test_a_connection_is_refused_what_is_over_a_limit(
 async def test_producers_that_were_put_out_are_remembered_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lithify.pulsar.producing.GONE_MAX", 3)
+    monkeypatch.setattr("lithify.pulsar.producer_commands.GONE_MAX", 3)
     async with served() as node:
         client = await node.client()
         for number in range(10):

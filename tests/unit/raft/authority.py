@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lithify.raft.transport import Tls
+from lithify.raft.net.transport import Tls
 
 if TYPE_CHECKING:
     from pathlib import Path

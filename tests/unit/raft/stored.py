@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.compaction.run import DryRun
+from lithify.compaction.run.compactor import DryRun
 from lithify.fs import MemoryFileSystem
 from lithify.liveset import LiveSet
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
-from lithify.raft.compaction.settings import CompactionSettings
-from lithify.raft.core.config import Config
+from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.live_state import LiveState
-from lithify.raft.names import parse_segment
-from lithify.raft.segment import SegmentLimits
-from lithify.raft.snapshot_file import Head
-from lithify.raft.storage import RaftStorage, StorageSettings
-from lithify.raft.wal import Resend, Rolled, Written
+from lithify.raft.storage.file_names import parse_segment
+from lithify.raft.storage.live_state import LiveState
+from lithify.raft.storage.segment_file import SegmentLimits
+from lithify.raft.storage.snapshots.snapshot_file import Head
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Resend, Rolled, Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lithify.errors import LithifyError
     from lithify.fs import FileSystem
-    from lithify.raft.compaction.group_compaction import Outcome
-    from lithify.raft.wal import WalEvent
+    from lithify.raft.compaction.group_compaction import CompactionOutcome
+    from lithify.raft.storage.wal.wal import WalEvent
 
 GROUP = "orders"
 DIRECTORY = f"d/groups/{GROUP}"
 LIMITS = SegmentLimits(5, 10_000)
-BY_CALL = CompactionSettings(after_drops=None)
+BY_CALL = GroupCompactionSettings(after_drops=None)
 
 
 def rebuild(_: str, pieces: Iterable[bytes]) -> LiveSet:
@@ -49,7 +49,7 @@ class Member:
     def __init__(
         self,
         fs: FileSystem,
-        settings: CompactionSettings = BY_CALL,
+        settings: GroupCompactionSettings = BY_CALL,
         root: str = "d",
     ) -> None:
         self.fs = fs
@@ -85,7 +85,7 @@ class Member:
     def _take(self, events: list[WalEvent]) -> None:
         for event in events:
             if isinstance(event, Written):
-                self.log.written(event)
+                self.log.mark_durable(event)
             elif isinstance(event, Rolled):
                 self.storage.settle(event, self.storage.flush(event))
             else:
@@ -102,7 +102,7 @@ class Member:
         self.compactor.ask()
         return self
 
-    def compact(self, *, merge: bool = True) -> Outcome:
+    def compact(self, *, merge: bool = True) -> CompactionOutcome:
         """A whole compaction, from the question to its end."""
         if merge:
             self.compactor.request(RunWanted())

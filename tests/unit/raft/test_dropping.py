@@ -10,23 +10,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.fs import LocalFileSystem, MemoryFileSystem
-from lithify.raft import membership
 from lithify.raft.core import Heartbeat
-from lithify.raft.identity import Identity
-from lithify.raft.kv_client import KvClient
-from lithify.raft.kv_format import Outcome
-from lithify.raft.membership import MemberQuery
-from lithify.raft.names import key_of
-from lithify.raft.operations import MayHaveHappened, NoAnswer, Operation, Refused
-from tests.unit.raft.test_node import client_of, members_of, refusal, running, settings
-from tests.unit.raft.test_transport import Listener
-from tests.unit.raft.test_watching import until
+from lithify.raft.group import removed_members
+from lithify.raft.group.removed_members import MemberQuery
+from lithify.raft.kv.client import KvClient
+from lithify.raft.kv.format import KvOutcome
+from lithify.raft.net.client_operations import (
+    ClientOperation,
+    MayHaveHappened,
+    NoAnswer,
+    OperationRefused,
+)
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.storage.file_names import key_of
+from tests.unit.raft.net.test_transport import Listener
+from tests.unit.raft.node.test_node import client_of, members_of, refusal, running, settings
+from tests.unit.raft.node.test_watches import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lithify.raft.client import RaftClient
-    from lithify.raft.node import NodeSettings, RaftNode
+    from lithify.raft.client.client import RaftClient
+    from lithify.raft.node.node import RaftNode, RaftNodeSettings
 
 
 def directories(tmp_path: Path, node: str) -> list[str]:
@@ -48,7 +53,7 @@ async def three(stack: AsyncExitStack, tmp_path: Path) -> tuple[dict[str, RaftNo
     await until(lambda: nodes["n1"].transport.connected == ["n2", "n3"])
     client = await stack.enter_async_context(client_of(*nodes.values()))
     async with client_of(nodes["n1"]) as first:
-        await first.ask_json("orders", Operation.CREATE, members=list(nodes))
+        await first.ask_json("orders", ClientOperation.CREATE, members=list(nodes))
     return nodes, client
 
 
@@ -58,15 +63,15 @@ def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Pat
             nodes, client = await three(stack, tmp_path)
             kv = KvClient(client, "orders")
             await kv.put(b"k", b"old")
-            await client.ask_json("orders", Operation.DROP)
+            await client.ask_json("orders", ClientOperation.DROP)
             await until(lambda: all("orders" not in node.groups for node in nodes.values()))
-            with pytest.raises(Refused, match="there is no group 'orders'"):
+            with pytest.raises(OperationRefused, match="there is no group 'orders'"):
                 await kv.get(b"k")
             await until(lambda: not any("orders" in directories(tmp_path, name) for name in nodes))
             await until(lambda: not awaited(*nodes.values()))
             async with client_of(nodes["n1"]) as first:
-                await first.ask_json("orders", Operation.CREATE, members=list(nodes))
-            assert (await kv.get(b"k")).outcome is Outcome.ABSENT
+                await first.ask_json("orders", ClientOperation.CREATE, members=list(nodes))
+            assert (await kv.get(b"k")).outcome is KvOutcome.ABSENT
             await kv.put(b"k", b"new")
             assert (await kv.get(b"k")).value == b"new"
 
@@ -76,8 +81,8 @@ def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Pat
 def test_a_member_that_was_away_learns_that_its_group_is_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -90,7 +95,7 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
                 given[name] = await stack.enter_async_context(running(settings(tmp_path, name)))
                 given[name].transport.learn({"n1": str(given["n1"].transport.address)})
             client = await stack.enter_async_context(client_of(*given.values()))
-            await client.ask_json("orders", Operation.DROP)
+            await client.ask_json("orders", ClientOperation.DROP)
             await until(lambda: all("orders" not in node.groups for node in given.values()))
             await until(lambda: awaited(*given.values()) == [["n3"], ["n3"]])
             peers = {name: str(node.transport.address) for name, node in given.items()}
@@ -101,7 +106,7 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
             assert address != given["n1"].transport.address
             await until(lambda: not awaited(*given.values(), third))
         for name in ("n1", "n2", "n3"):
-            identity = Identity(LocalFileSystem(), str(tmp_path / name), name, "raft")
+            identity = NodeIdentity(LocalFileSystem(), str(tmp_path / name), name, "raft")
             assert list(identity.dropped.values()) == [[]]
 
     asyncio.run(story())
@@ -123,17 +128,17 @@ class Refusing(LocalFileSystem):
 def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
 
-    async def drop(first: RaftNode, client: RaftClient, given: NodeSettings) -> None:
+    async def drop(first: RaftNode, client: RaftClient, given: RaftNodeSettings) -> None:
         fs = Refusing()
         async with running(given, fs=fs) as second:
             await until(lambda: first.transport.connected == ["n2"])
-            await client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+            await client.ask_json("orders", ClientOperation.CREATE, members=["n1", "n2"])
             await until(lambda: "orders" in second.groups)
             fs.refuses = True
-            await client.ask_json("orders", Operation.DROP)
+            await client.ask_json("orders", ClientOperation.DROP)
             await until(second._failed.done)
 
     async def story() -> None:
@@ -157,13 +162,13 @@ def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not there when the others were, and has nothing of the group by now."""
-    monkeypatch.setattr("lithify.raft.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
     key = "jobs@0a51cc23f08e9b17"
 
     async def story() -> None:
         async with running(settings(tmp_path, "n1")):
             pass
-        identity = Identity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
+        identity = NodeIdentity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
         identity.dropped[key] = ["n2", "n3"]
         identity.save()
         async with AsyncExitStack() as stack:
@@ -173,7 +178,7 @@ def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
                 given = settings(tmp_path, name, join=True, peers=peers)
                 await stack.enter_async_context(running(given))
                 await until(lambda left=left: first.identity.dropped[key] == left)
-        identity = Identity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
+        identity = NodeIdentity(LocalFileSystem(), str(tmp_path / "n1"), "n1", "raft")
         assert identity.dropped == {key: []}
 
     asyncio.run(story())
@@ -187,8 +192,8 @@ def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path:
             nodes, client = await three(stack, tmp_path)
             first, second, third = nodes.values()
             key = key_of(first.groups["orders"].name)
-            await client.ask_json("orders", Operation.CHANGE, change="-n3")
-            await client.ask_json("orders", Operation.DROP)
+            await client.ask_json("orders", ClientOperation.CHANGE, change="-n3")
+            await client.ask_json("orders", ClientOperation.DROP)
             await until(lambda: "orders" not in {**first.groups, **second.groups, **third.groups})
             await until(lambda: not awaited(first, second))
             heard: list[Any] = []
@@ -205,26 +210,26 @@ def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path:
 def test_the_oldest_groups_of_whose_end_all_know_are_struck_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lithify.raft.identity.KNOWN_MAX", 2)
+    monkeypatch.setattr("lithify.raft.node.identity.KNOWN_MAX", 2)
     fs = MemoryFileSystem()
     fs.mkdir("d")
-    identity = Identity(fs, "d", "n1", "raft")
+    identity = NodeIdentity(fs, "d", "n1", "raft")
     for key, others in (("a", []), ("b", ["n2"]), ("c", []), ("d", [])):
         identity.begin(key, ["n1"])
         identity.drop(key, list(others))
     assert identity.dropped == {"b": ["n2"], "c": [], "d": []}
     identity.end_known("b", "n3")
     identity.end_known("b", "n2")
-    assert Identity(fs, "d", "n1", "raft").dropped == {"c": [], "d": []}
+    assert NodeIdentity(fs, "d", "n1", "raft").dropped == {"c": [], "d": []}
 
 
 async def add_again(client: RaftClient) -> None:
     """Add n3, which unseats the leader: nobody may be able to say what became of that."""
     try:
-        await client.ask_json("orders", Operation.CHANGE, change="+n3")
+        await client.ask_json("orders", ClientOperation.CHANGE, change="+n3")
     except MayHaveHappened:
-        with suppress(Refused):
-            await client.ask_json("orders", Operation.CHANGE, change="+n3")
+        with suppress(OperationRefused):
+            await client.ask_json("orders", ClientOperation.CHANGE, change="+n3")
 
 
 def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: Path) -> None:
@@ -235,7 +240,7 @@ def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: 
             await kv.put(b"k", b"1")
             await until(lambda: "orders" in nodes["n3"].groups)
             for times in (1, 2):
-                await client.ask_json("orders", Operation.CHANGE, change="-n3")
+                await client.ask_json("orders", ClientOperation.CHANGE, change="-n3")
                 await until(lambda: "orders" not in nodes["n3"].groups)
                 await until(lambda: "orders" not in directories(tmp_path, "n3"))
                 await kv.put(b"k", b"without %d" % times)
@@ -253,8 +258,8 @@ def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: 
 def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.raft.group.LONELY_TICKS", 5)
-    monkeypatch.setattr(membership, "LONELY_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
+    monkeypatch.setattr(removed_members, "LONELY_TICKS", 5)
 
     async def story() -> None:
         async with AsyncExitStack() as life:
@@ -267,7 +272,7 @@ def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
                 given[name] = await stack.enter_async_context(running(settings(tmp_path, name)))
                 given[name].transport.learn({"n1": str(given["n1"].transport.address)})
             client = await stack.enter_async_context(client_of(*given.values()))
-            await client.ask_json("orders", Operation.CHANGE, change="-n3")
+            await client.ask_json("orders", ClientOperation.CHANGE, change="-n3")
             book: dict[str, Any] = {
                 "peers": {n: str(node.transport.address) for n, node in given.items()}
             }
@@ -287,7 +292,7 @@ async def begin_to_create(
     stack.callback(server.close)
     stack.push_async_callback(mute.close)
     one.transport.learn({"n2": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
-    asked = client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+    asked = client.ask_json("orders", ClientOperation.CREATE, members=["n1", "n2"])
     creating = asyncio.create_task(asked)
     await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
     return creating
@@ -301,9 +306,11 @@ def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Pat
             client_of(one) as client,
         ):
             creating = await begin_to_create(one, client, stack)
-            await client.ask_json("orders", Operation.DROP)
-            await client.ask_json("orders", Operation.CREATE, members=["n1"])
-            with pytest.raises(Refused, match="group orders was dropped while it was created"):
+            await client.ask_json("orders", ClientOperation.DROP)
+            await client.ask_json("orders", ClientOperation.CREATE, members=["n1"])
+            with pytest.raises(
+                OperationRefused, match="group orders was dropped while it was created"
+            ):
                 await creating
             await KvClient(client, "orders").put(b"k", b"v")
             assert members_of(one)[-1] == "voters n1"
@@ -319,7 +326,7 @@ def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) ->
             client_of(one) as client,
         ):
             creating = await begin_to_create(one, client, stack)
-            await client.ask_json("orders", Operation.CHANGE, change="-n2")
+            await client.ask_json("orders", ClientOperation.CHANGE, change="-n2")
             with pytest.raises(MayHaveHappened, match="were removed while it was created"):
                 await creating
             assert members_of(one)[-1] == "voters n1"
@@ -341,7 +348,7 @@ def test_of_two_groups_of_one_name_that_wait_for_each_other_none_takes_commands(
             clients = [await stack.enter_async_context(client_of(node)) for node in nodes]
             creating = [
                 asyncio.create_task(
-                    client.ask_json("orders", Operation.CREATE, members=["n1", "n2"])
+                    client.ask_json("orders", ClientOperation.CREATE, members=["n1", "n2"])
                 )
                 for client in clients
             ]
@@ -354,8 +361,8 @@ def test_of_two_groups_of_one_name_that_wait_for_each_other_none_takes_commands(
                     lambda client: KvClient(client, "orders").put(b"k", b"v"),
                 )
                 assert "is in progress" in why
-            await clients[1].ask_json("orders", Operation.DROP)
-            with pytest.raises(Refused, match="was dropped while it was created"):
+            await clients[1].ask_json("orders", ClientOperation.DROP)
+            with pytest.raises(OperationRefused, match="was dropped while it was created"):
                 await creating[1]
             await creating[0]
             await KvClient(clients[1], "orders").put(b"k", b"v")

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import numpy as np
 
-from lithify.compaction.budget import Budget
+from lithify.compaction.limits.budget import Budget
 from lithify.fs import MemoryFileSystem
-from lithify.log.deadset import Parts
-from lithify.log.frame import HEADER_BYTES, NewEntry, encode_header
+from lithify.log.deadset.dead_set import Parts
 from lithify.log.manifest import SegmentRef
-from lithify.log.scan import Frames
-from lithify.log.segment import SegmentHeader, SegmentWriter
+from lithify.log.segments.frame import HEADER_BYTES, NewEntry, encode_header
+from lithify.log.segments.scan import Frames
+from lithify.log.segments.segment_file import SegmentHeader, SegmentWriter
 from lithify.positions import pack
-from lithify.topics.indexing import IndexTask
-from lithify.topics.message import FLAG_SHRUNK, encode_entry
-from lithify.topics.message_pb2 import (
+from lithify.topics.compaction.key_index import IndexTask
+from lithify.topics.compaction.shrink_batches import shrink_frames
+from lithify.topics.messages.message import FLAG_SHRUNK, encode_entry
+from lithify.topics.messages.message_pb2 import (
     LZ4,
     NONE,
     SNAPPY,
@@ -27,7 +28,6 @@ from lithify.topics.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.rebatch import shrink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

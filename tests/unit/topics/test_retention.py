@@ -6,9 +6,9 @@ import pytest
 
 from lithify.errors import InvalidSetting
 from lithify.log.manifest import SegmentRef
-from lithify.topics.definitions import Definitions, NamespaceDefinition, TopicDefinition
-from lithify.topics.names import Namespace, TopicName
-from lithify.topics.policies import Policies, policies_of
+from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
+from lithify.topics.definitions.policies import Policies, policies_of
+from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.retention import LogHold, acknowledged_through, first_to_keep
 
 SEGMENTS = (

@@ -10,19 +10,19 @@ from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.fs.faulty import Fault, FaultyFileSystem
-from lithify.fs.trees import remove_tree
+from lithify.fs.remove_tree import remove_tree
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.cursor_changes import Acked, AckedUpTo
-from lithify.topics.entries import FLAG_AHEAD
-from lithify.topics.message import MessageId, encode_entry
-from lithify.topics.message_pb2 import LZ4, ZSTD, MessageMetadata
-from lithify.topics.names import TopicName
-from lithify.topics.policies import Policies
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.policies import Policies
+from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.messages.message import MessageId, encode_entry
+from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
 from lithify.topics.retention import BacklogExceeded
-from lithify.topics.subscription import Consumer, Subscription, SubscriptionType
+from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
+from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
+from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
 from tests.unit.topics.segments import batch, message, single
 
@@ -324,7 +324,7 @@ def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
         MessageMetadata(producer_name="p", sequence_id=0, publish_time=sent_ms % 2**64), b"x"
     )
     bench.topic.writer.append_entries([body], times=[sent_ms], counts=[1]).result()
-    lag = CompactionSettings(compaction_lag_min_ms=60_000)
+    lag = TopicCompactionSettings(compaction_lag_min_ms=60_000)
     bench.topic.compaction.settings = lambda: lag
     bench.clock.advance(121)
     assert bench.topic.reader.find_time(bench.clock.now_ms()) == pack(1, 1)

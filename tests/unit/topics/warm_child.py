@@ -9,9 +9,9 @@ from numba.core.dispatcher import Dispatcher
 
 from lithify.clock import ManualClock
 from lithify.fs import MemoryFileSystem
-from lithify.topics.compaction_settings import CompactionSettings
-from lithify.topics.message_pb2 import LZ4, NONE, ZSTD
-from lithify.topics.warm_up import warm_up
+from lithify.topics.compaction.warm_up import warm_up
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.messages.message_pb2 import LZ4, NONE, ZSTD
 from tests.topic_life import Life
 from tests.unit.topics.segments import batch, message, single
 
@@ -31,7 +31,7 @@ def loaded() -> set[tuple[str, str, str]]:
 def main() -> None:
     warm_up()
     before = loaded()
-    life = Life(MemoryFileSystem(), random.Random(1), ManualClock(), CompactionSettings())
+    life = Life(MemoryFileSystem(), random.Random(1), ManualClock(), TopicCompactionSettings())
     for text in ("first", "second"):
         for codec in (NONE, LZ4, ZSTD):
             messages = [message(key, text.encode()) for key in ("a", "b", f"{text} {codec}")]

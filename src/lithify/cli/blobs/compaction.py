@@ -24,7 +24,7 @@ from lithify.cli.options import (
     Watch,
 )
 from lithify.cli.output import print_result
-from lithify.cli.runs import STORES, run_continues
+from lithify.cli.run_progress import STORES, run_continues
 
 if TYPE_CHECKING:
     from lithify.cli.client import Client

@@ -143,7 +143,7 @@ def _blobs(client: Client, store: str, include: str) -> Iterator[dict[str, Any]]
 
 
 def _print_stores(namespace: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     broken = [row for row in rows if "error" in row]
     if as_json:
@@ -193,7 +193,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Show the size, shape and settings of a store."""
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     path = store_path(store)
     if forecast:
@@ -255,7 +255,7 @@ def erase_status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far the content of permanently deleted blobs is erased."""
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     with open_client(data, url) as client:
         row = client.call("GET", f"{store_path(store)}/erase")
@@ -284,7 +284,7 @@ def replicas(
     as_json: AsJson = False,
 ) -> None:
     """Show the replicas of a store and how far it has read them; with --set, replace them first."""
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     path = f"{store_path(store)}/replicas"
     with open_client(data, url) as client:
@@ -324,7 +324,7 @@ def copy(
     from dataclasses import asdict
 
     from lithify.cli.client.process import open_data
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     with open_data(data) as node:
         report = node.blobs.copy(
@@ -346,7 +346,7 @@ def verify(
     from dataclasses import asdict
 
     from lithify.cli.client.process import open_data
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     with open_data(data) as node:
         found = node.blobs.verify(store)

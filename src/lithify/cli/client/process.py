@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
 from lithify import __version__
-from lithify.blobs.peers import BlobPeers
+from lithify.blobs.replication.peers import BlobPeers
 from lithify.cli.client.client import Answer, Client
 from lithify.errors import InvalidInput, LithifyError
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lithify.node.node import Node
-    from lithify.pipeline.target import SparkTarget
+    from lithify.pipeline.spark_target import SparkTarget
 
 __all__ = ["ProcessClient", "open_data"]
 
@@ -56,7 +56,7 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
         from lithify.fs import LocalFileSystem
         from lithify.node.node import Node
         from lithify.node.settings import NodeSettings
-        from lithify.topics.data_directory import check_no_backup, is_data_directory
+        from lithify.topics.directories.data_directory import check_no_backup, is_data_directory
 
     fs = LocalFileSystem()
     check_no_backup(fs, data)
@@ -118,10 +118,10 @@ class ProcessClient(Client):
 
     def start_spark(self, status_path: str) -> None:
         """See `Client`."""
-        from lithify.blobs.compaction import BLOB_TASKS
+        from lithify.blobs.compaction.store_compaction import BLOB_TASKS
         from lithify.pipeline.jobs import SparkJobs
         from lithify.pipeline.session import open_session
-        from lithify.topics.compaction import TOPIC_TASKS
+        from lithify.topics.compaction.topic_compaction import TOPIC_TASKS
 
         assert self._target is not None
         self.call("GET", status_path)  # A log that does not exist is found before Spark starts.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lithify.fs import FileSystem
-    from lithify.log.frame import Entry
+    from lithify.log.segments.frame import LogEntry
     from lithify.log.verify import Verification
 
 __all__ = ["check_log", "dump", "stat", "verify"]
@@ -73,7 +73,7 @@ def dump(
 ) -> None:
     """Print entries, one per line: position, time, flags, tag, length, start of the body."""
     from lithify.fs import LocalFileSystem
-    from lithify.log.readonly import open_readonly
+    from lithify.log.read_only_log import open_readonly
 
     clock = SystemClock()
     bar: AbstractContextManager[Callable[[int], None]] = progress_bar("dumping", None, clock)
@@ -91,7 +91,7 @@ def dump(
             progress(entry.frame_bytes)
 
 
-def _entry_line(entry: Entry, width: int) -> str:
+def _entry_line(entry: LogEntry, width: int) -> str:
     shown = preview(entry.body, _PREVIEW_BYTES)
     line = (
         f"{entry.position:>{width}}  {human_time(entry.time_ms)}  {_flags(entry.flags):<9}  "
@@ -102,14 +102,14 @@ def _entry_line(entry: Entry, width: int) -> str:
 
 def _flags(flags: int) -> str:
     """`-`, `tombstone`, `0x0100`, or `tombstone+0x0100`."""
-    from lithify.log.frame import FLAG_TOMBSTONE
+    from lithify.log.segments.frame import FLAG_TOMBSTONE
 
     others = flags & ~FLAG_TOMBSTONE
     names = ["tombstone"] if flags & FLAG_TOMBSTONE else []
     return "+".join([*names, *([f"0x{others:04x}"] if others else [])]) or "-"
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
+def _entry_json(entry: LogEntry) -> dict[str, Any]:
     return {
         "position": entry.position,
         "time_ms": entry.time_ms,
@@ -123,7 +123,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
 def verify(path: Directory, as_json: AsJson = False) -> None:
     """Check every byte; if there is damage, print its first place and exit with code 1."""
     from lithify.fs import LocalFileSystem
-    from lithify.log.readonly import pinned_manifest
+    from lithify.log.read_only_log import pinned_manifest
 
     fs, clock = LocalFileSystem(), SystemClock()
     with ExitStack() as stack:
@@ -146,9 +146,9 @@ def verify(path: Directory, as_json: AsJson = False) -> None:
 
 def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -> Verification:
     """Verify a log together with the journal and the history of its compaction."""
-    from lithify.compaction.journal import Journal
-    from lithify.compaction.report import History
-    from lithify.log.names import HISTORY
+    from lithify.compaction.reports.report import History
+    from lithify.compaction.run.journal import Journal
+    from lithify.log.file_names import HISTORY
     from lithify.log.verify import verify_log
 
     found = verify_log(fs, directory, progress)
@@ -168,7 +168,7 @@ def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -
 
 
 def _print_verification(found: Verification) -> None:
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     print_line(
         f"{found.directory}: generation {found.generation}, {found.segments} segments, "

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.cli.output import human_age, human_count, human_time, print_line, print_table
-from lithify.compaction.horizon import Hold, find_horizon
-from lithify.compaction.journal import Journal, RunRecord
-from lithify.compaction.plan import human_bytes
-from lithify.compaction.report import History, Report
+from lithify.compaction.planning.horizon import Hold, find_horizon
+from lithify.compaction.planning.plan import human_bytes
+from lithify.compaction.reports.report import History, Report
+from lithify.compaction.run.journal import Journal, RunRecord
 from lithify.errors import Corrupt, UnsupportedVersion
-from lithify.log.names import HISTORY
-from lithify.log.readonly import find_manifest, list_pins, pinned_manifest, read_active
+from lithify.log.file_names import HISTORY
+from lithify.log.read_only_log import find_manifest, list_pins, pinned_manifest, read_active
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.pins import PinInfo
-    from lithify.log.segment import SegmentWriter
+    from lithify.log.segments.segment_file import SegmentWriter
 
 __all__ = ["LogStat", "print_stat", "read_stat"]
 

@@ -26,7 +26,7 @@ from lithify.cli.raft.options import (
     ask_all,
     ask_each,
 )
-from lithify.cli.runs import MEMBERS, POLL_S, run_continues
+from lithify.cli.run_progress import MEMBERS, POLL_S, run_continues
 from lithify.errors import CONFLICT, InvalidInput, LithifyError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compact(
     as_json: AsJson = False,
 ) -> None:
     """Compact the segments of a group now, on each of the nodes."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
     group = name or group
     if dry_run:
@@ -70,10 +70,10 @@ def compact(
         # An unreachable node is found at once; the others may take longer.
         found = _ask(nodes, tls, group, ask="status")
         asked = {at: {"ask": "plan"} for at, each in found.items() if not _code(each)}
-        found |= ask_all(asked, tls, group, Operation.COMPACTION, PLAN_S)
+        found |= ask_all(asked, tls, group, ClientOperation.COMPACTION, PLAN_S)
         _show(found, lambda rows: MEMBERS.print_plans(rows, as_json=False), as_json=as_json)
         return
-    begun = ask_each(nodes, tls, group, Operation.COMPACT, rewrite=rewrite, wait=not no_wait)
+    begun = ask_each(nodes, tls, group, ClientOperation.COMPACT, rewrite=rewrite, wait=not no_wait)
     if no_wait and any(_code(each) == CONFLICT for each in begun.values()):
         _print_errors(begun)
         raise typer.Exit(CONFLICT)
@@ -94,9 +94,9 @@ def _ended(begun: Found, tls: str, group: str, tell: Callable[[Row], None]) -> F
     }
     found = dict(begun)
     while asked:
-        from lithify.raft.operations import Operation
+        from lithify.raft.net.client_operations import ClientOperation
 
-        for at, answer in ask_all(asked, tls, group, Operation.COMPACTION).items():
+        for at, answer in ask_all(asked, tls, group, ClientOperation.COMPACTION).items():
             found[at] = answer
             if not isinstance(answer, LithifyError):
                 tell(answer)
@@ -177,10 +177,10 @@ def cancel_compaction(
 
 
 def _ask(nodes: str, tls: str, group: str, **given: object) -> Found:
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
     asked = dict.fromkeys(nodes.split(","), given)
-    return ask_all(asked, tls, group, Operation.COMPACTION, EACH_S)
+    return ask_all(asked, tls, group, ClientOperation.COMPACTION, EACH_S)
 
 
 # --- the answers of the nodes -----------------------------------------------------------------

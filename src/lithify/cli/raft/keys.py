@@ -27,8 +27,8 @@ from lithify.cli.raft.options import (
 from lithify.errors import CONFLICT, NOT_FOUND, LithifyError
 
 if TYPE_CHECKING:
-    from lithify.raft.kv_client import KvClient
-    from lithify.raft.kv_format import WatchEvent
+    from lithify.raft.kv.client import KvClient
+    from lithify.raft.kv.format import WatchEvent
 
 __all__ = ["cas", "delete", "get", "put", "scan", "watch"]
 
@@ -72,10 +72,10 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Print the value of a key."""
-    from lithify.raft.kv_format import Outcome
+    from lithify.raft.kv.format import KvOutcome
 
     reply = run_client(nodes, tls, group, lambda kv: kv.get(key.encode()))
-    if reply.outcome is Outcome.ABSENT:
+    if reply.outcome is KvOutcome.ABSENT:
         raise KeyAbsent(f"key {key!r} does not exist")
     text = reply.value.decode(errors="backslashreplace")
     if as_json:
@@ -92,10 +92,10 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a key."""
-    from lithify.raft.kv_format import Outcome
+    from lithify.raft.kv.format import KvOutcome
 
     reply = run_client(nodes, tls, group, lambda kv: kv.delete(key.encode()))
-    if reply.outcome is Outcome.ABSENT:
+    if reply.outcome is KvOutcome.ABSENT:
         raise KeyAbsent(f"key {key!r} does not exist")
     _print_revision(reply.revision, as_json=as_json)
 
@@ -113,13 +113,13 @@ def cas(
     as_json: AsJson = False,
 ) -> None:
     """Compare and set: set the value of a key if its value is the expected one."""
-    from lithify.raft.kv_format import Outcome
+    from lithify.raft.kv.format import KvOutcome
 
     wanted = None if expected is None else expected.encode()
     reply = run_client(
         nodes, tls, group, lambda kv: kv.compare_and_set(key.encode(), value.encode(), wanted)
     )
-    if reply.outcome is not Outcome.DONE:
+    if reply.outcome is not KvOutcome.DONE:
         raise KeyDiffers(f"key {key!r} does not have the expected value; nothing changed")
     _print_revision(reply.revision, as_json=as_json)
 
@@ -167,14 +167,14 @@ def watch(
 
     `reset` means that changes were missed and are lost; all keys with their values follow.
     """
-    from lithify.raft.kv_client import FROM_NOW
+    from lithify.raft.kv.client import FROM_NOW
 
     since = FROM_NOW if known is None else known
     run_client(nodes, tls, group, lambda kv: _watch(kv, prefix.encode(), since, as_json=as_json))
 
 
 async def _watch(kv: KvClient, prefix: bytes, known: int, *, as_json: bool) -> None:
-    from lithify.raft.kv_client import WatchReset
+    from lithify.raft.kv.client import WatchReset
 
     task = asyncio.current_task()
     assert task is not None

@@ -55,9 +55,9 @@ def members(
     as_json: AsJson = False,
 ) -> None:
     """Show the members of a group, their addresses and the leader."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    found = ask(nodes, tls, group, Operation.MEMBERS)
+    found = ask(nodes, tls, group, ClientOperation.MEMBERS)
     if as_json:
         print_json(found)
         return
@@ -107,18 +107,18 @@ def move(
     as_json: AsJson = False,
 ) -> None:
     """Change the address of a member; the leader first checks that it answers there."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
     name, address = named_address(node)
-    _print_if(as_json, ask(nodes, tls, group, Operation.MOVE, book={name: str(address)}))
+    _print_if(as_json, ask(nodes, tls, group, ClientOperation.MOVE, book={name: str(address)}))
 
 
 def _change(
     nodes: str, tls: str, group: str, change: str, book: dict[str, str], *, as_json: bool
 ) -> None:
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    found = ask(nodes, tls, group, Operation.CHANGE, change=change, book=book)
+    found = ask(nodes, tls, group, ClientOperation.CHANGE, change=change, book=book)
     if as_json:
         print_json(found)
     elif found.get("already"):
@@ -136,9 +136,9 @@ def transfer(
     as_json: AsJson = False,
 ) -> None:
     """Transfer leadership to a member, and wait until it leads."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    found = ask(nodes, tls, group, Operation.TRANSFER, to=node)
+    found = ask(nodes, tls, group, ClientOperation.TRANSFER, to=node)
     if as_json:
         print_json(found)
     else:
@@ -153,9 +153,9 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a group; the node that gets the request must be a member."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    _print_if(as_json, ask(nodes, tls, group, Operation.CREATE, members=member))
+    _print_if(as_json, ask(nodes, tls, group, ClientOperation.CREATE, members=member))
 
 
 def drop(
@@ -166,10 +166,10 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Delete a group with its data on all members. This cannot be undone."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
     confirm_delete(f"group {group} with all its entries, on all its members", yes=yes)
-    _print_if(as_json, ask(nodes, tls, group, Operation.DROP))
+    _print_if(as_json, ask(nodes, tls, group, ClientOperation.DROP))
 
 
 def _print_if(as_json: bool, found: Any) -> None:
@@ -225,9 +225,11 @@ def snapshot(
     as_json: AsJson = False,
 ) -> None:
     """Take a snapshot now, on each of the nodes."""
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    show_each(ask_each(nodes, tls, group, Operation.SNAPSHOT), "snapshot started", as_json=as_json)
+    show_each(
+        ask_each(nodes, tls, group, ClientOperation.SNAPSHOT), "snapshot started", as_json=as_json
+    )
 
 
 def overview(
@@ -237,9 +239,9 @@ def overview(
 ) -> None:
     """Show all groups of each of the nodes: roles, indexes and disk usage."""
     from lithify.clock import SystemClock
-    from lithify.raft.operations import Operation
+    from lithify.raft.net.client_operations import ClientOperation
 
-    found = ask_each(nodes, tls, "", Operation.OVERVIEW)
+    found = ask_each(nodes, tls, "", ClientOperation.OVERVIEW)
     if as_json:
         print_json(_json_of(found))
         exit_if_missing(found)

@@ -15,9 +15,9 @@ from lithify.errors import InvalidInput, LithifyError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from lithify.raft.kv_client import KvClient
-    from lithify.raft.operations import Address, Operation
-    from lithify.raft.transport import Tls
+    from lithify.raft.kv.client import KvClient
+    from lithify.raft.net.client_operations import Address, ClientOperation
+    from lithify.raft.net.transport import Tls
 
 __all__ = [
     "GROUP",
@@ -61,7 +61,7 @@ GROUP = "default"
 
 def named_address(text: str) -> tuple[str, Address]:
     """The parts of `n2=127.0.0.1:7002`."""
-    from lithify.raft.operations import parse_address
+    from lithify.raft.net.client_operations import parse_address
 
     name, equals, address = text.partition("=")
     if not equals:
@@ -71,7 +71,7 @@ def named_address(text: str) -> tuple[str, Address]:
 
 def tls_of(files: str) -> Tls | None:
     """The files of `CA,CERT,KEY`; None without files."""
-    from lithify.raft.transport import Tls
+    from lithify.raft.net.transport import Tls
 
     if not files:
         return None
@@ -83,9 +83,9 @@ def tls_of(files: str) -> Tls | None:
 
 def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awaitable[Any]]) -> Any:
     """Run `work` with a client."""
-    from lithify.raft.client import RaftClient
-    from lithify.raft.kv_client import KvClient
-    from lithify.raft.operations import parse_address
+    from lithify.raft.client.client import RaftClient
+    from lithify.raft.kv.client import KvClient
+    from lithify.raft.net.client_operations import parse_address
 
     async def main() -> Any:
         addresses = [parse_address(text) for text in nodes.split(",")]
@@ -95,13 +95,13 @@ def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awai
     return asyncio.run(main())
 
 
-def ask(nodes: str, tls: str, group: str, operation: Operation, **given: object) -> Any:
+def ask(nodes: str, tls: str, group: str, operation: ClientOperation, **given: object) -> Any:
     """The answer of a node to an operation with JSON."""
     return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))
 
 
 def ask_each(
-    nodes: str, tls: str, group: str, operation: Operation, **given: object
+    nodes: str, tls: str, group: str, operation: ClientOperation, **given: object
 ) -> dict[str, dict[str, Any] | LithifyError]:
     """The answer of each of the nodes, by address; all are asked at the same time."""
     return ask_all(dict.fromkeys(nodes.split(","), given), tls, group, operation)
@@ -111,12 +111,12 @@ def ask_all(
     given: Mapping[str, Mapping[str, object]],
     tls: str,
     group: str,
-    operation: Operation,
+    operation: ClientOperation,
     timeout_s: float = EACH_S,
 ) -> dict[str, dict[str, Any] | LithifyError]:
     """The same, with parameters of its own for each address."""
-    from lithify.raft.client import RaftClient
-    from lithify.raft.operations import parse_address
+    from lithify.raft.client.client import RaftClient
+    from lithify.raft.net.client_operations import parse_address
 
     async def one(text: str) -> dict[str, Any] | LithifyError:
         address = parse_address(text)

@@ -25,8 +25,8 @@ from lithify.cli.raft.options import GROUP, NODES, GroupName, Nodes, TlsFiles, t
 from lithify.errors import CONFLICT, LithifyError
 
 if TYPE_CHECKING:
-    from lithify.raft.backup import Backup
-    from lithify.raft.restore import Survivor
+    from lithify.raft.backup.group_backup import Backup
+    from lithify.raft.backup.restore import Survivor
 
 __all__ = ["backup", "recover", "restore", "verify_backup"]
 
@@ -60,10 +60,10 @@ def backup(
 ) -> None:
     """Save a group of running nodes at one index, and verify the backup."""
     from lithify.fs import LocalFileSystem
-    from lithify.raft.backup import check_new, verify_backup
-    from lithify.raft.backups import fetch_backup
-    from lithify.raft.client import RaftClient
-    from lithify.raft.operations import Operation, parse_address
+    from lithify.raft.backup.group_backup import check_new, verify_backup
+    from lithify.raft.backup.node_backups import fetch_backup
+    from lithify.raft.client.client import RaftClient
+    from lithify.raft.net.client_operations import ClientOperation, parse_address
 
     fs, target = LocalFileSystem(), directory.rstrip("/")
     check_new(fs, target)
@@ -76,7 +76,7 @@ def backup(
 
             async def read(**given: object) -> bytes:
                 body = json.dumps(given).encode()
-                return (await client.ask(group, Operation.BACKUP, body))[1]
+                return (await client.ask(group, ClientOperation.BACKUP, body))[1]
 
             async def ask(**given: object) -> Any:
                 return json.loads(await read(**given))
@@ -100,7 +100,7 @@ def verify_backup(
 ) -> None:
     """Check every byte of a backup; exit code 1 if there is damage."""
     from lithify.fs import LocalFileSystem
-    from lithify.raft import backup as saving
+    from lithify.raft.backup import group_backup as saving
 
     found = saving.verify_backup(LocalFileSystem(), directory.rstrip("/"))
     _print_backup(found, "whole", as_json=as_json)
@@ -120,10 +120,10 @@ def restore(
     from dataclasses import replace
 
     from lithify.fs import LocalFileSystem
-    from lithify.raft import backup as saving
-    from lithify.raft.kv import KvMachine
-    from lithify.raft.names import check_group
-    from lithify.raft.restore import restore as make
+    from lithify.raft.backup import group_backup as saving
+    from lithify.raft.backup.restore import restore as make
+    from lithify.raft.kv.machine import KvMachine
+    from lithify.raft.storage.file_names import check_group
 
     fs, data = LocalFileSystem(), data.rstrip("/")
     found = saving.verify_backup(fs, directory.rstrip("/"))
@@ -156,10 +156,10 @@ def recover(
     only member. Writes that only lost members had are lost.
     """
     from lithify.fs import LocalFileSystem
-    from lithify.raft.backup import check_new
-    from lithify.raft.kv import KvMachine
-    from lithify.raft.restore import load_stopped
-    from lithify.raft.restore import restore as make
+    from lithify.raft.backup.group_backup import check_new
+    from lithify.raft.backup.restore import load_stopped
+    from lithify.raft.backup.restore import restore as make
+    from lithify.raft.kv.machine import KvMachine
 
     fs, data, source = LocalFileSystem(), data.rstrip("/"), source.rstrip("/")
     check_new(fs, data)
@@ -231,6 +231,6 @@ def _print_backup(found: Backup, what: str, *, as_json: bool) -> None:
 
 def _remove(directory: str) -> None:
     from lithify.fs import LocalFileSystem
-    from lithify.fs.trees import remove_tree
+    from lithify.fs.remove_tree import remove_tree
 
     remove_tree(LocalFileSystem(), directory)

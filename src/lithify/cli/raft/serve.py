@@ -14,7 +14,8 @@ from lithify.cli.raft.options import TlsFiles, named_address, tls_of
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from lithify.raft.node import NodeSettings
+    from lithify.raft.net.client_operations import Address
+    from lithify.raft.node.node import RaftNodeSettings
 
 __all__ = ["serve"]
 
@@ -59,25 +60,18 @@ def serve(
     segment_bytes: Annotated[int, typer.Option(help="Size of a segment.")] = 64_000_000,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Prints its address to stdout, log lines to stderr."""
-    from lithify.node.log_lines import configure_log_lines
+    from lithify.node.log_output import configure_log_lines
     from lithify.node.security import is_loopback
-    from lithify.raft.group_settings import GroupSettings
-    from lithify.raft.node import NodeSettings
-    from lithify.raft.operations import parse_address
-    from lithify.raft.segment import SegmentLimits
-    from lithify.raft.storage import StorageSettings
+    from lithify.raft.group.settings import GroupSettings
+    from lithify.raft.node.node import RaftNodeSettings
+    from lithify.raft.storage.segment_file import SegmentLimits
+    from lithify.raft.storage.storage import StorageSettings
 
-    peers = dict(named_address(text) for text in peer or ())
-    own = peers.pop(node, None)
-    if not listen and own is None:
-        raise InvalidInput(f"--listen or --peer {node}=HOST:PORT must be given")
-    address = parse_address(listen or str(own))
-    if own is not None and own.port != address.port:
-        raise InvalidInput(f"--peer {node}={own} has another port than --listen {address}")
+    address, peers = _addresses(node, listen, peer or [])
     if not (tls or allow_open or is_loopback(address.host)):
         what = f"other machines can reach {address} and would have full access"
         raise InvalidInput(f"{what}: --tls or --allow-open must be given")
-    settings = NodeSettings(
+    settings = RaftNodeSettings(
         node,
         data,
         address,
@@ -93,11 +87,25 @@ def serve(
     asyncio.run(_serve(settings))
 
 
-async def _serve(settings: NodeSettings) -> None:
+def _addresses(node: str, listen: str, peer: list[str]) -> tuple[Address, dict[str, Address]]:
+    """The address to listen at, and those of the other nodes."""
+    from lithify.raft.net.client_operations import parse_address
+
+    peers = dict(named_address(text) for text in peer)
+    own = peers.pop(node, None)
+    if not listen and own is None:
+        raise InvalidInput(f"--listen or --peer {node}=HOST:PORT must be given")
+    address = parse_address(listen or str(own))
+    if own is not None and own.port != address.port:
+        raise InvalidInput(f"--peer {node}={own} has another port than --listen {address}")
+    return address, peers
+
+
+async def _serve(settings: RaftNodeSettings) -> None:
     from lithify.compiled import offer_cache
     from lithify.fs import LocalFileSystem
-    from lithify.raft.kv import KvMachine
-    from lithify.raft.node import RaftNode
+    from lithify.raft.kv.machine import KvMachine
+    from lithify.raft.node.node import RaftNode
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

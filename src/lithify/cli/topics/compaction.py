@@ -21,14 +21,14 @@ from lithify.cli.options import (
     Watch,
 )
 from lithify.cli.output import print_result
-from lithify.cli.runs import TOPICS, run_continues
+from lithify.cli.run_progress import TOPICS, run_continues
 from lithify.cli.topics.manage import topic_path
 
 __all__ = ["cancel_compaction", "compact", "compaction_history", "compaction_status"]
 
 
 def _path(topic: str) -> str:
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     return f"/admin/v2/{topic_path(TopicName.parse(topic))}/compaction"
 
@@ -83,7 +83,7 @@ def cancel_compaction(
     topic: Topic, data: Data = None, url: Url = None, as_json: AsJson = False
 ) -> None:
     """Cancel the run on a topic and the requests that wait; the topic stays as it was."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     with open_client(data, url) as client:
@@ -99,7 +99,7 @@ def compaction_history(
     as_json: AsJson = False,
 ) -> None:
     """List the last runs on a topic, newest first."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     with open_client(data, url) as client:

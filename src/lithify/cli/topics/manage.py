@@ -24,7 +24,7 @@ from lithify.cli.output import human_count, print_json, print_line, print_result
 from lithify.cli.unclaimed import adopted_names, print_adopted, print_missing, print_unclaimed
 
 if TYPE_CHECKING:
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
 __all__ = ["adopt", "create", "delete", "list_topics", "stats", "topic_path"]
 
@@ -47,7 +47,7 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics of a namespace; a partitioned topic by its partitions."""
-    from lithify.topics.names import Namespace
+    from lithify.topics.definitions.topic_names import Namespace
 
     if unclaimed or missing:
         with open_client(data, url) as client:
@@ -74,7 +74,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic; fails if it exists."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     path = f"/admin/v2/{topic_path(name)}"
@@ -95,7 +95,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic with its messages, subscriptions and partitions."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     path = f"/admin/v2/{topic_path(name)}"
@@ -114,7 +114,7 @@ def delete(
 
 def stats(topic: Topic, data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
     """Show sizes, producers and subscriptions; counters start when the topic is opened."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     path = f"/admin/v2/{topic_path(name)}"
@@ -128,7 +128,7 @@ def stats(topic: Topic, data: Data = None, url: Url = None, as_json: AsJson = Fa
 
 
 def _print_stats(name: str, found: dict[str, Any]) -> None:
-    from lithify.compaction.plan import human_bytes
+    from lithify.compaction.planning.plan import human_bytes
 
     print_line(name)
     print_line(f"  storage    {human_bytes(found['storageSize'])}")
@@ -162,7 +162,7 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Define a topic from its directory; it keeps all messages until retention is set."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     with open_client(data, url) as client:
         names = [

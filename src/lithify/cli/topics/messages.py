@@ -28,7 +28,7 @@ PREVIEW_BYTES = 64
 TAIL_MESSAGES = 10
 STDIN_BYTES = 2**16
 REQUEST_MESSAGES_MAX = 1000
-"""A node takes 10,000 messages per request (`http/produce.py`), of bounded size."""
+"""A node takes 10,000 messages per request (`http/messages/produce.py`), of bounded size."""
 
 
 def produce(
@@ -51,7 +51,7 @@ def produce(
     as_json: AsJson = False,
 ) -> None:
     """Append messages to a topic and print their ids; creates the topic if that is allowed."""
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     common = {
@@ -91,7 +91,7 @@ def _produced(client: Client, path: str, rows: list[dict[str, Any]]) -> list[str
 
 
 def _payload(value: bytes) -> dict[str, str | None]:
-    from lithify.topics.tail import bytes_or_text
+    from lithify.topics.reading.json_rows import bytes_or_text
 
     [(name, text)] = bytes_or_text("payload", value).items()
     return {"payloadBase64" if name.endswith("base64") else name: text}
@@ -119,7 +119,7 @@ def tail(
     """Print the last messages of a topic, 10 by default."""
     from urllib.parse import urlencode
 
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     name = TopicName.parse(topic)
     if follow and data is not None:
@@ -166,7 +166,7 @@ def get(
     """Print the newest message of a key, without reading the topic."""
     from urllib.parse import quote
 
-    from lithify.topics.names import TopicName
+    from lithify.topics.definitions.topic_names import TopicName
 
     path = f"/topics/{topic_path(TopicName.parse(topic))}/keys/{quote(key, safe='')}"
     with open_client(data, url) as client:
@@ -176,7 +176,7 @@ def get(
 
 def _message_line(row: dict[str, Any]) -> str:
     """A message for people."""
-    from lithify.topics.tail import bytes_or_text_in
+    from lithify.topics.reading.json_rows import bytes_or_text_in
 
     if "error" in row:
         return f"{row['id']:<10}  ({row['error']})"

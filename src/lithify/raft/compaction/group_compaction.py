@@ -14,9 +14,10 @@ every snapshot, costs no copying, and has no report. `next_job` plans it from wh
 drops the group's references; the job then removes the files. With no live index at all this is
 Raft's plain truncation.
 
-Phase 3 merges what is sparse: a run of the kernel (`lithify.compaction.run`) by the policy
-`neighbours`, with a plan, a report in the group's history, and the disk to itself. It sees the log
-through `named_log.py`. What is dropped just before it is part of its plan and of its report.
+Phase 3 merges what is sparse: a run of the kernel (`lithify.compaction.run.compactor`) by the
+policy `neighbours`, with a plan, a report in the group's history, and the disk to itself. It sees
+the log through `segments_port.py`. What is dropped just before it is part of its plan and of its
+report.
 
 Phase 3 begins only by `request`. In a node the queue of runs asks (`run_requests.py`): for persons,
 and when a trigger calls (`triggers.py`, and the interval of the settings).
@@ -26,12 +27,12 @@ and when a trigger calls (`triggers.py`, and the interval of the settings).
 2. A run that fails changes nothing of the portion that failed. If that was in the middle of a
    publish, the next job does nothing but tidy up. Before that nothing may be dropped: a merged file
    that is in place, but not known to the group yet, has entries of its neighbours.
-3. A segment that a run finds damaged is repaired (`repair.py`). Until then runs leave it alone, so
-   that the others are merged.
+3. A segment that a run finds damaged is repaired (`raft/repair/repair.py`). Until then runs leave
+   it alone, so that the others are merged.
 4. The worker never waits for the disk: the queue has it before it asks. Without a queue a run is
    refused while the disk is in use.
 5. While a run copies it slows down when rounds of the write-ahead log take longer than they did
-   before it (`compaction/pace.py`).
+   before it (`compaction/limits/pace.py`).
 6. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
    still has an old name finds the merged file.
 
@@ -44,16 +45,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.compaction.control import RunControl
-from lithify.compaction.horizon import Holds
-from lithify.compaction.journal import NoJournal
-from lithify.compaction.latencies import Latencies
-from lithify.compaction.pace import HeldRate, Pacing
-from lithify.compaction.packing import Limits
-from lithify.compaction.policies import plan_whole_dead
-from lithify.compaction.run import Compactor, DryRun, RunSettings
-from lithify.compaction.runs import Runs
-from lithify.compaction.schedule import Observation, Trigger
+from lithify.compaction.limits.latencies import Latencies
+from lithify.compaction.limits.pace import HeldRate, Pacing
+from lithify.compaction.planning.horizon import Holds
+from lithify.compaction.policies.built_in import plan_whole_dead
+from lithify.compaction.policies.packing import Limits
+from lithify.compaction.run.compactor import Compactor, DryRun, RunSettings
+from lithify.compaction.run.control import RunControl
+from lithify.compaction.run.journal import NoJournal
+from lithify.compaction.run.log_runs import LogRuns
+from lithify.compaction.scheduling.schedule import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,
@@ -63,33 +64,33 @@ from lithify.errors import (
     RunRefused,
 )
 from lithify.logger import get_logger
-from lithify.raft.compaction import links
 from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
-from lithify.raft.compaction.named_log import (
-    LiveIndexes,
+from lithify.raft.compaction.segments_port import (
+    LiveIndexRule,
     NamedLog,
     compactable,
     segment_stats,
     tidy,
 )
-from lithify.raft.compaction.settings import CompactionSettings
+from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.compaction.triggers import MergeTriggers
-from lithify.raft.names import group_of
+from lithify.raft.storage import merge_links
+from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.plan import SegmentStats
-    from lithify.compaction.record import CompactionStatus
-    from lithify.compaction.report import Report
+    from lithify.compaction.planning.plan import SegmentStats
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.reports.status import CompactionStatus
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
-    from lithify.raft.group_log import GroupLog
-    from lithify.raft.segment import SegmentLimits
-    from lithify.raft.segments import Span
+    from lithify.raft.storage.group_log import GroupLog
+    from lithify.raft.storage.group_segments import IndexSpan
+    from lithify.raft.storage.segment_file import SegmentLimits
 
-__all__ = ["GroupCompaction", "Outcome", "RunWanted"]
+__all__ = ["CompactionOutcome", "GroupCompaction", "RunWanted"]
 
 log = get_logger("lithify.raft")
 
@@ -109,7 +110,7 @@ class RunWanted:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CompactionOutcome:
     """What a job has done."""
 
     removed: list[str] = field(default_factory=list)
@@ -133,7 +134,7 @@ class GroupCompaction:
         log: GroupLog,
         limits: SegmentLimits,
         clock: Clock,
-        settings: CompactionSettings | None = None,
+        settings: GroupCompactionSettings | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         """`latencies` are those of appends, which wait for the disk that runs use."""
@@ -141,7 +142,7 @@ class GroupCompaction:
         self._directory = directory
         self._log = log
         self._clock = clock
-        self._settings = settings or CompactionSettings()
+        self._settings = settings or GroupCompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
         self._named = NamedLog(fs, directory, log.group)
         self._pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
@@ -150,7 +151,7 @@ class GroupCompaction:
         self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._horizon = log.snapshot_index
         self._kernel = self._compactor(self._named)
-        self.runs = Runs(
+        self.runs = LogRuns(
             fs,
             directory,
             self._kernel,
@@ -184,7 +185,7 @@ class GroupCompaction:
         return Compactor(
             named,
             self._fs,
-            LiveIndexes(named, group, self._limits),
+            LiveIndexRule(named, group, self._limits),
             settings=RunSettings(
                 self._limits,
                 "neighbours",
@@ -242,7 +243,7 @@ class GroupCompaction:
         """Is a job under way?"""
         return self._running_at is not None
 
-    def next_job(self) -> Callable[[], Outcome] | None:
+    def next_job(self) -> Callable[[], CompactionOutcome] | None:
         """What the worker is to do now; cheap if that is nothing."""
         if self._closed is not None:
             return None
@@ -262,7 +263,7 @@ class GroupCompaction:
             self._purge_ms = None
         if self._drop_wanted and self._requests:
             self._served, self._called = self._requests.pop(0), ""
-            self._triggers.begun()
+            self._triggers.record_begin()
             # Looked at again when the links of this run are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted = bool(self._requests)
@@ -270,7 +271,7 @@ class GroupCompaction:
         self._named.take(segments.spans, dropped, state, self._horizon, damaged)
         return partial(self._run, now_ms - self._settings.link_keep_ms, self._served)
 
-    def _drop(self) -> list[Span]:
+    def _drop(self) -> list[IndexSpan]:
         """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
         segments, stats = self._log.segments, self._stats()
         self.drops += bool(stats)
@@ -292,7 +293,7 @@ class GroupCompaction:
         self._hold.move(self._log.snapshot_index)
         self._horizon = min(hold.position for hold in self.holds.list())
 
-    def _dry_run(self) -> Callable[[], Outcome]:
+    def _dry_run(self) -> Callable[[], CompactionOutcome]:
         """The job of a dry run: of the segments and the live indexes as they are now."""
         state = self._log.state
         named = NamedLog(self._fs, self._directory, self._log.group)
@@ -301,13 +302,13 @@ class GroupCompaction:
         named.take(segments.spans, (), state, self._horizon, segments.damages.open)
         compactor = self._compactor(named)
 
-        def plan() -> Outcome:
+        def plan() -> CompactionOutcome:
             named.begin()
-            return Outcome(plan=compactor.plan())
+            return CompactionOutcome(plan=compactor.plan())
 
         return plan
 
-    def done(self, outcome: Outcome | BaseException) -> None:
+    def done(self, outcome: CompactionOutcome | BaseException) -> None:
         """Take in what a job has done."""
         assert self._running_at is not None
         began_at, self._running_at = self._running_at, None
@@ -315,8 +316,8 @@ class GroupCompaction:
             self._planned(outcome)
             return
         state, segments = self._log.state, self._log.segments
-        failure = outcome.failure if isinstance(outcome, Outcome) else outcome
-        if isinstance(outcome, Outcome):
+        failure = outcome.failure if isinstance(outcome, CompactionOutcome) else outcome
+        if isinstance(outcome, CompactionOutcome):
             segments.replace(outcome.gone, outcome.refs)
         self._untidy = self._named.half_published or outcome is failure
         merged = self._served is not None
@@ -328,14 +329,14 @@ class GroupCompaction:
         if isinstance(failure, Corrupt | ReadFailed):
             self._note_damage(failure)
         self._tell(outcome, failure)
-        self._triggers.ended(self._stats(), merged=merged)
+        self._triggers.record_job(self._stats(), merged=merged)
         if state.snapshot_index != began_at:
             self.ask()
 
-    def _planned(self, outcome: Outcome | BaseException) -> None:
+    def _planned(self, outcome: CompactionOutcome | BaseException) -> None:
         planning, self._planning = self._planning, []
         for ended in planning:
-            if isinstance(outcome, Outcome) and outcome.plan is not None:
+            if isinstance(outcome, CompactionOutcome) and outcome.plan is not None:
                 ended(outcome.plan)
             else:
                 ended(_typed(outcome))
@@ -356,12 +357,14 @@ class GroupCompaction:
         if any(span.ref.name == name for span in self._log.segments.spans):
             self._log.segments.damages.found(name, failure)
 
-    def _tell(self, outcome: Outcome | BaseException, failure: BaseException | None) -> None:
+    def _tell(
+        self, outcome: CompactionOutcome | BaseException, failure: BaseException | None
+    ) -> None:
         """Answer whoever asked for this run."""
         wanted, self._served = self._served, None
         if wanted is None:
             return
-        if isinstance(outcome, Outcome) and outcome.report is not None:
+        if isinstance(outcome, CompactionOutcome) and outcome.report is not None:
             wanted.ended(outcome.report)
         else:
             wanted.ended(_typed(failure))
@@ -373,21 +376,21 @@ class GroupCompaction:
 
     # --- the worker's thread ----------------------------------------------------------------
 
-    def _tidy(self, spans: Sequence[Span]) -> Outcome:
+    def _tidy(self, spans: Sequence[IndexSpan]) -> CompactionOutcome:
         gone, refs = tidy(self._fs, self._directory, spans)
         self._named.half_published = False
-        return Outcome(gone=gone, refs=refs)
+        return CompactionOutcome(gone=gone, refs=refs)
 
-    def _run(self, before_ms: int, wanted: RunWanted | None) -> Outcome:
-        outcome = Outcome()
+    def _run(self, before_ms: int, wanted: RunWanted | None) -> CompactionOutcome:
+        outcome = CompactionOutcome()
         if self._closed is not None:
             return outcome
         try:
             outcome.removed = [event.name for event in self._named.sweep()]
             if wanted is not None:
                 run = partial(self._merge, wanted.trigger)
-                outcome.report = self.runs.one(run, wanted.control)
-            links.purge_links(self._fs, self._directory, before_ms)
+                outcome.report = self.runs.run_exclusively(run, wanted.control)
+            merge_links.purge_links(self._fs, self._directory, before_ms)
         except Exception as error:  # noqa: BLE001  (what was done before it must be taken in)
             outcome.failure = error
         outcome.gone, outcome.refs = self._named.published()

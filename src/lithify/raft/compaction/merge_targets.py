@@ -22,25 +22,25 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from lithify.compaction.budget import Allowance
-from lithify.compaction.copying import Room, copy_live
-from lithify.compaction.jobs import LocalJobs, ThreadJobs
-from lithify.log.segment import SegmentHeader, SegmentWriter
-from lithify.raft.compaction.named_log import lost_entries
-from lithify.raft.names import compacting_name
-from lithify.raft.segment import MERGED_KIND, log_id_of, ref_of
+from lithify.compaction.limits.budget import Allowance
+from lithify.compaction.rewrite.copy_frames import CopyBuffers, copy_live
+from lithify.compaction.tasks.jobs import LocalJobs, ThreadJobs
+from lithify.log.segments.segment_file import SegmentHeader, SegmentWriter
+from lithify.raft.compaction.segments_port import lost_entries
+from lithify.raft.storage.file_names import compacting_name
+from lithify.raft.storage.segment_file import MERGED_KIND, log_id_of, ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.budget import Budget
-    from lithify.compaction.jobs import Check, Jobs, Progress
-    from lithify.compaction.journal import RunRecord
+    from lithify.compaction.limits.budget import Budget
+    from lithify.compaction.run.journal import RunRecord
+    from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.fs import FileSystem
     from lithify.liveset import LiveSet
     from lithify.log.manifest import SegmentRef
-    from lithify.raft.compaction.named_log import NamedLog
+    from lithify.raft.compaction.segments_port import NamedLog
 
 __all__ = ["SOURCES_MAX", "MergeJobs", "MergeTargets"]
 
@@ -84,7 +84,7 @@ class _Rooms(threading.local):
     """The memory that each thread copies through."""
 
     def __init__(self) -> None:
-        self.room = Room()
+        self.room = CopyBuffers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What a node answers to those who ask about compaction: runs, dry runs, status, history, cancel.
 
 All runs of phase 3 come from a queue of the node, those that people ask for and those that
-triggers call for (`compaction/queue.py`): in its order, one at a time on the disk. A thread of the
-queue waits for the disk, hands the run to its group, and waits for the outcome:
+triggers call for (`compaction/scheduling/run_queue.py`): in its order, one at a time on the disk. A
+thread of the queue waits for the disk, hands the run to its group, and waits for the outcome:
 
     a client ── compact ──> queue ── its thread ──> group ── job ──> worker
     a tick   ── look ─────>   ^                                        │
@@ -25,27 +25,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
-from lithify.compaction.queue import RunQueue
-from lithify.compaction.record import report_row
-from lithify.compaction.schedule import Trigger
+from lithify.compaction.reports.status import report_row
+from lithify.compaction.scheduling.run_queue import RunQueue
+from lithify.compaction.scheduling.schedule import Trigger
 from lithify.errors import InvalidInput, LithifyError, LogClosed, RunFailed, RunRefused
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.names import group_of
-from lithify.raft.requests import Answer
+from lithify.raft.group.proposals_and_reads import CommandResult
+from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lithify.compaction.control import RunControl
-    from lithify.compaction.jobs import Jobs
-    from lithify.compaction.report import Report
-    from lithify.compaction.run import DryRun
-    from lithify.compaction.runs import Runs
-    from lithify.compaction.schedule import Observation
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.run.compactor import DryRun
+    from lithify.compaction.run.control import RunControl
+    from lithify.compaction.run.log_runs import LogRuns
+    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.tasks.jobs import Jobs
     from lithify.fs import FileSystem
-    from lithify.raft.disk import Disk
-    from lithify.raft.group import Group
-    from lithify.raft.requests import Done
+    from lithify.raft.group.group import Group
+    from lithify.raft.group.proposals_and_reads import Done
+    from lithify.raft.storage.disk_threads import DiskThreads
 
 __all__ = ["RunRequests"]
 
@@ -61,7 +61,7 @@ class _Scheduled:
     node: RunRequests
 
     @property
-    def runs(self) -> Runs:
+    def runs(self) -> LogRuns:
         return self.group.compaction.runs
 
     @property
@@ -89,7 +89,7 @@ class RunRequests:
         node: str,
         fs: FileSystem,
         directory: str,
-        disk: Disk,
+        disk: DiskThreads,
         mark: Callable[[Group[Any]], None],
     ) -> None:
         """`mark` has a group work soon."""
@@ -121,9 +121,9 @@ class RunRequests:
         else:
             self._read(request, done)
 
-    def look(self, groups: Iterable[Group[Any]]) -> None:
+    def observe(self, groups: Iterable[Group[Any]]) -> None:
         """Tell the queue what the triggers of all groups say."""
-        self._queue.look("group", [self._of(group) for group in groups])
+        self._queue.observe("group", [self._of(group) for group in groups])
 
     def _of(self, group: Group[Any]) -> _Scheduled:
         return _Scheduled(group, self._device, self)
@@ -194,7 +194,7 @@ class RunRequests:
 
     def _plan_answer(
         self, group: Group[Any], found: DryRun | LithifyError
-    ) -> Answer | LithifyError:
+    ) -> CommandResult | LithifyError:
         if isinstance(found, LithifyError):
             return found
         row = {
@@ -214,5 +214,5 @@ class RunRequests:
         return [{**self._row(group), **report_row(report)} for report in reports]
 
 
-def _reply(value: dict[str, Any]) -> Answer:
-    return Answer(0, json.dumps(value).encode())
+def _reply(value: dict[str, Any]) -> CommandResult:
+    return CommandResult(0, json.dumps(value).encode())

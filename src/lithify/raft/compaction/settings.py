@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lithify.compaction.budget import Budget
-from lithify.compaction.pace import PaceSettings
+from lithify.compaction.limits.budget import Budget
+from lithify.compaction.limits.pace import PaceSettings
 from lithify.settings import check_range
 
-__all__ = ["CompactionSettings"]
+__all__ = ["GroupCompactionSettings"]
 
 LINK_KEEP_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionSettings:
+class GroupCompactionSettings:
     """When segments are merged (phase 3) by themselves; a trigger that is None is off."""
 
     after_drops: int | None = 8

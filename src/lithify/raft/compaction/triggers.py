@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lithify.compaction.plan import SegmentStats
-    from lithify.raft.compaction.settings import CompactionSettings
+    from lithify.compaction.planning.plan import SegmentStats
+    from lithify.raft.compaction.settings import GroupCompactionSettings
 
 __all__ = ["MergeTriggers"]
 
@@ -43,7 +43,7 @@ class _Dead:
 class MergeTriggers:
     """See the module."""
 
-    def __init__(self, settings: CompactionSettings) -> None:
+    def __init__(self, settings: GroupCompactionSettings) -> None:
         self._settings = settings
         self._drops = 0
         self._left = _Dead()
@@ -65,11 +65,11 @@ class MergeTriggers:
             return f"{size_bytes} bytes are dead, threshold {settings.dead_bytes}"
         return ""
 
-    def begun(self) -> None:
+    def record_begin(self) -> None:
         """A merge begins."""
         self._drops = 0
 
-    def ended(self, stats: Sequence[SegmentStats], *, merged: bool) -> None:
+    def record_job(self, stats: Sequence[SegmentStats], *, merged: bool) -> None:
         """A job is over, and these are the segments; after a merge, what it has left."""
         dead = _Dead.of(stats)
         if merged or dead.entries < self._left.entries:

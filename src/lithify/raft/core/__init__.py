@@ -1,6 +1,6 @@
 """Raft consensus without I/O. Start reading in `core.py`; the manual is `docs/raft.md`."""
 
-from lithify.raft.core.config import Change, ConfChange, Config, Mode, Op
+from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Mode, Op
 from lithify.raft.core.core import RaftCore, Status
 from lithify.raft.core.errors import (
     Compacted,
@@ -24,7 +24,7 @@ from lithify.raft.core.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
-    Message,
+    RaftMessage,
     ReadReply,
     ReadRequest,
     SnapshotStatus,
@@ -43,7 +43,6 @@ __all__ = [
     "AppendReply",
     "AppendRequest",
     "Applied",
-    "Change",
     "Compacted",
     "ConfChange",
     "Config",
@@ -59,9 +58,9 @@ __all__ = [
     "InvalidChange",
     "LogTooShort",
     "LogView",
+    "MemberChange",
     "MemberStopped",
     "MemoryStorage",
-    "Message",
     "Mode",
     "NotCaughtUp",
     "Op",
@@ -69,6 +68,7 @@ __all__ = [
     "QuorumAtRisk",
     "RaftCore",
     "RaftError",
+    "RaftMessage",
     "ReadDropped",
     "ReadReply",
     "ReadRequest",

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 from lithify.errors import InvalidInput
 from lithify.raft.core.engine import Engine
 from lithify.raft.core.errors import DropReason, ProposalDropped, TransferDropped
+from lithify.raft.core.follower_and_candidate import Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.messages import Applied, SnapshotStatus, StorageAppended, Unreachable
 from lithify.raft.core.ready import Ready, StorageAppend
-from lithify.raft.core.roles import Follower
 
 if TYPE_CHECKING:
-    from lithify.raft.core.config import ConfChange, Config
+    from lithify.raft.core.configuration import ConfChange, Config
     from lithify.raft.core.errors import Dropped
-    from lithify.raft.core.messages import LocalMessage, Message
+    from lithify.raft.core.messages import LocalMessage, RaftMessage
     from lithify.raft.core.ready import Role
     from lithify.raft.core.settings import CoreSettings
     from lithify.raft.core.storage import LogView
@@ -76,7 +76,7 @@ class RaftCore:
         """Advance the clock by one tick."""
         self._engine.role.tick()
 
-    def step(self, message: Message | LocalMessage) -> None:
+    def step(self, message: RaftMessage | LocalMessage) -> None:
         """Process a message of a peer, or a report that some work is done."""
         engine = self._engine
         if isinstance(message, StorageAppended):

@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.raft.core.confchange import Membership
+from lithify.raft.core.configuration_change import Membership
 from lithify.raft.core.errors import Diverged
 from lithify.raft.core.events import ConfigChanged, LogCut, RoleChanged, VoteIgnored
+from lithify.raft.core.follower_and_candidate import Candidate, Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.log import RaftLog
 from lithify.raft.core.messages import (
@@ -37,14 +38,13 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.core.outbox import Outbox
-from lithify.raft.core.roles import Candidate, Follower
 from lithify.raft.core.values import NOBODY, HardState
 from lithify.raft.core.voting import answer_vote
 
 if TYPE_CHECKING:
-    from lithify.raft.core.messages import Message
+    from lithify.raft.core.follower_and_candidate import RoleState
+    from lithify.raft.core.messages import RaftMessage
     from lithify.raft.core.ready import ReadState, SendSnapshot
-    from lithify.raft.core.roles import RoleState
     from lithify.raft.core.settings import CoreSettings
     from lithify.raft.core.storage import LogView
     from lithify.raft.core.values import SnapshotMeta
@@ -86,7 +86,7 @@ class Engine:
 
     # Terms and messages.
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: RaftMessage) -> None:
         """Process a message of another member, or this member's own vote."""
         if isinstance(message, VoteRequest) and not self.may_vote:
             self.settings.events(VoteIgnored(self.node, message.sender, message.term, NOBODY))
@@ -114,13 +114,13 @@ class Engine:
         else:
             self.role.receive(message)
 
-    def _answer_old_term(self, message: Message) -> None:
+    def _answer_old_term(self, message: RaftMessage) -> None:
         if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
             self.hold(AppendReply(self.node, message.sender, self.term, 0))
         elif isinstance(message, VoteRequest) and message.pre:
             self.hold(VoteReply(self.node, message.sender, self.term, granted=False, pre=True))
 
-    def hold(self, message: Message) -> None:
+    def hold(self, message: RaftMessage) -> None:
         """Send a message once everything known now is durable."""
         self.outbox.hold(message, unwritten=self.has_unwritten)
 

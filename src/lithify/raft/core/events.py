@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lithify.raft.core.config import Config
+    from lithify.raft.core.configuration import Config
     from lithify.raft.core.ready import Role
     from lithify.raft.core.values import SnapshotMeta
 

@@ -25,8 +25,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
-from lithify.raft.core.confchange import changed
-from lithify.raft.core.config import Change, ConfChange, Config, Op
+from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Op
+from lithify.raft.core.configuration_change import changed
 from lithify.raft.core.errors import (
     Compacted,
     DropReason,
@@ -36,6 +36,7 @@ from lithify.raft.core.errors import (
     TransferDropped,
 )
 from lithify.raft.core.events import QuorumLost, TransferEnded
+from lithify.raft.core.follower_and_candidate import RoleState
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
@@ -47,16 +48,15 @@ from lithify.raft.core.messages import (
 )
 from lithify.raft.core.progress import Flow, Inflight, Progress
 from lithify.raft.core.quorum import agreed_index, has_quorum
-from lithify.raft.core.readindex import Read, ReadQueue
+from lithify.raft.core.read_index import Read, ReadQueue
 from lithify.raft.core.ready import ReadState, Role, SendSnapshot
-from lithify.raft.core.roles import RoleState
 from lithify.raft.core.values import ENTRY_BYTES, NOBODY, EntryKind, entry_bytes
 from lithify.raft.entry import make_entries
 from lithify.raft.errors import EntryUnreadable
 
 if TYPE_CHECKING:
     from lithify.raft.core.engine import Engine
-    from lithify.raft.core.messages import Message, SnapshotStatus, Unreachable
+    from lithify.raft.core.messages import RaftMessage, SnapshotStatus, Unreachable
 
 __all__ = ["Leader"]
 
@@ -197,7 +197,7 @@ class Leader(RoleState):
         config = self.engine.members.config
         changed(config, change)
         new = tuple(
-            Change(Op.LEARNER, item.node, item.identity)
+            MemberChange(Op.LEARNER, item.node, item.identity)
             for item in change.changes
             if item.op is Op.VOTER and item.node not in config.members
         )
@@ -308,7 +308,7 @@ class Leader(RoleState):
 
     # Answers.
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: RaftMessage) -> None:
         """Process replies, and reads of followers."""
         if isinstance(message, AppendReply):
             self._append_reply(message)

@@ -35,7 +35,7 @@ __all__ = [
     "HeartbeatReply",
     "InstallSnapshot",
     "LocalMessage",
-    "Message",
+    "RaftMessage",
     "ReadReply",
     "ReadRequest",
     "SnapshotStatus",
@@ -65,7 +65,7 @@ def describe_entries(entries: Iterable[Entry]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RaftMessage:
     """The root of the messages between members."""
 
     sender: str
@@ -77,7 +77,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRequest(Message):
+class AppendRequest(RaftMessage):
     """Append these entries if the log has `prev_index` in `prev_term`."""
 
     prev_index: int
@@ -91,7 +91,7 @@ class AppendRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendReply(Message):
+class AppendReply(RaftMessage):
     """Durable up to `index`; or rejected because the log does not match at `index`.
 
     A rejection contains the last index at which the follower may have the same log, and its term.
@@ -109,7 +109,7 @@ class AppendReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
+class Heartbeat(RaftMessage):
     """The leader is alive. `commit` is never above what the receiver has acknowledged to it."""
 
     commit: int
@@ -120,7 +120,7 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatReply(Message):
+class HeartbeatReply(RaftMessage):
     """The sender follows the leader of this term, at least since `round` was sent."""
 
     round: int
@@ -130,7 +130,7 @@ class HeartbeatReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteRequest(Message):
+class VoteRequest(RaftMessage):
     """Requests a vote, or with `pre` asks whether it would be granted; `term` is the term to lead.
 
     `forced` is set when the leader itself transfers leadership: receivers then do not wait until it
@@ -148,7 +148,7 @@ class VoteRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteReply(Message):
+class VoteReply(RaftMessage):
     """The vote; a granted pre-vote has the requested term, a refusal that of the sender."""
 
     granted: bool
@@ -160,7 +160,7 @@ class VoteReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeoutNow(Message):
+class TimeoutNow(RaftMessage):
     """The receiver's log is complete: campaign at once, without a pre-vote."""
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class TimeoutNow(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest(Message):
+class ReadRequest(RaftMessage):
     """A client of a follower wants to read; `context` is the follower's own number for it."""
 
     context: int
@@ -178,7 +178,7 @@ class ReadRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadReply(Message):
+class ReadReply(RaftMessage):
     """The read is linearizable once `index` is applied."""
 
     context: int
@@ -189,7 +189,7 @@ class ReadReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class InstallSnapshot(Message):
+class InstallSnapshot(RaftMessage):
     """The snapshot is staged at the receiver and durable; it may replace the log.
 
     The receiver's driver creates this message when the transfer is complete, in the leader's name.

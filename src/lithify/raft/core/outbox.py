@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lithify.raft.core.messages import Message
+    from lithify.raft.core.messages import RaftMessage
 
 __all__ = ["Outbox"]
 
@@ -33,14 +33,14 @@ class Outbox:
         self.handed = 0
         """The number of the last storage append that was handed out."""
         self._done = 0
-        self._messages: list[Message] = []
-        self._held: deque[tuple[int, Message]] = deque()
+        self._messages: list[RaftMessage] = []
+        self._held: deque[tuple[int, RaftMessage]] = deque()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         """Send a message that depends on no durable state."""
         self._messages.append(message)
 
-    def hold(self, message: Message, *, unwritten: bool) -> None:
+    def hold(self, message: RaftMessage, *, unwritten: bool) -> None:
         """Send a message when everything known now is durable, which may be at once.
 
         `unwritten`: some of it was not handed out; the next append will contain it.
@@ -56,7 +56,7 @@ class Outbox:
         """Whether a message waits for an append that was not handed out."""
         return bool(self._held) and self._held[-1][0] > self.handed
 
-    def release(self, number: int) -> list[Message]:
+    def release(self, number: int) -> list[RaftMessage]:
         """Appends up to `number` are durable; returns the messages that waited, oldest first."""
         self._done = max(self._done, number)
         released = []
@@ -64,7 +64,7 @@ class Outbox:
             released.append(self._held.popleft()[1])
         return released
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[RaftMessage]:
         """All messages to send now."""
         messages, self._messages = self._messages, []
         return messages

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from lithify.raft.core.config import Config
+    from lithify.raft.core.configuration import Config
 
-__all__ = ["Tally", "agreed_index", "has_quorum", "tally"]
+__all__ = ["VoteTally", "agreed_index", "has_quorum", "tally"]
 
 ANY_INDEX = 1 << 63
 """Above every index: what the majority of an empty set has agreed on."""
 
 
-class Tally(StrEnum):
+class VoteTally(StrEnum):
     """The result of an election so far."""
 
     WON = "won"
@@ -43,25 +43,25 @@ def _agreed(voters: frozenset[str], indexes: Mapping[str, int]) -> int:
     return reached[(len(reached) - 1) // 2]
 
 
-def tally(config: Config, votes: Mapping[str, bool]) -> Tally:
+def tally(config: Config, votes: Mapping[str, bool]) -> VoteTally:
     """Won when the majorities have granted their votes, lost when one of them no longer can."""
     halves = [_tally(config.voters, votes), _tally(config.outgoing, votes)]
-    if Tally.LOST in halves:
-        return Tally.LOST
-    return Tally.OPEN if Tally.OPEN in halves else Tally.WON
+    if VoteTally.LOST in halves:
+        return VoteTally.LOST
+    return VoteTally.OPEN if VoteTally.OPEN in halves else VoteTally.WON
 
 
-def _tally(voters: frozenset[str], votes: Mapping[str, bool]) -> Tally:
+def _tally(voters: frozenset[str], votes: Mapping[str, bool]) -> VoteTally:
     if not voters:
-        return Tally.WON
+        return VoteTally.WON
     needed = len(voters) // 2 + 1
     yes = sum(votes.get(voter, False) for voter in voters)
     open_ = sum(voter not in votes for voter in voters)
     if yes >= needed:
-        return Tally.WON
-    return Tally.OPEN if yes + open_ >= needed else Tally.LOST
+        return VoteTally.WON
+    return VoteTally.OPEN if yes + open_ >= needed else VoteTally.LOST
 
 
 def has_quorum(config: Config, nodes: Collection[str]) -> bool:
     """Whether these nodes are a quorum."""
-    return tally(config, dict.fromkeys(nodes, True)) is Tally.WON
+    return tally(config, dict.fromkeys(nodes, True)) is VoteTally.WON

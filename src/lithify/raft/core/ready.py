@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from lithify.raft.core.messages import describe_entries
 
 if TYPE_CHECKING:
-    from lithify.raft.core.messages import Message
+    from lithify.raft.core.messages import RaftMessage
     from lithify.raft.core.values import HardState, SnapshotMeta
     from lithify.raft.entry import Entry
 
@@ -91,7 +91,7 @@ class Ready:
     """See the module."""
 
     append: StorageAppend | None
-    messages: list[Message]
+    messages: list[RaftMessage]
     apply: list[Entry]
     snapshots: list[SendSnapshot]
     reads: list[ReadState]

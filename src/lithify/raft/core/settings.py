@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidSetting
-from lithify.raft.core.config import check_name
+from lithify.raft.core.configuration import check_name
 from lithify.raft.core.events import CoreEventSink, ignore_core_events
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.raft.core.config import Config
+    from lithify.raft.core.configuration import Config
 
 __all__ = ["CoreSettings"]
 

@@ -17,7 +17,7 @@ from lithify.raft.core.errors import Compacted
 from lithify.raft.core.values import HardState, SnapshotMeta, fit
 
 if TYPE_CHECKING:
-    from lithify.raft.core.config import Config
+    from lithify.raft.core.configuration import Config
     from lithify.raft.core.ready import StorageAppend
     from lithify.raft.entry import Entry
 

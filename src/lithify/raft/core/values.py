@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lithify.raft.core.config import Config
+    from lithify.raft.core.configuration import Config
     from lithify.raft.entry import Entry
 
 __all__ = ["ENTRY_BYTES", "NOBODY", "EntryKind", "HardState", "SnapshotMeta", "entry_bytes", "fit"]

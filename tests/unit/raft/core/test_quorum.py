@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.raft.core import Config
-from lithify.raft.core.quorum import Tally, agreed_index, has_quorum, tally
+from lithify.raft.core.quorum import VoteTally, agreed_index, has_quorum, tally
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 nodes = st.frozensets(st.sampled_from(NAMES))
@@ -44,6 +44,6 @@ def test_an_election_is_won_or_lost_when_no_other_vote_can_change_it(
 
     yes = {name for name, vote in votes.items() if vote}
     best = yes | (config.electorate - votes.keys())
-    expected = Tally.WON if won(yes) else Tally.OPEN if won(best) else Tally.LOST
+    expected = VoteTally.WON if won(yes) else VoteTally.OPEN if won(best) else VoteTally.LOST
     assert tally(config, votes) is expected
     assert has_quorum(config, yes) == won(yes)

@@ -1,0 +1,3 @@
+"""Replication between blob stores. Start in `replication.py`."""
+
+__all__: list[str] = []

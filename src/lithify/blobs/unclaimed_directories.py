@@ -1,0 +1,219 @@
+"""The directories of a node's blob stores: which belong to a store, which are removed or kept.
+
+    ROOT/NAME/          see `stores.py`
+
+When the node starts, a directory with the name of a store is one of these:
+
+1. marked `DELETED` for the log that it holds (`log/directory_marks.py`): a deletion was interrupted
+   and is finished, even if older definitions still have the store.
+2. marked `CREATING` and not defined: creating a store, a copy or a restore was interrupted; nothing
+   of it was acknowledged. It is removed. If it is defined, only the mark is left over, unless the
+   mark says that the definition existed before the restore: then it is removed too.
+3. defined: it is served, if it has the shape of the definition. Otherwise it is another store: it
+   is not opened, and a deletion removes only the definition.
+4. empty: the last step of a removal was interrupted. It is removed.
+5. **unclaimed**: kept and reported. It is not served, and no store is created in its place until it
+   is adopted or moved away.
+
+Adopting defines the store: its shape is in its manifest. The namespace and settings are not in the
+directory, so they are arguments of adopting; missing settings are the node's.
+
+Called by `stores.py`, which holds the claim of the name; all methods read the disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lithify.blobs.definition import StoreDefinition, check_store_name
+from lithify.blobs.errors import NotABlobStore, ShapeDiffers
+from lithify.blobs.settings import StoreShape
+from lithify.blobs.store import KIND
+from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory, WriteFailed
+from lithify.fs.remove_tree import remove_tree
+from lithify.log.directory_marks import (
+    Deletion,
+    clear_mark,
+    is_creating,
+    is_empty,
+    is_restoring,
+    log_id_in,
+    read_deletion,
+    remove_created,
+    remove_deleted,
+    write_deletion,
+)
+from lithify.log.file_names import CREATING, DELETED, MANIFEST
+from lithify.log.manifest import read_manifest
+from lithify.logger import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lithify.blobs.definition import StoreDefinitions
+    from lithify.fs import FileSystem
+
+__all__ = ["StoreDirectories", "UnclaimedStore"]
+
+NAMED_MAX = 10
+"""Number of unclaimed stores that one log line names."""
+
+log = get_logger("lithify.blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedStore:
+    """A directory that may hold a store."""
+
+    name: str
+    directory: str
+    problem: str
+    """Why it cannot be adopted; empty if it can."""
+
+    def row(self) -> dict[str, Any]:
+        """The value for JSON."""
+        return {"store": self.name, "directory": self.directory, "problem": self.problem}
+
+
+class StoreDirectories:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, root: str, definitions: StoreDefinitions) -> None:
+        """Finish interrupted operations, and find directories without a definition."""
+        self._fs = fs
+        self._root = root
+        self._definitions = definitions
+        self.unclaimed: dict[str, UnclaimedStore] = {}
+        """The result of the last scan of the disk."""
+        self._finish_interrupted()
+
+    def path(self, name: str) -> str:
+        """The directory of a store."""
+        return f"{self._root}/{name}"
+
+    def check_free(self, name: str) -> None:
+        """Raise `UnclaimedDirectory` if the directory of a new store has data."""
+        path = self.path(name)
+        if not self._fs.exists(path):
+            return
+        if self.is_deleted(name):
+            remove_deleted(self._fs, path)
+        elif is_creating(self._fs, path):
+            remove_created(self._fs, path)
+        elif is_empty(self._fs, path):
+            remove_tree(self._fs, path)
+        else:
+            raise UnclaimedDirectory(f"blob store {name}", path, f"lithify blobs adopt {name}")
+
+    def is_deleted(self, name: str) -> bool:
+        """Whether a store is marked as deleted."""
+        found = read_deletion(self._fs, self.path(name))
+        return (
+            found is not None
+            and found.name == name
+            and found.covers("", log_id_in(self._fs, self.path(name)))
+        )
+
+    def mark_deleted(self, name: str, now_ms: int) -> None:
+        """Mark a store as deleted; durable when it returns."""
+        path = self.path(name)
+        if self._fs.exists(path):
+            logs = {"": log_id_in(self._fs, path)}
+            write_deletion(self._fs, path, Deletion(name, now_ms, logs))
+
+    def unmark(self, name: str) -> None:
+        """Remove the mark; the definition is still there."""
+        clear_mark(self._fs, self.path(name), DELETED)
+
+    def remove_deleted(self, name: str) -> None:
+        """Remove a store that is marked as deleted, its mark last."""
+        remove_deleted(self._fs, self.path(name))
+
+    def created(self, name: str) -> None:
+        """Remove the mark `CREATING` of a store that is defined."""
+        if is_creating(self._fs, self.path(name)):
+            clear_mark(self._fs, self.path(name), CREATING)
+
+    def check_shape(self, name: str, definition: StoreDefinition) -> None:
+        """Raise `ShapeDiffers` if a directory holds another store than the defined one."""
+        try:
+            shape = self._shape(name)
+        except (LithifyError, OSError, ValueError, KeyError, TypeError):
+            # Missing or damaged: opening the store reports it.
+            return
+        found = shape.capacity_bytes, shape.segment_bytes
+        defined = definition.capacity_bytes, definition.segment_bytes
+        if found != defined:
+            raise ShapeDiffers(name, self.path(name), defined, found)
+
+    def definition(
+        self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int
+    ) -> StoreDefinition:
+        """The definition for an unclaimed directory; raises if it holds no store."""
+        shape = self._shape(name)
+        return StoreDefinition(
+            namespace, shape.capacity_bytes, shape.segment_bytes, now_ms, dict(settings)
+        )
+
+    def scan(self) -> dict[str, UnclaimedStore]:
+        """Scan the disk for unclaimed stores."""
+        known = self._definitions.stores()
+        self.unclaimed = {
+            name: UnclaimedStore(name, self.path(name), self._problem(name))
+            for name in self._names()
+            if name not in known
+            and not self.is_deleted(name)
+            and not is_creating(self._fs, self.path(name))
+            and not is_empty(self._fs, self.path(name))
+        }
+        return self.unclaimed
+
+    def _problem(self, name: str) -> str:
+        try:
+            self._shape(name)
+        except (LithifyError, OSError, ValueError, KeyError, TypeError) as error:
+            return str(error)
+        return ""
+
+    def _shape(self, name: str) -> StoreShape:
+        path = self.path(name)
+        if self._fs.exists(f"{path}/{MANIFEST}"):
+            manifest = read_manifest(self._fs, path)
+            shape = StoreShape.from_state(manifest.state) if manifest.kind == KIND else None
+            if shape is not None:
+                return shape
+        raise NotABlobStore(f"{path} holds no blob store, or one whose creation was not finished")
+
+    def _names(self) -> Iterator[str]:
+        for name in self._fs.list(self._root) if self._fs.exists(self._root) else ():
+            with suppress(InvalidInput):
+                # A directory with another kind of name is ignored.
+                check_store_name(name)
+                if self._fs.stat(self.path(name)).is_dir:
+                    yield name
+
+    def _finish_interrupted(self) -> None:
+        for name in list(self._names()):
+            known = name in self._definitions.stores()
+            path = self.path(name)
+            if self.is_deleted(name):
+                if known:
+                    self._definitions.remove_store(name)
+                remove_deleted(self._fs, path)
+            elif is_creating(self._fs, path):
+                if known and not is_restoring(self._fs, path):
+                    clear_mark(self._fs, path, CREATING)
+                else:
+                    remove_created(self._fs, path)
+            elif not known and is_empty(self._fs, path):
+                with suppress(WriteFailed):
+                    remove_tree(self._fs, path)
+        if self.scan():
+            log.warning(
+                "directories of blob stores without a definition are not served: "
+                "see 'lithify blobs list --unclaimed' and 'lithify blobs adopt'",
+                stores=len(self.unclaimed),
+                first=", ".join(list(self.unclaimed)[:NAMED_MAX]),
+            )

@@ -1,0 +1,3 @@
+"""The horizon and the plan, as values."""
+
+__all__: list[str] = []

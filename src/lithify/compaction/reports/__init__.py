@@ -1,0 +1,3 @@
+"""The reports of runs, their history, and the status of a log."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Copies the live frames of segments into new ones."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Which log is compacted next: triggers, queues, one run per disk."""
+
+__all__: list[str] = []

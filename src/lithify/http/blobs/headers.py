@@ -1,0 +1,161 @@
+"""The headers of blobs, in requests and in answers.
+
+| header                    | of a put                            | of an answer                   |
+|---------------------------|-------------------------------------|--------------------------------|
+| `x-lithify-service-id`    | the service that stores it          | the same                       |
+| `x-lithify-owner-id`      | the owner                           | the same                       |
+| `x-lithify-content-type`  | default: Content-Type               | the same, and in Content-Type  |
+| `x-lithify-ttl`           | seconds; -1: never, the default     | the remaining seconds          |
+| `x-lithify-um-NAME`       | an item of user metadata            | the same                       |
+
+Values are UTF-8. Names of headers are case-insensitive, so names of metadata are in lower case. A
+blob that was not put over HTTP may have metadata that no header can hold: characters that cannot be
+printed are written as %XX, and an item whose name is not valid in a header is omitted. `…/info` has
+all metadata unchanged.
+
+With ETags of contents (`etag_of` in `blobs/json_rows.py`):
+
+1. `If-Match` must name the tag, else 412. `If-None-Match` must not, else 304.
+2. `Range` is used if `If-Range` names the tag or is absent, and if it is one range of bytes. All
+   others are ignored, which HTTP allows.
+
+Pure. Called by the routes of blobs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lithify.blobs.json_rows import etag_of, ttl_ms_of, ttl_s_of
+from lithify.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.datastructures import Headers
+
+    from lithify.blobs.content.reader import BlobInfo
+
+__all__ = [
+    "TTL",
+    "PutOptions",
+    "headers_of",
+    "names_tag",
+    "put_options",
+    "range_of",
+]
+
+TTL = "x-lithify-ttl"
+
+_SERVICE = "x-lithify-service-id"
+_OWNER = "x-lithify-owner-id"
+_TYPE = "x-lithify-content-type"
+_METADATA = "x-lithify-um-"
+_ANY_TYPE = "application/octet-stream"
+_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9a-z]+")
+_RANGE = re.compile(r"bytes\s*=\s*(\d{0,100})\s*-\s*(\d{0,100})", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    """The options of a put, from its headers."""
+
+    service: str
+    owner: str
+    content_type: str
+    metadata: Mapping[str, str]
+    ttl_ms: int | None
+    """From the creation of the blob; None: it never expires."""
+
+
+def put_options(headers: Headers) -> PutOptions:
+    """Parse the headers of a put; raises `InvalidInput`."""
+    given: dict[str, str] = {}
+    metadata: dict[str, str] = {}
+    for raw_name, raw_value in headers.raw:
+        name = raw_name.decode("latin-1").lower()
+        if not name.startswith("x-lithify-") and name != "content-type":
+            continue
+        try:
+            value = raw_value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"header {name} is not UTF-8") from error
+        if name.startswith(_METADATA):
+            _put(metadata, name.removeprefix(_METADATA), value, name)
+        elif name in (_SERVICE, _OWNER, _TYPE, TTL, "content-type"):
+            _put(given, name, value, name)
+        else:
+            raise InvalidInput(f"header {name} is unknown: blobs have no such header")
+    ttl = given.get(TTL)
+    return PutOptions(
+        given.get(_SERVICE, ""),
+        given.get(_OWNER, ""),
+        given.get(_TYPE) or given.get("content-type") or _ANY_TYPE,
+        metadata,
+        None if ttl is None else ttl_ms_of(ttl),
+    )
+
+
+def _put(values: dict[str, str], name: str, value: str, header: str) -> None:
+    if not name or name in values:
+        what = "twice" if name else "without a name"
+        raise InvalidInput(f"header {header} is given {what}")
+    values[name] = value
+
+
+def headers_of(info: BlobInfo, now_ms: int) -> list[tuple[bytes, bytes]]:
+    """The headers of the answer to a get or head."""
+    put = info.put
+    content_type = _printed(put.content_type)
+    pairs = [
+        ("content-type", content_type),
+        ("etag", etag_of(info)),
+        ("accept-ranges", "bytes"),
+        # The content is user data: a browser must not interpret it as another type.
+        ("x-content-type-options", "nosniff"),
+        (_TYPE, content_type),
+        (_SERVICE, _printed(put.service)),
+        (TTL, str(ttl_s_of(info, now_ms))),
+    ]
+    if put.owner:
+        pairs.append((_OWNER, _printed(put.owner)))
+    for name, value in put.metadata.items():
+        if _TOKEN.fullmatch(name.lower()):
+            pairs.append((_METADATA + name.lower(), _printed(value)))
+    return [(name.encode(), value.encode()) for name, value in pairs]
+
+
+def _printed(text: str) -> str:
+    shown = "".join(c if c.isprintable() else quote(c, safe="") for c in text)
+    return shown.strip()
+
+
+def names_tag(condition: str, tag: str, *, weak: bool) -> bool:
+    """Whether a condition header names this tag; `weak` accepts tags that are marked as weak."""
+    if condition.strip() == "*":
+        return True
+    for each in condition.split(","):
+        name = each.strip()
+        if (name.removeprefix("W/") if weak else name) == tag:
+            return True
+    return False
+
+
+def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
+    """The requested half-open range of bytes; None: all. It may lie outside the content."""
+    wanted, only_if = headers.get("range"), headers.get("if-range")
+    if wanted is None or (only_if is not None and only_if.strip() != tag):
+        return None
+    found = _RANGE.fullmatch(wanted.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        # The last bytes; zero of them is a range that no content has.
+        return (max(0, size - int(last)), size) if int(last) else (size, size)
+    if last and int(last) < int(first):
+        return None
+    return int(first), min(size, int(last) + 1) if last else size

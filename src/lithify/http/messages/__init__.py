@@ -1,0 +1,3 @@
+"""Messages over HTTP: produce, read, the newest of a key."""
+
+__all__: list[str] = []

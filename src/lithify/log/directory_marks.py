@@ -1,0 +1,164 @@
+"""Marks: durable decisions about one directory, in a file inside it.
+
+    CREATING    The directory is being made: nothing in it has been acknowledged. It is written
+                before anything else and removed when the directory's definition is durable. With
+                `"restores":true` the definition was there before, and the directory counts only
+                when the mark is gone.
+    DELETED     The directory is deleted: it names the thing and the random id of each log that is
+                deleted with it. It is written before the definition goes, and removed last.
+
+A mark is one checked line (`fs/checked_lines.py`), put in place by one rename:
+
+    {"version":1,"name":"photos","logs":{"":"5f3a…"},"time_ms":…}
+
+The keys of `logs` are directories beside the marked one, "" is the marked one itself. An id is
+empty where there was no readable log.
+
+Only a mark allows data to be removed. A directory without a definition and without a mark may be a
+backup that was put back, or the definitions may be older than it: it stays. A mark that is damaged,
+or names another log than the one that lies there, allows nothing.
+
+Called by those who create and delete topics and blob stores, and by restore.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lithify.errors import LithifyError, WriteFailed
+from lithify.fs import write_atomic
+from lithify.fs.atomic import TEMPORARY_SUFFIX
+from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.fs.remove_tree import remove_tree
+from lithify.log.file_names import CREATING, DELETED, LOCK
+from lithify.log.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+
+__all__ = [
+    "Deletion",
+    "begin_creation",
+    "clear_mark",
+    "is_creating",
+    "is_empty",
+    "is_restoring",
+    "log_id_in",
+    "read_deletion",
+    "remove_created",
+    "remove_deleted",
+    "write_deletion",
+]
+
+_VERSION = 1
+_NO_DATA = frozenset({LOCK, CREATING + TEMPORARY_SUFFIX, DELETED + TEMPORARY_SUFFIX})
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a mark `DELETED` says."""
+
+    name: str
+    time_ms: int
+    logs: dict[str, str] = field(default_factory=dict)
+
+    def covers(self, place: str, log_id: str) -> bool:
+        """May a directory with this log be removed? One without a log holds nothing readable."""
+        return place in self.logs and log_id in ("", self.logs[place])
+
+    def to_json(self) -> str:
+        """For the file."""
+        row = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
+        return json.dumps({"version": _VERSION, **row}, separators=(",", ":"), sort_keys=True)
+
+
+def log_id_in(fs: FileSystem, directory: str) -> str:
+    """The id of the log in a directory, empty if there is none that can be read."""
+    try:
+        return read_manifest(fs, directory).log_id.hex()
+    except (OSError, LithifyError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def write_deletion(fs: FileSystem, directory: str, deletion: Deletion) -> None:
+    """Mark a directory as deleted; durable when it returns. Raises `WriteFailed`."""
+    _write(fs, directory, DELETED, deletion.to_json())
+
+
+def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
+    """The mark of a directory; None if there is none that can be believed."""
+    path = f"{directory}/{DELETED}"
+    if not fs.exists(path):
+        return None
+    try:
+        lines, _ = read_lines(fs, path)
+        row = json.loads(lines[0][1])
+        if row["version"] != _VERSION:
+            return None
+        return Deletion(row["name"], row["time_ms"], dict(row["logs"]))
+    except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def begin_creation(fs: FileSystem, directory: str, *, restores: bool = False) -> None:
+    """Make a directory and mark it as unfinished; durable when it returns.
+
+    `restores`: its definition is there already, and says nothing about whether it is finished.
+    """
+    try:
+        fs.mkdir(directory)
+    except OSError as error:
+        raise WriteFailed(directory, error) from error
+    row = {"version": _VERSION, **({"restores": True} if restores else {})}
+    _write(fs, directory, CREATING, json.dumps(row))
+
+
+def is_creating(fs: FileSystem, directory: str) -> bool:
+    """Is a directory marked as unfinished?"""
+    return fs.exists(f"{directory}/{CREATING}")
+
+
+def is_restoring(fs: FileSystem, directory: str) -> bool:
+    """Is a directory marked as unfinished whose definition is older than the mark?"""
+    try:
+        lines, _ = read_lines(fs, f"{directory}/{CREATING}")
+        return bool(json.loads(lines[0][1]).get("restores"))
+    except (LithifyError, OSError, ValueError, IndexError):
+        return False
+
+
+def is_empty(fs: FileSystem, directory: str) -> bool:
+    """Is it a directory with no data in it? A crash in the first or last step leaves one."""
+    return fs.stat(directory).is_dir and _NO_DATA.issuperset(fs.list(directory))
+
+
+def clear_mark(fs: FileSystem, directory: str, name: str) -> None:
+    """Take a mark away, durably."""
+    try:
+        with suppress(FileNotFoundError):
+            fs.remove(f"{directory}/{name}")
+        if fs.exists(directory):
+            fs.sync_dir(directory)
+    except OSError as error:
+        raise WriteFailed(f"{directory}/{name}", error) from error
+
+
+def remove_deleted(fs: FileSystem, directory: str) -> None:
+    """Remove a directory that is marked as deleted, its mark last."""
+    remove_tree(fs, directory, DELETED)
+
+
+def remove_created(fs: FileSystem, directory: str) -> None:
+    """Remove a directory whose creation did not come to its end, its mark last."""
+    remove_tree(fs, directory, CREATING)
+
+
+def _write(fs: FileSystem, directory: str, name: str, text: str) -> None:
+    path = f"{directory}/{name}"
+    try:
+        write_atomic(fs, path, encode_line(text))
+    except OSError as error:
+        raise WriteFailed(path, error) from error

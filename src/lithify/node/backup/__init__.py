@@ -1,0 +1,3 @@
+"""Backup and restore of a data directory. Start in `backup.py`."""
+
+__all__: list[str] = []

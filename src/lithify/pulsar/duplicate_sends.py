@@ -1,0 +1,50 @@
+"""SENDs of a topic with deduplication: which are new, and the receipts of those that are not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.pulsar.fast_path import frames as hot
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lithify.pulsar.fast_path.frames import Sends
+    from lithify.topics.producers.deduplication import Deduplication, Stretch
+
+__all__ = ["repeat_receipts", "split_run"]
+
+
+def split_run(
+    known: Deduplication,
+    producer: str,
+    data: NDArray[np.uint8],
+    sends: Sends,
+    start: int,
+    stop: int,
+) -> list[Stretch]:
+    """Rows `start` to `stop` in stretches, counted from `start`.
+
+    The metadata's sequence ids decide, because they are what is found in the log later.
+    """
+    if (sends.flags[start:stop] & hot.CHUNK_ID).any():
+        ranges = zip(sends.entry_starts[start:stop], sends.entry_stops[start:stop], strict=True)
+        return known.split_chunks(producer, (data.data[low:high] for low, high in ranges))
+    first = sends.metadata_sequence_ids[start:stop]
+    last = first + sends.nums_in_batch[start:stop] - 1
+    return known.split(producer, first, np.maximum(last, sends.highest_sequence_ids[start:stop]))
+
+
+def repeat_receipts(
+    producer_id: int, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
+) -> bytes:
+    """Receipts with the ids (-1, -1): it is in the log already, but not said where."""
+    out = np.empty(hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
+    producer_ids = np.array([hot.signed(producer_id)], dtype=np.int64)
+    frames = []
+    for row in range(len(sequence_ids)):
+        ids, tops = sequence_ids[row : row + 1], highest[row : row + 1]
+        frames.append(out[: hot.write_receipts(out, producer_ids, ids, tops, -1, -1)].tobytes())
+    return b"".join(frames)

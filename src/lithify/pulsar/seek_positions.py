@@ -1,0 +1,67 @@
+"""Where in a topic the commands of consumers point to. Pure, but for the time search of a topic.
+
+For `consumer_commands.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidInput
+from lithify.positions import PACKED_ENTRY_BITS, pack
+from lithify.pulsar.wire import replies
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.topics.subscriptions.key_shared_slots import RANGES_MAX
+
+if TYPE_CHECKING:
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.topic import Topic
+
+__all__ = ["LATEST", "position_of", "resolved", "slots_of", "start_of"]
+
+LATEST = 2**63 - 1
+
+
+def position_of(message_id: wire.MessageIdData) -> int:
+    """The position of an entry; -1 for "earliest" and for "before the first entry"."""
+    ledger, entry = message_id.ledgerId, message_id.entryId
+    if ledger >= LATEST:
+        return -1 if ledger == replies.UNSIGNED - 1 else LATEST
+    if entry >= LATEST:
+        return pack(ledger, 0) - 1
+    # No ledger has so many entries, and a larger number would be one of the next ledger.
+    return pack(ledger, min(entry, 2**PACKED_ENTRY_BITS - 1))
+
+
+def resolved(position: int, topic: Topic) -> int:
+    """A place to begin at: what is yet to be written is not skipped."""
+    return min(max(position, 0), topic.log.next_position)
+
+
+def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps[int]:
+    """Where a new subscription begins.
+
+    A time to roll back by comes first: clients send it together with an id that means nothing.
+    """
+    seconds = request.start_message_rollback_duration_sec
+    if seconds > 0 and request.subscription not in topic.subscriptions:
+        since_ms = max(0, now_ms - 1000 * seconds)
+        return (yield from topic.reader.finding_time(since_ms, compacted=request.read_compacted))
+    if request.HasField("start_message_id"):
+        position = resolved(position_of(request.start_message_id), topic)
+        if position < topic.log.next_position:
+            return position
+    if request.initialPosition == wire.CommandSubscribe.Earliest:
+        return 0
+    return topic.log.next_position
+
+
+def slots_of(request: wire.CommandSubscribe) -> list[tuple[int, int]]:
+    """The hash ranges that a sticky consumer asks for; none for the others."""
+    if request.keySharedMeta.keySharedMode != wire.KeySharedMeta.STICKY:
+        return []
+    ranges = request.keySharedMeta.hashRanges
+    if len(ranges) > RANGES_MAX:
+        # Before time is spent on each of them.
+        raise InvalidInput(f"{len(ranges)} hash ranges are above the limit {RANGES_MAX}")
+    return [(each.start, each.end) for each in ranges]

@@ -1,0 +1,3 @@
+"""The bytes of the Pulsar protocol: frames, commands, error codes."""
+
+__all__: list[str] = []

@@ -1,0 +1,50 @@
+"""Our errors as the numbers of the protocol, chosen so that the client raises at once.
+
+`BeginAgain` is no error: no client sees it.
+"""
+
+from __future__ import annotations
+
+from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
+from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.producers.producers import ProducerBusy, ProducerFenced
+from lithify.topics.retention import BacklogExceeded
+from lithify.topics.schemas.schemas import IncompatibleSchema
+from lithify.topics.subscriptions.consumer import CannotRead
+from lithify.topics.subscriptions.subscription import ConsumerRefused
+from lithify.topics.topic import TopicTerminated
+from lithify.topics.topics import TooManyTopics, TopicNotFound
+
+__all__ = ["BeginAgain", "error_code"]
+
+
+class BeginAgain(Exception):
+    """What a command relied on has changed while it waited: it is to be carried out anew."""
+
+
+_CODES: tuple[tuple[type[LithifyError], int], ...] = (
+    (NotAuthenticated, wire.ServerError.AuthenticationError),
+    (NotAuthorized, wire.ServerError.AuthorizationError),
+    (ProducerBusy, wire.ServerError.ProducerBusy),
+    (BacklogExceeded, wire.ServerError.ProducerBlockedQuotaExceededException),
+    (ProducerFenced, wire.ServerError.ProducerFenced),
+    (ConsumerRefused, wire.ServerError.ConsumerBusy),
+    (TopicNotFound, wire.ServerError.TopicNotFound),
+    (IncompatibleSchema, wire.ServerError.IncompatibleSchema),
+    (TopicTerminated, wire.ServerError.TopicTerminatedError),
+    (InvalidInput, wire.ServerError.NotAllowedError),
+    # Clients try again for as long as they may after a failure to persist: here that is in vain.
+    (TooManyTopics, wire.ServerError.TooManyRequests),
+    (CannotRead, wire.ServerError.NotAllowedError),
+    (Corrupt, wire.ServerError.NotAllowedError),
+    (UnsupportedVersion, wire.ServerError.NotAllowedError),
+)
+
+
+def error_code(error: LithifyError) -> int:
+    """The first that fits; what is not the client's fault is a failure to persist."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return int(wire.ServerError.PersistenceError)

@@ -1,0 +1,3 @@
+"""Backups of groups, and new data directories from them."""
+
+__all__: list[str] = []

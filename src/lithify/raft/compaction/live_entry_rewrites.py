@@ -1,0 +1,74 @@
+"""Moves scattered live entries to the head of the log, on the leader, paced by `rewrite_pacing.py`.
+
+For each index: its command is read, the machine returns an equivalent command, and that is proposed
+like any other. The machine compares before it moves anything, so changes in between are harmless.
+
+Called in the group's thread, which reads a few entries per tick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from lithify.raft.compaction.rewrite_pacing import Rewriter
+from lithify.raft.errors import EntryUnreadable
+from lithify.raft.group.proposals_and_reads import unwrap_many
+
+if TYPE_CHECKING:
+    from lithify.raft.compaction.rewrite_pacing import RewriteSettings
+    from lithify.raft.group.proposals_and_reads import Proposals
+    from lithify.raft.machine import Machine
+    from lithify.raft.storage.group_log import GroupLog
+
+__all__ = ["LiveEntryRewrites"]
+
+S = TypeVar("S")
+
+
+class LiveEntryRewrites(Generic[S]):
+    """See the module."""
+
+    def __init__(
+        self, machine: Machine[S], log: GroupLog, proposals: Proposals, settings: RewriteSettings
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._proposals = proposals
+        self._rewriter = Rewriter(settings)
+
+    @property
+    def is_due(self) -> bool:
+        """Are so many live entries scattered that moving should start?"""
+        return self._rewriter.is_scattered(self._log.state.live)
+
+    def begin(self) -> None:
+        """Start to move entries that are scattered now."""
+        self._rewriter.begin(self._log.state.live)
+
+    def stop(self) -> None:
+        """Stop: this member does not lead, or leads in another term."""
+        self._rewriter.stop()
+
+    def tick(self) -> None:
+        """Count one tick."""
+        self._rewriter.tick()
+
+    def work(self, state: S) -> None:
+        """Propose the machine's commands for a few live entries."""
+        if not self._rewriter.is_active:
+            return
+        live = self._log.state.live
+        for index in self._rewriter.take():
+            command = None
+            if index in live:
+                try:
+                    _, (found,) = unwrap_many([self._log.read([index])[0].payload])
+                    command = self._machine.rewrite_command(state, index, found)
+                except EntryUnreadable:
+                    # The entry stays where it is until it is repaired.
+                    command = None
+            if command is None:
+                self._rewriter.settled()
+            else:
+                self._rewriter.moved(len(command))
+                self._proposals.add([command], lambda *_: self._rewriter.settled())

@@ -1,0 +1,252 @@
+"""Follower and candidate: the roles other than the leader, which is in `leader.py`.
+
+A role is created when it is entered and discarded when it is left. It processes messages of the
+engine's term (`receive`), ticks, and calls the engine to change state that outlives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.errors import ProtocolError
+from lithify.raft.core.errors import DropReason, LogTooShort, ReadDropped
+from lithify.raft.core.events import SnapshotRestored
+from lithify.raft.core.messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from lithify.raft.core.quorum import VoteTally, tally
+from lithify.raft.core.ready import ReadState, Role
+from lithify.raft.core.values import NOBODY
+
+if TYPE_CHECKING:
+    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.messages import RaftMessage, SnapshotStatus, Unreachable
+
+__all__ = ["Candidate", "Follower", "RoleState"]
+
+
+class RoleState:
+    """The interface of all roles. A role ignores what does not concern it."""
+
+    kind: Role
+    leader: str = NOBODY
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        ticks = engine.settings.election_ticks
+        self.elapsed = 0
+        self.timeout = ticks + engine.settings.draw(ticks)
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether a message of a leader was received within an election timeout."""
+        return bool(self.leader) and self.elapsed < self.engine.settings.election_ticks
+
+    def rest(self) -> None:
+        """Restart the election timeout: this member has just voted for another."""
+        self.elapsed = 0
+
+    def tick(self) -> None:
+        """Advance the clock by one tick."""
+        self.elapsed += 1
+        if self.elapsed >= self.timeout and self.engine.may_campaign:
+            self.elapsed = 0
+            self.engine.campaign()
+
+    def receive(self, message: RaftMessage) -> None:
+        """Process a message of this term."""
+        raise NotImplementedError
+
+    def stored(self) -> None:
+        """More state is durable."""
+
+    def members_changed(self) -> None:
+        """Another configuration is in force."""
+
+    def flush(self) -> None:
+        """Build the messages that are deferred until `ready()`."""
+
+    def snapshot_sent(self, status: SnapshotStatus) -> None:
+        """A transfer is complete or failed."""
+
+    def unreachable(self, report: Unreachable) -> None:
+        """Messages to a peer were lost."""
+
+    def read(self, context: int) -> None:
+        """Begin a linearizable read: ask the leader."""
+        if not self.leader:
+            raise ReadDropped(DropReason.NO_LEADER)
+        engine = self.engine
+        engine.outbox.send(ReadRequest(engine.node, self.leader, engine.term, context))
+
+
+class Follower(RoleState):
+    """Accepts entries from the leader of the term; campaigns when the leader is silent."""
+
+    kind = Role.FOLLOWER
+
+    def __init__(self, engine: Engine, leader: str) -> None:
+        super().__init__(engine)
+        self.leader = leader
+
+    def receive(self, message: RaftMessage) -> None:
+        """Process entries, heartbeats, snapshots, and replies of the leader."""
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            self.elapsed = 0
+            if self.leader != message.sender:
+                self.leader = message.sender
+                self.engine.report_role()
+        if isinstance(message, AppendRequest):
+            self._append(message)
+        elif isinstance(message, Heartbeat):
+            self._heartbeat(message)
+        elif isinstance(message, InstallSnapshot):
+            self._install(message)
+        elif isinstance(message, TimeoutNow):
+            self.engine.campaign(forced=True)
+        elif isinstance(message, ReadReply):
+            self.engine.reads.append(ReadState(message.context, message.index))
+
+    def forget_leader(self) -> None:
+        """Allow a vote at once: the caller knows that the leader is gone."""
+        self.leader = NOBODY
+        self.engine.report_role()
+
+    def _append(self, request: AppendRequest) -> None:
+        engine, log = self.engine, self.engine.log
+        if request.prev_index <= log.committed:
+            engine.check_committed(request.sender, request.prev_index, request.prev_term)
+            for entry in request.entries:
+                if entry.index > log.committed:
+                    break
+                engine.check_committed(request.sender, entry.index, entry.term)
+        if request.prev_index < log.committed:
+            # An old message; up to the committed index all logs are the same.
+            self._acknowledge(request.sender, log.committed)
+            return
+        if not log.matches(request.prev_index, request.prev_term):
+            self._reject(request)
+            return
+        entries, last = request.entries, log.last_index
+        agreed = request.prev_index + len(entries)
+        if entries and (entries[0].index != request.prev_index + 1 or entries[-1].index != agreed):
+            span = f"entries {entries[0].index} to {entries[-1].index}"
+            raise ProtocolError(f"{request.sender} sends {span} after {request.prev_index}")
+        if request.prev_index != last:
+            known = 0
+            for entry in entries:
+                if entry.index > last or log.term(entry.index) != entry.term:
+                    break
+                known += 1
+            entries = entries[known:]
+            if entries and entries[0].index <= last:
+                engine.cut(entries[0].index - 1)
+        if entries:
+            engine.append(entries)
+        # The request proves nothing about entries of this log after its own.
+        engine.commit_to(min(request.commit, agreed))
+        self._acknowledge(request.sender, agreed)
+
+    def _acknowledge(self, leader: str, index: int) -> None:
+        self.engine.hold(AppendReply(self.engine.node, leader, self.engine.term, index))
+
+    def _reject(self, request: AppendRequest) -> None:
+        """Reply with an index up to which the logs may be the same.
+
+        They diverge at or before `prev_index`. Entries here with a term above the leader's differ.
+        So the last index with a term not above is the best guess, and skips a whole term of entries
+        that only this member has.
+        """
+        engine, log = self.engine, self.engine.log
+        last = min(request.prev_index, log.last_index)
+        hint = log.last_up_to_term(last, request.prev_term)
+        reply = AppendReply(
+            engine.node,
+            request.sender,
+            engine.term,
+            request.prev_index,
+            rejected=True,
+            hint_index=hint,
+            hint_term=log.term(hint),
+        )
+        engine.hold(reply)
+
+    def _heartbeat(self, message: Heartbeat) -> None:
+        engine = self.engine
+        if message.commit > engine.log.last_index:
+            raise LogTooShort(engine.node, message.commit, engine.log.last_index)
+        engine.commit_to(message.commit)
+        engine.outbox.send(HeartbeatReply(engine.node, message.sender, engine.term, message.round))
+
+    def _install(self, message: InstallSnapshot) -> None:
+        engine, snapshot = self.engine, message.snapshot
+        engine.check_committed(message.sender, snapshot.index, snapshot.term)
+        if snapshot.index > engine.log.committed:
+            if engine.log.matches(snapshot.index, snapshot.term):
+                # The log has all of it, but did not know that it is committed.
+                engine.commit_to(snapshot.index)
+            else:
+                engine.settings.events(SnapshotRestored(engine.node, snapshot))
+                engine.restore(snapshot)
+        self._acknowledge(message.sender, engine.log.committed)
+
+
+class Candidate(RoleState):
+    """Requests votes, or with `pre` pre-votes."""
+
+    def __init__(self, engine: Engine, *, pre: bool) -> None:
+        super().__init__(engine)
+        self.kind = Role.PRE_CANDIDATE if pre else Role.CANDIDATE
+        self._pre = pre
+        self._votes: dict[str, bool] = {}
+
+    def ask_for_votes(self, *, forced: bool) -> None:
+        """Request the vote of every voter, including this member."""
+        engine, log, pre = self.engine, self.engine.log, self._pre
+        term = engine.term + pre
+        for peer in sorted(engine.members.config.electorate - {engine.node}):
+            request = VoteRequest(
+                engine.node, peer, term, log.last_index, log.last_term, pre=pre, forced=forced
+            )
+            if pre:
+                engine.outbox.send(request)
+            else:
+                engine.hold(request)
+        own = VoteReply(engine.node, engine.node, term, granted=True, pre=pre)
+        if pre:
+            self.receive(own)
+        else:
+            engine.hold(own)
+
+    def receive(self, message: RaftMessage) -> None:
+        """Count votes, or follow another leader of this term."""
+        engine = self.engine
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            engine.follow(engine.term, message.sender)
+            engine.role.receive(message)
+        elif isinstance(message, TimeoutNow):
+            engine.campaign(forced=True)
+        elif isinstance(message, VoteReply) and message.pre == self._pre:
+            if message.term != engine.term + (self._pre and message.granted):
+                return
+            self._votes.setdefault(message.sender, message.granted)
+            self._count()
+
+    def _count(self) -> None:
+        engine = self.engine
+        result = tally(engine.members.config, self._votes)
+        if result is VoteTally.WON and self._pre:
+            engine.stand(forced=False)
+        elif result is VoteTally.WON:
+            engine.lead()
+        elif result is VoteTally.LOST:
+            engine.follow(engine.term, NOBODY)

@@ -1,0 +1,3 @@
+"""One member of one group: core, storage and machine together. Start in `group.py`."""
+
+__all__: list[str] = []

@@ -1,0 +1,477 @@
+"""How nodes reach each other: one connection for each peer and direction, shared by all groups.
+
+1. A node connects to every peer in its book, sends `Hello`, waits for `Welcome`, and both introduce
+   themselves (`Introduction`); from then on that connection carries what it sends to this peer.
+   What the peer sends comes over another one, which the peer has made.
+2. Both hand over their books, so a node that knows one member comes to know all, and all come to
+   know it. What a node says about itself counts; hearsay only fills gaps.
+3. A connection that ends is made again, after a wait that doubles up to `WAIT_S_MAX` and is cut
+   short when the peer comes by itself.
+4. A message to a peer that is not connected, or that has `UNSENT_BYTES_MAX` to take already, is
+   dropped, and the group is told that the peer is unreachable: Raft sends again by itself.
+
+A node whose name is that of a member, but whose data directory is another one, is refused by both
+ends (`peer_recognition.py`), with an error in both logs: nothing that it says counts, not even
+where it is reached. `recheck` does the same for connections that are open when members change. So
+is one whose directory is an older copy, and a node of another cluster with the same name.
+
+A node that connects is answered when what is recorded of it is durable
+(`raft/node/identity_saving.py`). It sends nothing before, so no promise of it is known here without
+the start in which it was given.
+
+With TLS both ends show a certificate of the same authority. That of a node must be for its name,
+which is what it is checked against; a client's may have any.
+
+A node with the wrong name, cluster or version is refused with a text that says so.
+All of it runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.logger import get_logger
+from lithify.raft.core.configuration import check_identity, check_name
+from lithify.raft.core.messages import RaftMessage
+from lithify.raft.net.channel import Channel
+from lithify.raft.net.client_operations import Address, parse_address
+from lithify.raft.net.control_frames import (
+    SHOWS_STARTS,
+    WIRE_VERSION,
+    ClientRequests,
+    Credentials,
+    Hello,
+    Introduction,
+    Welcome,
+)
+from lithify.raft.net.handshake import (
+    check_certificate,
+    connect,
+    credentials_of,
+    met_in,
+    starts_in,
+)
+from lithify.raft.net.peer_link import GOODBYE_S, HELLO_S, PeerLink
+from lithify.raft.net.peer_recognition import IdentityRefused, KnownStart, OwnStart
+from lithify.raft.node.identity_saving import IdentitySaving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.raft.core.configuration import Config
+    from lithify.raft.node.identity import NodeIdentity
+
+__all__ = ["Handlers", "Tls", "Transport"]
+
+HANDSHAKE_S = 4.0
+"""Of TLS, so that it is over when somebody looks for the greeting."""
+UNSENT_BYTES_MAX = 64 * 2**20
+"""A few times what one group may have under way to a peer; one more message may come on top."""
+CONNECTIONS_MAX = 4096
+
+log = get_logger("lithify.raft")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: the authority that signs everybody, the own certificate, its key."""
+
+    authority_file: str
+    certificate_file: str
+    key_file: str
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """For one side of a connection; the other side must show a certificate."""
+        protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Nodes are known by their names, not by where they are reached: see `_check_certificate`.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(self.authority_file)
+        context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+
+def _ignore(_: str) -> None: ...
+
+
+def _ignore_none() -> None: ...
+
+
+def _ignore_two(_: str, __: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Whom a transport tells what."""
+
+    heard: Callable[[str, RaftMessage], None]
+    """A group got a message of a peer."""
+    asked: Callable[[Channel, str, ClientRequests], None]
+    """A client wants something of a group."""
+    unreachable: Callable[[str, str], None]
+    """A group's message to a peer was dropped."""
+    left: Callable[[Channel], None]
+    """A client is gone."""
+    configs: Callable[[], list[Config]] = list
+    """The members of all groups here, committed or not."""
+    accepted: Callable[[str], None] = _ignore
+    """A peer accepts this node's directory."""
+    disowned: Callable[[str, str], None] = _ignore_two
+    """A peer does not accept it, and says why."""
+    outdated: Callable[[], None] = _ignore_none
+    """A peer has met a start of this node's directory that it does not know: it is a copy."""
+
+
+class RaftCannotListen(LithifyError):
+    """The operating system refuses an address."""
+
+    def __init__(self, address: Address, why: str) -> None:
+        self.address = address
+        super().__init__(f"cannot listen at {address}: {why}")
+
+
+class Transport:
+    """See the module."""
+
+    def __init__(self, identity: NodeIdentity, handlers: Handlers, tls: Tls | None) -> None:
+        self._identity = identity
+        self._saving = IdentitySaving(identity)
+        self._recorded_by: dict[str, int] = {}
+        """The last change of the identity that is about another node."""
+        self._handlers = handlers
+        self._tls = tls
+        self.context = None if tls is None else tls.context(server=False)
+        self._links: dict[str, PeerLink] = {}
+        self._channels: set[Channel] = set()
+        self._from: dict[str, Channel] = {}
+        self.refused: dict[str, str] = {}
+        """Nodes that are not accepted here, with the reason."""
+        self.refused_by: dict[str, str] = {}
+        """Nodes that do not accept this one, with the reason."""
+        self.cluster_ids: dict[str, str] = {}
+        """Of which cluster connected nodes are, as far as they know."""
+        self._server: asyncio.Server | None = None
+        self.address = Address("", 0)
+
+    async def start(self, listen: Address) -> None:
+        """Listen, and connect to all peers that are known; port 0 takes a free one."""
+        loop = asyncio.get_running_loop()
+        context = None if self._tls is None else self._tls.context(server=True)
+        try:
+            self._server = await loop.create_server(
+                self._accept,
+                listen.host,
+                listen.port,
+                ssl=context,
+                backlog=1024,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+            )
+        except OSError as error:
+            raise RaftCannotListen(listen, error.strerror or str(error)) from error
+        self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
+        self._connect_all()
+
+    async def close(self) -> None:
+        """Let everybody go."""
+        if self._server is not None:
+            self._server.close()
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.close()
+        channels = set(self._channels)
+        for channel in channels:
+            channel.close("the node stops")
+        for channel in channels:
+            # Not the server's `wait_closed`: from Python 3.12 on it waits for whoever comes now.
+            await channel.wait_closed(GOODBYE_S)
+        await self._saving.close()
+
+    @property
+    def connected(self) -> list[str]:
+        """The peers that messages go out to."""
+        return sorted(name for name, link in self._links.items() if link.channel is not None)
+
+    def learn(self, book: dict[str, str]) -> None:
+        """Somebody who should know says where nodes are reached."""
+        if self._identity.learn(book):
+            self._connect_all()
+
+    def send(self, group: str, message: RaftMessage) -> None:
+        """Send a message of a group to whom it is for, or drop it and say so."""
+        link = self._links.get(message.to)
+        channel = None if link is None else link.channel
+        if channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
+            self._handlers.unreachable(group, message.to)
+        else:
+            channel.send(group, message)
+
+    # --- going out --------------------------------------------------------------------------
+
+    def _connect_all(self) -> None:
+        for name, text in self._identity.book.items():
+            address = parse_address(text)
+            link = self._links.get(name)
+            if link is None:
+                self._links[name] = PeerLink(self, name, address)
+            elif link.address != address:
+                link.move(address)
+
+    async def connect(self, name: str, address: Address, channel: Channel) -> None:
+        """Connect to a peer and say hello."""
+        identity = self._identity
+        hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, self._book())
+        await connect(address, hello, channel, self.context)
+
+    def _book(self) -> str:
+        return json.dumps(self._identity.book | {self._identity.node: str(self.address)})
+
+    def take_book(self, text: str, owner: str) -> None:
+        """From another node: what it says about itself counts, the rest only if it is new."""
+        try:
+            book = {str(name): str(parse_address(at)) for name, at in json.loads(text).items()}
+        except (ValueError, AttributeError, InvalidInput) as error:
+            raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
+        known = self._identity.book
+        news = {n: at for n, at in book.items() if n == owner or n not in known}
+        if self._identity.hear_book(news):
+            self._saving.changed()
+            self._connect_all()
+
+    # --- identities -------------------------------------------------------------------------
+
+    def introduction(
+        self, name: str, version: int, refusal: str = ""
+    ) -> Introduction | Credentials:
+        """Which directory this node has, for a node of this name and version."""
+        recognition = self._identity.recognition
+        known = "{}" if refusal else json.dumps(recognition.known)
+        if version < SHOWS_STARTS:
+            return Introduction(version, recognition.own, refusal, known)
+        # Among the starts of others: the own one that the other node is known to have recorded.
+        own = KnownStart(recognition.own, *recognition.starts_known.get(name, OwnStart()))
+        met = json.dumps(recognition.met_starts | {self._identity.node: own})
+        starts = json.dumps(recognition.starts)
+        cluster_id = recognition.cluster_id
+        return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
+
+    def show_again(self) -> None:
+        """Tell all connected nodes what is new in what this node shows."""
+        for link in self._links.values():
+            link.show_again()
+
+    def refusal_of(self, name: str, shown: Credentials) -> str:
+        """Why a node is not accepted; empty if it is. The log has it once."""
+        recognition, configs = self._identity.recognition, self._handlers.configs()
+        identity, own = shown.identity, met_in(shown).get(name)
+        known = None if own is None or own.identity != identity else OwnStart(*own[1:])
+        refusal = (
+            recognition.refusal(name, identity, configs)
+            or recognition.older_copy(name, identity, starts_in(shown), configs, known)
+            or recognition.foreign(name, identity, shown.cluster_id, configs)
+        )
+        if not refusal:
+            self.refused.pop(name, None)
+        elif self.refused.get(name) != refusal:
+            self.refused[name] = refusal
+            log.error("node refused: its data directory is another one", node=name, reason=refusal)
+        return refusal
+
+    def accept(self, name: str, shown: Credentials) -> None:
+        """Record the identity of a node that was accepted, and what it knows of others."""
+        recognition = self._identity.recognition
+        try:
+            known = {str(n): str(i) for n, i in json.loads(shown.known).items()}
+            for each in (shown.identity, *known.values()):
+                check_identity(each)
+            if shown.cluster_id:
+                check_identity(shown.cluster_id)
+            for each in known:
+                check_name(each)
+        except (ValueError, AttributeError, InvalidInput) as error:
+            raise ProtocolError(f"an introduction cannot be read: {error}") from error
+        known.pop(name, None)
+        news = recognition.record_met(name, shown.identity)
+        starts = starts_in(shown)
+        if starts.marks:
+            met = KnownStart(shown.identity, starts.number, starts.marks[-1])
+            news |= recognition.record_start(name, met) | recognition.showed_start(name, met)
+        news |= self.hear_starts(name, shown)
+        self.cluster_ids[name] = shown.cluster_id
+        if recognition.merge_known(known) or news:
+            self._recorded_by[name] = self._saving.changed()
+
+    def hear_starts(self, name: str, shown: Credentials) -> bool:
+        """Take in which starts a node has met; is some of it news?"""
+        recognition, news = self._identity.recognition, False
+        for other, met in met_in(shown).items():
+            if other not in (self._identity.node, name):
+                news |= recognition.record_start(other, met)
+            elif other == name:
+                continue
+            elif recognition.is_older_copy(met, name, is_refused=bool(shown.refusal)):
+                self._handlers.outdated()
+            else:
+                news |= recognition.start_recorded(name, met)
+        return news
+
+    def accepted_by(self, name: str) -> None:
+        """A peer takes messages of this node."""
+        self.refused_by.pop(name, None)
+        self._handlers.accepted(name)
+
+    def disowned_by(self, name: str, reason: str) -> None:
+        """A peer knows another directory by this node's name."""
+        if self.refused_by.get(name) != reason:
+            self.refused_by[name] = reason
+            log.error("this node is refused: its data directory is another one", reason=reason)
+        self._handlers.disowned(name, reason)
+
+    def disconnect(self, why: str) -> None:
+        """End all connections with nodes; they are made again."""
+        links = (link.channel for link in self._links.values())
+        for channel in [*self._from.values(), *(each for each in links if each is not None)]:
+            channel.close(why)
+
+    def recheck(self) -> None:
+        """Members have changed: end connections to nodes that are accepted no more."""
+        links = (link.channel for link in self._links.values())
+        for channel in [*self._from.values(), *(link for link in links if link is not None)]:
+            shown = Introduction(0, channel.identity or "", "", "{}")
+            refusal = self.refusal_of(channel.node, credentials_of(shown))
+            if refusal:
+                channel.close(refusal)
+
+    # --- coming in --------------------------------------------------------------------------
+
+    def _accept(self) -> Channel:
+        channel = Channel(self._receive, self._lost)
+        self._channels.add(channel)
+        asyncio.get_running_loop().call_later(HELLO_S, self._check_greeted, channel)
+        return channel
+
+    def _check_greeted(self, channel: Channel) -> None:
+        if channel.closed:
+            # It may never have had TLS, so that nobody was told of its end.
+            self._channels.discard(channel)
+        elif not channel.greeted:
+            channel.abort(f"no greeting within {HELLO_S} s")
+
+    def _lost(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        if self._from.get(channel.node) is channel:
+            del self._from[channel.node]
+        if channel.greeted and not channel.node:
+            self._handlers.left(channel)
+
+    def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
+        if not channel.greeted:
+            hello = messages[0][1] if messages else None
+            if not isinstance(hello, Hello):
+                raise ProtocolError("the first message is no greeting")
+            if not self._welcome(channel, hello):
+                return
+            messages = messages[1:]
+        for group, message in messages:
+            if channel.node and isinstance(message, Introduction | Credentials):
+                if not self._introduced(channel, credentials_of(message)):
+                    return
+            elif channel.node and isinstance(message, RaftMessage):
+                if channel.identity is None:
+                    # A node of an earlier version: it shows nothing.
+                    shown = credentials_of(Introduction(0, "", "", "{}"))
+                    refusal = self.refusal_of(channel.node, shown)
+                    if refusal:
+                        raise IdentityRefused(refusal)
+                    channel.identity = ""
+                self._handlers.heard(group, message)
+            elif not channel.node and isinstance(message, ClientRequests):
+                self._handlers.asked(channel, group, message)
+            else:
+                kind = type(message).__name__
+                raise ProtocolError(f"{kind} from {channel.node or 'a client'}")
+
+    def _welcome(self, channel: Channel, hello: Hello) -> bool:
+        here = self._identity.node
+        refusal = self._refusal(hello)
+        channel.send("", Welcome(SHOWS_STARTS, here, refusal, "" if refusal else self._book()))
+        if refusal:
+            log.warning("connection refused", peer=channel.peer, reason=refusal)
+            channel.close(refusal)
+            return False
+        if hello.node:
+            check_certificate(channel, hello.node)
+            expected = self._identity.recognition.expected(hello.node, self._handlers.configs())
+            if expected:
+                # What it says counts when it has shown who it is.
+                channel.book = hello.book
+            else:
+                self._take_in(channel, hello.node, hello.book)
+        channel.greet(hello.node, here)
+        return True
+
+    def _introduced(self, channel: Channel, shown: Credentials) -> bool:
+        """A node that has connected shows its identity; is it accepted?"""
+        if shown.refusal:
+            self.hear_starts(channel.node, shown)
+            self.disowned_by(channel.node, shown.refusal)
+            channel.close(shown.refusal)
+            return False
+        refusal = self.refusal_of(channel.node, shown)
+        if refusal:
+            channel.send("", self.introduction(channel.node, shown.version, refusal))
+            channel.close(refusal)
+            return False
+        self.accept(channel.node, shown)
+        if channel.identity is None:
+            number = self._recorded_by.get(channel.node, 0)
+            self._saving.after(number, partial(self._recorded, channel, shown))
+        return True
+
+    def _recorded(self, channel: Channel, shown: Credentials, error: BaseException | None) -> None:
+        """What is known of a node that connects is durable, or the disk has refused it."""
+        if error is not None:
+            channel.abort(f"the node cannot be recorded: {error}")
+        if channel.closed or channel.identity is not None:
+            return
+        # Members may have changed meanwhile.
+        refusal = self.refusal_of(channel.node, shown)
+        channel.send("", self.introduction(channel.node, shown.version, refusal))
+        if refusal:
+            channel.close(refusal)
+            return
+        channel.identity = shown.identity
+        if channel.book is not None:
+            self._take_in(channel, channel.node, channel.book)
+            channel.book = None
+
+    def _take_in(self, channel: Channel, name: str, book: str) -> None:
+        """A node is there; what came over an earlier connection is over."""
+        self.take_book(book, name)
+        old = self._from.get(name)
+        if old is not None:
+            old.close("the node has connected again")
+        self._from[name] = channel
+        if name in self._links:
+            self._links[name].hurry()
+
+    def _refusal(self, hello: Hello) -> str:
+        identity = self._identity
+        if hello.version != WIRE_VERSION:
+            return f"version {hello.version} of the protocol, this node speaks {WIRE_VERSION}"
+        if hello.to not in ("", identity.node):
+            return f"this is node {identity.node}, not {hello.to}"
+        if hello.node and hello.cluster != identity.cluster:
+            return f"this is a node of cluster {identity.cluster}, not of {hello.cluster}"
+        if hello.node == identity.node:
+            return f"there is another node {identity.node}"
+        if len(self._channels) > CONNECTIONS_MAX:
+            return f"this node has {CONNECTIONS_MAX} connections already"
+        return ""

@@ -1,0 +1,273 @@
+"""Changes of members as a node does them for its clients, from the first look to the answer.
+
+    changes.begin(group, ConfChange.parse("+n4"), {"n4": "127.0.0.1:7004"}, done)
+    changes.move(group, {"n2": "127.0.0.1:7009"}, done)
+
+1. Only the leader does it. Addresses may be given for nodes that are added. That of a member is
+   changed by `move` alone, never by the way.
+2. A node that is added is looked up first (`look`): whoever answers at its address must be that
+   node, of this cluster, with an identity that no group here contradicts, and must not have another
+   group of the same name (`group_origin.py`). So a mistyped address, a node that does not run,
+   another member and another cluster's node are refused before anything has changed.
+   A member that is added once more is looked up too: if its data directory was replaced it is
+   refused, and must be removed first.
+3. It becomes a learner, with its identity in the entry. The address is taken when the leader has
+   appended that, not before.
+4. When it answers and has the log it becomes a voter. What the consensus core refuses only for now
+   is proposed again for a while.
+5. A change ends within `CHANGE_S`. A learner that is silent then is removed again. One that is
+   behind stays a learner, and the answer says so (`begun`): the command can be repeated.
+
+Runs in the node's event loop. `Answering` calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.logger import get_logger
+from lithify.raft.client.client import NodeConnection
+from lithify.raft.core import (
+    ConfChange,
+    Dropped,
+    DropReason,
+    MemberChange,
+    NotCaughtUp,
+    Op,
+    ProposalDropped,
+    QuorumAtRisk,
+)
+from lithify.raft.errors import LearnerSilent, LearnersStay, MemberElsewhere, MemberNotReached
+from lithify.raft.group.proposals_and_reads import CommandResult
+from lithify.raft.net.client_operations import ClientOperation, parse_address
+from lithify.raft.net.control_frames import WIRE_VERSION, Hello
+from lithify.raft.net.handshake import connect
+from lithify.raft.net.peer_recognition import IdentityRefused
+from lithify.raft.node.group_origin import check_origin, origin
+from lithify.raft.storage.file_names import group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from lithify.raft.group.group import Group
+    from lithify.raft.group.proposals_and_reads import Done, Result
+    from lithify.raft.node.node import RaftNode
+
+__all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "ChangeInterrupted", "MemberChanges"]
+
+CHANGE_S = 20.0
+"""Below the time that clients wait for an answer, so that they get it."""
+RISK_S = 2.0
+"""How long a quorum that is not heard is waited for: a leader that is new has not heard all."""
+LOOK_S = 3.0
+AGAIN_S = 0.02
+
+log = get_logger("lithify.raft")
+
+
+class ChangeInterrupted(ProposalDropped):
+    """The node lost leadership after the first step of a change, which stays."""
+
+    def __init__(self, dropped: Dropped) -> None:
+        super().__init__(dropped.reason, dropped.leader)
+
+
+class MemberChanges:
+    """See the module."""
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """The node stops: nobody waits for what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def begin(
+        self, group: Group[Any], change: ConfChange, book: dict[str, str], done: Done
+    ) -> None:
+        """Change the members of a group; `book` has addresses of nodes that are added."""
+        added = {item.node for item in change.changes if item.op is not Op.REMOVE}
+        for name in book:
+            if name not in added:
+                raise InvalidInput(f"{change} does not add node {name}, whose address is given")
+        _check_leads(group)
+        self._start(self._change(group, change, book), done)
+
+    def move(self, group: Group[Any], book: dict[str, str], done: Done) -> None:
+        """Take another address for members, if they are reached there."""
+        _check_leads(group)
+        members = group.status().config.members - {group.node}
+        for name in book:
+            if name not in members:
+                raise InvalidInput(f"node {name} is not another member of the group")
+        self._start(self._move(book), done)
+
+    def _start(self, work: Coroutine[Any, Any, dict[str, Any]], done: Done) -> None:
+        async def run() -> None:
+            result: Result
+            try:
+                result = CommandResult(0, json.dumps(await work).encode())
+            except LithifyError as error:
+                result = error
+            done(result)
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _move(self, book: dict[str, str]) -> dict[str, Any]:
+        for name, at in book.items():
+            await self._look(name, at)
+        self._node.transport.learn(book)
+        return {"book": book}
+
+    # --- changes ----------------------------------------------------------------------------
+
+    async def _change(
+        self, group: Group[Any], change: ConfChange, book: dict[str, str]
+    ) -> dict[str, Any]:
+        members = group.status().config.members
+        known = self._addresses()
+        wanted: list[MemberChange] = []
+        for item in change.changes:
+            if item.op is Op.REMOVE or item.node in members:
+                at = book.get(item.node)
+                if at is not None and at != known.get(item.node):
+                    raise MemberElsewhere(item.node, known.get(item.node, "nowhere"), at)
+                if item.op is not Op.REMOVE:
+                    await self._check_member(item.node, known.get(item.node))
+                wanted.append(item)
+            else:
+                at = book.get(item.node) or known.get(item.node)
+                if at is None:
+                    raise InvalidInput(f"nobody here knows where node {item.node} is reached")
+                identity = await self._look(item.node, at, group)
+                wanted.append(replace(item, identity=identity))
+        new = [item.node for item in wanted if item.op is Op.VOTER and item.node not in members]
+        change = replace(change, changes=tuple(wanted))
+        try:
+            index = await self._propose_until(group, change, book)
+        except NotCaughtUp as behind:
+            silent = [name for name in new if behind.has.get(name, 0) is None]
+            if silent and await self._remove(group, silent):
+                raise LearnerSilent(silent, CHANGE_S) from behind
+            raise LearnersStay(sorted(behind.has), behind.progress) from behind
+        return {"index": index}
+
+    async def _propose_until(
+        self, group: Group[Any], change: ConfChange, book: dict[str, str]
+    ) -> int:
+        """The index of a change, when it is committed."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        joined = False
+        while True:
+            result = await self._proposed(group, change)
+            if isinstance(result, CommandResult):
+                self._node.transport.learn(book)
+                return result.index
+            if not isinstance(result, Dropped):
+                raise result
+            limit_s = RISK_S if isinstance(result, QuorumAtRisk) else CHANGE_S
+            if result.reason is DropReason.LEARNER_FIRST:
+                joined = True
+                self._node.transport.learn(book)
+            elif result.reason in (DropReason.NOT_LEADER, DropReason.NO_LEADER):
+                raise ChangeInterrupted(result) if joined else result
+            elif loop.time() - began > limit_s or not (joined or _is_judged(result)):
+                # Before anything was done the client itself tries again.
+                raise result
+            await asyncio.sleep(AGAIN_S)
+
+    async def _remove(self, group: Group[Any], names: list[str]) -> bool:
+        """Take back learners that do not answer; has that been done?"""
+        change = ConfChange(tuple(MemberChange(Op.REMOVE, name) for name in names))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RISK_S):
+                while isinstance(result := await self._proposed(group, change), Dropped):
+                    await asyncio.sleep(AGAIN_S)
+                return isinstance(result, CommandResult)
+        return False
+
+    async def _proposed(self, group: Group[Any], change: ConfChange) -> Result:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(result: Result) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        group.propose_change(change, done)
+        self._node.mark(group)
+        return await future
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def _addresses(self) -> dict[str, str]:
+        node = self._node
+        return node.identity.book | {node.identity.node: str(node.transport.address)}
+
+    async def _check_member(self, name: str, at: str | None) -> None:
+        """`IdentityRefused` if a member is there with another data directory; it may be away."""
+        if at is not None and name != self._node.identity.node:
+            with suppress(MemberNotReached):
+                await self._look(name, at)
+
+    async def _look(self, name: str, at: str, group: Group[Any] | None = None) -> str:
+        """The identity of the node at an address, if it is the one that is meant.
+
+        If it is to be added to a group, `ForeignGroup` unless it can be.
+        """
+        connection = NodeConnection(parse_address(at))
+        cluster = self._node.identity.cluster
+        about = {} if group is None else {"group": group_of(group.name)}
+        hello = Hello(WIRE_VERSION, cluster, "", name, "{}")
+        try:
+            async with asyncio.timeout(LOOK_S):
+                context = self._node.transport.context
+                await connect(connection.address, hello, connection.channel, context)
+                await connection.welcomed
+                answer = await connection.ask("", ClientOperation.WHO, json.dumps(about).encode())
+        except (OSError, TimeoutError, ProtocolError) as error:
+            raise MemberNotReached(name, at, str(error) or "no answer") from error
+        finally:
+            connection.channel.abort("it was only looked at")
+        if answer is None:
+            raise MemberNotReached(name, at, connection.channel.reason)
+        seen = _read(answer.body)
+        if seen.get("cluster", cluster) != cluster:
+            raise MemberNotReached(name, at, f"that is a node of cluster {seen['cluster']}")
+        identity = str(seen.get("identity", ""))
+        node = self._node
+        refusal = node.identity.recognition.refusal(name, identity, node.configs())
+        if refusal:
+            raise IdentityRefused(refusal)
+        if group is not None:
+            known = node.identity.recognition.identities
+            check_origin(name, origin(group, known), seen.get("group"))
+        return identity
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    """What a node says of itself; nothing if it is of an earlier version."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(body)
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _check_leads(group: Group[Any]) -> None:
+    if not group.leading_term:
+        reason = DropReason.NOT_LEADER if group.leader else DropReason.NO_LEADER
+        raise ProposalDropped(reason, group.leader)
+
+
+def _is_judged(result: Dropped) -> bool:
+    return isinstance(result, QuorumAtRisk | NotCaughtUp)

@@ -1,0 +1,575 @@
+"""A process that runs members of many groups: their logs, their connections, their clients.
+
+    node = RaftNode(NodeSettings("n1", "data/n1", listen, peers), LocalFileSystem(), KvMachine)
+    await node.run(stop, ready)
+
+1. The directory is opened, and with it every group that has something there. A node that is new
+   begins the group `default`, with itself and its peers as the first members, unless it joins.
+2. It listens and connects (`raft/net/transport.py`), starts the threads that wait for the disk
+   (`raft/storage/disk_threads.py`), and ticks.
+3. Whatever happens (a tick, messages, requests, word from the disk) is told to its group at once,
+   and marks the group. Before the loop waits again, each marked group does its work once. So the
+   requests of one turn go into one append, one message for each peer, and one round of the disk.
+4. On `stop` clients are let go, what was handed to the disk is written, and the directory is
+   closed. A stop without all that loses nothing either.
+
+A message of a leader to a group that is not known here begins it, without members: the node was
+added to it, and the log will say who they are. A group that has ended, or that this node was
+removed from (`raft/group/removed_members.py`), is struck off the list of its groups, and then its
+files go.
+
+Clients call a group by its name, nodes among themselves by its key, and its files are called by
+both and more (`raft/storage/file_names.py`). Of groups with the same name a node has one at most.
+
+An error of the disk's threads, or of a group, ends the node: what it would do next is not known.
+But a member that finds itself to be wrong (`MemberStopped`) only stops, and is remembered as
+stopped until it is removed from its group; the other groups go on.
+
+A directory that is new must be accepted by others before it votes (`raft/net/peer_recognition.py`).
+
+All but the threads of `raft/storage/disk_threads.py` runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFailed
+from lithify.events import WriteRefused
+from lithify.fs.remove_tree import remove_tree
+from lithify.logger import get_logger
+from lithify.raft.backup.node_backups import BACKUPS, Backups
+from lithify.raft.compaction.run_requests import RunRequests
+from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
+from lithify.raft.core.values import HardState
+from lithify.raft.errors import EntryUnreadable, GroupAbsent
+from lithify.raft.group.group import Group
+from lithify.raft.group.log_lines import GroupLogLines
+from lithify.raft.group.overview import wal_overview
+from lithify.raft.group.removed_members import (
+    NEVER_LEFT,
+    TELL_TICKS,
+    EndKnown,
+    MemberGone,
+    MemberQuery,
+)
+from lithify.raft.group.settings import GroupSettings
+from lithify.raft.net.transport import Handlers, Transport
+from lithify.raft.node.client_requests import ClientRequestHandler
+from lithify.raft.node.cluster_id import ClusterIdDiscovery
+from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.repair.blocked_members import BlockedMembers
+from lithify.raft.repair.messages import EntriesFound
+from lithify.raft.snapshots.messages import SnapshotOffer
+from lithify.raft.storage.disk_threads import DiskThreads
+from lithify.raft.storage.file_names import (
+    WAL,
+    check_group,
+    check_key,
+    group_of,
+    is_drawn,
+    key_of,
+    new_key,
+)
+from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.wal.wal import Rolled
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lithify.fs import FileSystem
+    from lithify.liveset import LiveSet
+    from lithify.raft.core import CoreSettings, RaftMessage
+    from lithify.raft.machine import Machine
+    from lithify.raft.net.client_operations import Address
+    from lithify.raft.net.transport import Tls
+    from lithify.raft.pending_work import Job
+    from lithify.raft.storage.segment_writer import Flushed
+    from lithify.raft.storage.wal.wal import WalEvent
+
+    MakeMachine = Callable[[], Machine[Any]]
+
+__all__ = ["DEFAULT_GROUP", "RaftNode", "RaftNodeSettings"]
+
+DEFAULT_GROUP = "default"
+LOOK_MS = 1000
+"""The triggers of compaction are looked at this often."""
+FOREIGN_MAX = 256
+"""Senders of another group's messages that the log names."""
+
+log = get_logger("lithify.raft")
+
+
+@dataclass(frozen=True, slots=True)
+class RaftNodeSettings:
+    """What a node is told when it starts."""
+
+    node: str
+    data: str
+    listen: Address
+    peers: dict[str, str] = field(default_factory=dict)
+    """Where other nodes are reached; those of the first start are the first members."""
+    join: bool = False
+    """Begin nothing: some group will add this node."""
+    cluster: str = "raft"
+    tls: Tls | None = None
+    tick_ms: int = 100
+    """The unit of all timeouts of Raft: a heartbeat each, an election after ten to twenty."""
+    group: GroupSettings = field(default_factory=GroupSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+
+    def __post_init__(self) -> None:
+        check_range("tick_ms", self.tick_ms, 1, 60_000)
+        if self.node in self.peers:
+            raise InvalidSetting("peers", self.node, "others than the node itself")
+
+
+class RaftNode:
+    """See the module."""
+
+    def __init__(
+        self, settings: RaftNodeSettings, fs: FileSystem, make_machine: MakeMachine
+    ) -> None:
+        """Open the directory; `LogLocked` if another process has it, `WriteFailed` without room."""
+        self.settings = settings
+        self._make_machine = make_machine
+        self._draw = random.SystemRandom().randrange
+        self.groups: dict[str, Group[Any]] = {}
+        self.ailing: dict[str, BlockedMembers] = {}
+        """By key: members that cannot begin before they are repaired."""
+        self._marked: dict[str, Group[Any]] = {}
+        self._working = False
+        self._members: dict[str, Config] = {}
+        """Of each group, those by which connections were last checked."""
+        self._foreign: set[tuple[str, str]] = set()
+        """(key, sender) of messages that are not of the group here; the log has each once."""
+        self._founding = ClusterIdDiscovery(self)
+        self._look_ticks = max(1, LOOK_MS // settings.tick_ms)
+        try:
+            self._storage = RaftStorage(fs, settings.data, settings.storage)
+            try:
+                self.identity = NodeIdentity(fs, settings.data, settings.node, settings.cluster)
+                self._open()
+            except BaseException:
+                self._storage.close()
+                raise
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            # A write that is refused does not say by itself where.
+            raise WriteFailed(settings.data, error) from error
+        self._failed: asyncio.Future[None]
+        self._disk: DiskThreads
+        self.transport: Transport
+        self._answering: ClientRequestHandler
+        self.backups: Backups
+        self.runs: RunRequests
+
+    def _open(self) -> None:
+        identity, settings = self.identity, self.settings
+        remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
+        # Who has lost that file does not lose its groups as well.
+        known = None if identity.is_new else identity.files
+        listed = identity.is_listed
+        self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
+        identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
+        identity.book |= settings.peers
+        if identity.is_new and not settings.join:
+            identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
+        if settings.join:
+            identity.recognition.record_acceptance((), (), 0)
+        self._end_probation()
+        identity.start()
+        identity.save()
+        for key in identity.groups:
+            self._begin_or_repair(key)
+
+    def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
+        """What a state needs of its log; all groups here have the same kind of machine."""
+        machine = self._make_machine()
+        return machine.live_indexes(machine.load(pieces))
+
+    def _begin_or_repair(self, key: str) -> None:
+        self.ailing.pop(key, None)
+        identity = self.identity
+        try:
+            group = self._begin(key)
+        except EntryUnreadable as error:
+            own = self._storage.groups[identity.files_of(key)]
+            self.ailing[key] = BlockedMembers(identity.node, self._storage, own, error)
+            return
+        if key in identity.stopped:
+            group.stop(MemberStopped(identity.stopped[key]))
+
+    def _nurse(self) -> None:
+        """Repair members that cannot begin, and begin those that are repaired."""
+        for key, member in list(self.ailing.items()):
+            member.tick()
+            if member.is_repaired:
+                self._begin_or_repair(key)
+                continue
+            messages, job = member.work(list(self.identity.book))
+            for message in messages:
+                self.transport.send(key, message)
+            if job is not None:
+                self._disk.run(job, partial(member.done, job))
+
+    def _begin(self, key: str) -> Group[Any]:
+        identity, files = self.identity, self.identity.files_of(key)
+        first = frozenset(identity.groups.get(key, ()))
+        recognition = identity.recognition
+        alone = first == {identity.node}
+        # Who comes later finds the identity of the first member in the log.
+        own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
+        members = Config(first, identities=own)
+        made, notices = self.settings.group.core, GroupLogLines(group_of(key))
+
+        def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
+            given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
+            return (
+                given
+                if is_drawn(key)
+                else replace(given, founding=self._founding.id_for_first_entry)
+            )
+
+        settings = replace(self.settings.group, members=members, core=core)
+        stored = self._storage.groups.get(files) or self._storage.create(files)
+        left = identity.left.get(key, NEVER_LEFT)
+        if stored.hard_state.term <= left.term:
+            stored.hard_state = HardState(left.term + 1, identity.node)
+        machine = self._make_machine()
+        group = Group(self._storage, files, identity.node, machine, settings, self._draw)
+        self.groups[group_of(key)] = group
+        return group
+
+    def _find(self, files: str) -> Group[Any] | None:
+        """The group whose files are called so, if it is here."""
+        group = self.groups.get(group_of(files))
+        return group if group is not None and group.name == files else None
+
+    # --- running ----------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[Address], None]) -> None:
+        """Run until `stop` is set; `ready` is told where the node listens."""
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        async with AsyncExitStack() as stack:
+            stack.callback(self._close)
+            self._disk = DiskThreads(
+                self._storage, written=self._written, flushed=self._flushed, failed=self._fail
+            )
+            stack.push_async_callback(self._disk.close)
+            self._storage.removing = self._disk.remove
+            self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
+            fs, data = self._storage.fs, self.settings.data
+            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
+            stack.push_async_callback(self._close_runs)
+            self._answering = ClientRequestHandler(self)
+            stack.callback(self._answering.changes.close)
+            handlers = Handlers(
+                self._heard,
+                self._answering.ask,
+                self._unreachable,
+                self._answering.forget,
+                self.configs,
+                self._accepted,
+                self._disowned,
+                self._outdated,
+            )
+            self.transport = Transport(self.identity, handlers, self.settings.tls)
+            await self.transport.start(self.settings.listen)
+            stack.push_async_callback(self.transport.close)
+            ticking = asyncio.create_task(self._tick())
+            stack.callback(ticking.cancel)
+            ready(self.transport.address)
+            stopping = asyncio.create_task(stop.wait())
+            ends: list[asyncio.Future[Any]] = [stopping, self._failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+        if self._failed.done():
+            self._failed.result()
+
+    async def _close_runs(self) -> None:
+        await self.runs.close(self.groups.values())
+
+    def _close(self) -> None:
+        # Nothing is left to be done, and nobody to do it.
+        self._marked, self._working = {}, True
+        self._storage.close()
+
+    async def _tick(self) -> None:
+        """Time passes; a process that was stopped for a while makes up for nothing."""
+        for tick in count(1):
+            await asyncio.sleep(self.settings.tick_ms / 1000)
+            with self._guarded():
+                self.identity.recognition.ticks = tick
+                self._end_probation()
+                if tick % self._look_ticks == 0:
+                    self.runs.observe(self.groups.values())
+                if tick % TELL_TICKS == 0:
+                    for key in self.identity.dropped:
+                        self._tell_end(key)
+                for group in self.groups.values():
+                    group.tick()
+                    self.mark(group)
+                    if group.is_lonely:
+                        self._ask_whether_member(group)
+                self._answering.watching.tick(self.groups.values())
+                self._answering.handovers.tick()
+                self._nurse()
+
+    @contextmanager
+    def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """What fails in the block ends the node, but for what is to be raised."""
+        try:
+            yield
+        except raised:
+            raise
+        except Exception as error:  # noqa: BLE001  (see the module)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            log.error("the node ends", reason=str(error))
+            self._failed.set_exception(error)
+
+    # --- work -------------------------------------------------------------------------------
+
+    def mark(self, group: Group[Any]) -> None:
+        """Something has happened to a group: it works before the loop waits again."""
+        self._marked[group_of(group.name)] = group
+        if not self._working:
+            self._working = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _work(self) -> None:
+        marked, self._marked, self._working = self._marked, {}, False
+        with self._guarded():
+            for group in marked.values():
+                out = group.work()
+                for message in out.messages:
+                    self.transport.send(key_of(group.name), message)
+                for job in out.jobs:
+                    self._disk.run(job, partial(self._job_done, group, job))
+                for job in out.reads:
+                    self._disk.read(job, partial(self._job_done, group, job))
+                self._answering.watching.deliver(group, out.sends)
+                if group.ended:
+                    self._give_back(group, ended=True)
+                elif group.stopped is not None:
+                    self._stopped(group, group.stopped)
+                self._founding.check_group(group)
+                if self._members.get(group.name) is not group.config:
+                    self._members[group.name] = group.config
+                    self.transport.recheck()
+
+    def _stopped(self, group: Group[Any], error: MemberStopped) -> None:
+        """A member takes no further part in its group, also after a restart."""
+        key = key_of(group.name)
+        if key not in self.identity.stopped:
+            what = "member stopped; remove it from its group and add it again"
+            log.error(what, group=key, reason=str(error))
+            self.identity.stop(key, str(error))
+
+    def _job_done(self, group: Group[Any], job: Job, result: object) -> None:
+        if isinstance(result, Exception):
+            log.error("a job failed", group=group.name, job=job.what, reason=str(result))
+        if self._find(group.name) is group:
+            with self._guarded():
+                group.job_done(job, result)
+            self.mark(group)
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def _heard(self, key: str, message: RaftMessage) -> None:
+        if key in self.ailing:
+            # To all others it is down.
+            if isinstance(message, EntriesFound):
+                self.ailing[key].receive(message)
+            return
+        group = self._find(self.identity.files_of(key))
+        if group is not None and group.is_foreign(message):
+            self._refuse_foreign(key, message)
+            return
+        if isinstance(message, MemberQuery | MemberGone | EndKnown):
+            self._heard_of_members(key, group, message)
+            return
+        if group is None:
+            group = self._joined(key, message)
+        if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
+            # What a peer should not have sent ends only the connection that it came over.
+            with self._guarded(ProtocolError):
+                group.receive(message)
+            self.mark(group)
+
+    def _refuse_foreign(self, key: str, message: RaftMessage) -> None:
+        """Say once that another cluster takes this node for one of its own."""
+        if (key, message.sender) not in self._foreign and len(self._foreign) < FOREIGN_MAX:
+            self._foreign.add((key, message.sender))
+            what = "messages ignored: they are of another group with the same name"
+            log.error(what, group=key, sender=message.sender, message=str(message))
+
+    def _heard_of_members(
+        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone | EndKnown
+    ) -> None:
+        node, sender = self.identity.node, message.sender
+        if isinstance(message, EndKnown):
+            self._end_known(key, sender)
+        elif isinstance(message, MemberGone):
+            with self._guarded():
+                if group is not None and group.believes(message):
+                    self._give_back(group, ended=message.ended)
+                if message.ended:
+                    # Not if that has failed: who knows is not told of it again.
+                    self.transport.send(key, EndKnown(node, sender, 0))
+                    self._end_known(key, sender)
+        elif key in self.identity.dropped:
+            self.transport.send(key, MemberGone(node, sender, 0, 0, ended=True))
+        else:
+            word = None if group is None else group.gone_word(sender)
+            if word is not None:
+                self.transport.send(key, word)
+
+    def _end_known(self, key: str, peer: str) -> None:
+        with suppress(OSError):
+            # What a full disk does not take is asked again after the next start.
+            self.identity.end_known(key, peer)
+
+    def _tell_end(self, key: str) -> None:
+        """Tell those who may not know it that a group is no more."""
+        for peer in self.identity.dropped.get(key, ()):
+            self.transport.send(key, MemberGone(self.identity.node, peer, 0, 0, ended=True))
+
+    def _ask_whether_member(self, group: Group[Any]) -> None:
+        node = self.identity.node
+        for peer in self.identity.book:
+            self.transport.send(key_of(group.name), MemberQuery(node, peer, group.term))
+
+    def _unreachable(self, key: str, peer: str) -> None:
+        group = self._find(self.identity.files_of(key))
+        if group is not None:
+            with self._guarded():
+                group.unreachable(peer)
+            self.mark(group)
+
+    def _written(self, events: list[WalEvent]) -> None:
+        for event in events:
+            if isinstance(event, Rolled | WriteRefused):
+                # A group that installs a snapshot waits for the one; the other concerns all.
+                told = list(self.groups.values())
+            else:
+                found = self._find(event.group.partition("/")[0])
+                told = [] if found is None else [found]
+            for group in told:
+                with self._guarded():
+                    group.wal_event(event)
+                self.mark(group)
+
+    def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
+        with self._guarded():
+            self._storage.settle(rolled, done)
+            for flushed in done:
+                group = self._find(flushed.group)
+                if group is not None:
+                    group.settled(flushed)
+        for group in self.groups.values():
+            self.mark(group)
+
+    def wal_overview(self) -> dict[str, int]:
+        """What the write-ahead log takes, as it can be printed."""
+        found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
+        wal = self._storage.wal
+        return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
+
+    # --- who is who -------------------------------------------------------------------------
+
+    def _outdated(self) -> None:
+        """Others have met a later start of this directory: it is an older copy."""
+        with self._guarded():
+            what = "this data directory is an older copy; remove the node and add it again"
+            log.error(what, node=self.identity.node)
+            self.identity.renounce()
+            self.transport.disconnect("the data directory is an older copy")
+
+    def configs(self) -> list[Config]:
+        """The members of all groups, also those that are not committed yet."""
+        return [config for group in self.groups.values() for config in group.open_configs]
+
+    def _accepted(self, peer: str) -> None:
+        self.identity.recognition.accepted_by.add(peer)
+        with self._guarded():
+            self._end_probation()
+
+    def _end_probation(self) -> None:
+        first = self.identity.groups.get(DEFAULT_GROUP, [])
+        recognition = self.identity.recognition
+        if recognition.record_acceptance(first, recognition.accepted_by, recognition.ticks):
+            self.identity.save()
+
+    def _disowned(self, peer: str, reason: str) -> None:
+        """A peer knows another directory by this name: what a new one has begun does not count."""
+        if not self.identity.recognition.record_disowned():
+            return
+        with self._guarded():
+            self.identity.save()
+            log.error("this node waits to be removed and added again", peer=peer, reason=reason)
+            for group in list(self.groups.values()):
+                first = self.identity.groups.get(key_of(group.name), [])
+                if len(first) > 1 and not group.status().last_index:
+                    self._give_back(group, ended=False)
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def create(self, name: str, members: list[str]) -> Group[Any]:
+        """Begin a group with the own node as its first member, which then adds the others."""
+        check_group(name)
+        if name in self.groups:
+            raise InvalidInput(f"group {name} is there already")
+        if self.identity.node not in members:
+            raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
+        key = new_key(name, self._draw(2**64))
+        # First, because a group whose first members nobody remembers has no leader ever.
+        self.identity.begin(key, [self.identity.node])
+        group = self._begin(key)
+        group.campaign()
+        self.mark(group)
+        return group
+
+    def _joined(self, key: str, message: RaftMessage) -> Group[Any] | None:
+        """A group that is not known here sends something: this node may have been added to it."""
+        is_leaders = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
+        if not is_leaders or key in self.identity.dropped:
+            return None
+        if group_of(check_key(key)) in self.groups:
+            # It has the name of one that is here, which may have ended without this node.
+            return None
+        log.info("added to a group", group=key)
+        self.identity.begin(key, [])
+        return self._begin(key)
+
+    def _give_back(self, group: Group[Any], *, ended: bool) -> None:
+        """Have no part in a group any more."""
+        files, name = group.name, group_of(group.name)
+        log.info("left a group", group=key_of(files), ended=ended)
+        if ended:
+            others = group.status().config.members - {self.identity.node}
+            self.identity.drop(key_of(files), sorted(others))
+        else:
+            self.identity.leave(key_of(files), group.status())
+        # A crash from here on leaves files that the next start removes.
+        del self.groups[name]
+        self._marked.pop(name, None)
+        self._members.pop(files, None)
+        self._answering.watching.close_group(group)
+        # If it has applied the end itself, what came behind that is not done; else who knows.
+        group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
+        self._tell_end(key_of(files))
+        self._storage.forget(files)
+        self._disk.remove(partial(self._storage.remove_files, files))

@@ -1,0 +1,60 @@
+"""Messages by which a member gets entries that it cannot read any more. Pure values.
+
+    member                             another member
+    EntriesWanted(indexes)       ->
+                                 <-    EntriesFound(applied, entries)
+
+`repair.py` says which entries may be asked for and taken.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.errors import ProtocolError
+from lithify.raft.core.messages import RaftMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lithify.raft.entry import Entry
+
+__all__ = ["ASK_ENTRIES", "EntriesFound", "EntriesWanted"]
+
+ASK_ENTRIES = 256
+"""Of one question."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesWanted(RaftMessage):
+    """A member asks for entries that it cannot read; 8 bytes for each index."""
+
+    indexes: bytes
+
+    def __str__(self) -> str:
+        return self._line(f"wants {len(self.indexes) // 8} entries")
+
+    @classmethod
+    def of(cls, sender: str, to: str, term: int, indexes: Sequence[int]) -> EntriesWanted:
+        """A question for these indexes."""
+        return cls(sender, to, term, struct.pack(f"<{len(indexes)}q", *indexes))
+
+    def parse(self) -> list[int]:
+        """The indexes, ascending."""
+        count, rest = divmod(len(self.indexes), 8)
+        if rest or not 0 < count <= ASK_ENTRIES:
+            raise ProtocolError(f"a question for entries has {len(self.indexes)} bytes")
+        return sorted(set(struct.unpack(f"<{count}q", self.indexes)))
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesFound(RaftMessage):
+    """The answer: those of them that the member has, and how far it has applied."""
+
+    applied: int
+    entries: list[Entry]
+
+    def __str__(self) -> str:
+        return self._line(f"gives {len(self.entries)} entries, applied {self.applied}")

@@ -1,0 +1,3 @@
+"""Snapshots and checkpoints on disk, and their installation."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The write-ahead log of all groups of a node. Start in `wal.py`."""
+
+__all__: list[str] = []

@@ -1,0 +1,271 @@
+"""Topics as Spark DataFrames: `spark.read.format("lithify").load(…)`, `spark.readStream`, `write`.
+
+    orders = spark.read.format("lithify").option("view", "compacted").load("data/topics/…/orders")
+    orders.groupBy("key").count()
+
+Spark finds it without registration by the package `pyspark_lithify`. Paths and addresses are those
+of `place.py`, columns those of `arrow_rows.py`. Options, of which the case does not matter:
+
+| option | |
+|---|---|
+| `view` | `log`, all messages (the default), or `compacted`: the view, and the log above it |
+| `columns` | those that are wanted, with commas in between; all, if it is not given |
+| `startPosition`, `stopPosition` | `LEDGER:ENTRY`: from the first up to before the second |
+| `startTime`, `stopTime` | ISO 8601, UTC if it says no zone: published from … up to before … |
+| `subscription` | of a stream from a node's address: its name for what it has not read |
+| `token` | for a node that wants one |
+| `staging` | a directory, see `write.py` |
+
+Spark tells a Python source which filters there are, but not which columns a query uses. So name
+them, by `columns` or by a schema (`.schema("key binary, ledger bigint")`): what is not named is not
+even looked at. Without values nothing is copied but keys; ids and times alone come from the key
+index where there is one.
+
+Positions and times leave out segments. They are options, because filters cannot be used for it:
+what Spark has planned for a filter it takes for every other query of the same DataFrame as well,
+`frame.where(a).union(frame.where(b))` among them, and rows would be missing without a word. So do
+all releases that have filters for Python sources, 4.1 to 4.3: the plan is kept with the source, not
+with the scan. Neither planner nor task is told which query it works for, so it cannot be mended
+here. So this reader takes no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
+
+The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task pins for itself.
+
+Runs in Spark's Python processes; nothing but Spark calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from lithify.clock import SystemClock
+from lithify.errors import InvalidInput
+from lithify.fs import LocalFileSystem
+from lithify.positions import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceWriter,
+        InputPartition,
+    )
+
+    from lithify.spark.place import TopicPlace
+    from lithify.spark.scan import Bounds, ScanPart
+
+__all__ = ["LithifySource", "Query", "arrow_schema"]
+
+SCHEMA = (
+    StructType()
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("ledger", LongType())
+    .add("entry", LongType())
+    .add("batch_index", IntegerType())
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("publish_time", TimestampType())
+    .add("event_time", TimestampType())
+    .add("producer", StringType())
+    .add("sequence_id", LongType())
+)
+_OPTIONS = {
+    name.lower(): name
+    for name in (
+        "path",
+        "view",
+        "columns",
+        "startPosition",
+        "stopPosition",
+        "startTime",
+        "stopTime",
+        "subscription",
+        "token",
+        "staging",
+    )
+}
+PLANNED_S = 600.0
+_POSITION = re.compile(r"(\d{1,10}):(\d{1,10})")
+_planned: list[tuple[float, ExitStack]] = []
+"""Pins of queries that this process has planned, oldest first, with when each was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is to be read, as the options say it."""
+
+    place: TopicPlace
+    compacted: bool
+    bounds: Bounds
+    subscription: str = ""
+    """That holds the log for a stream."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Query:
+        """Read the options; what is not understood is named."""
+        # Whoever only asks which sources there are need not load compiled code.
+        from lithify.spark.scan import Bounds  # noqa: PLC0415
+
+        view = options.get("view", "log")
+        if view not in {"log", "compacted"}:
+            raise InvalidInput(f"view {view!r} must be 'log' or 'compacted'")
+        # Bounds are inclusive, and everything that they count is a whole number.
+        limits = {
+            field: read(name, options[name.lower()]) - less
+            for field, name, read, less in (
+                ("low", "startPosition", _position, 0),
+                ("high", "stopPosition", _position, 1),
+                ("time_min_ms", "startTime", _time_ms, 0),
+                ("time_max_ms", "stopTime", _time_ms, 1),
+            )
+            if name.lower() in options
+        }
+        place, subscription = place_of(options), options.get("subscription", "")
+        if subscription and not place.node:
+            raise InvalidInput(
+                f"subscription {subscription!r} is kept by a node: load(http://NODE/persistent/…)"
+            )
+        return cls(place, view == "compacted", Bounds(**limits), subscription)
+
+
+def place_of(options: Mapping[str, str]) -> TopicPlace:
+    """The topic that the options name."""
+    from lithify.spark.place import find_place  # noqa: PLC0415
+
+    if not options.get("path"):
+        raise InvalidInput("no topic is named: load(PATH) or save(PATH)")
+    return find_place(LocalFileSystem(), options["path"], options.get("token", ""))
+
+
+def _position(name: str, text: str) -> int:
+    match = _POSITION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{name} {text!r} must be LEDGER:ENTRY")
+    return pack(int(match[1]), int(match[2]))
+
+
+def _time_ms(name: str, text: str) -> int:
+    """The first whole millisecond, which is all that the log knows, at or after a time."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{name} {text!r} must be a time such as 2026-01-31T12:00Z") from None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.fromtimestamp(
+        0, UTC
+    )
+    return -(-since // timedelta(milliseconds=1))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark wants to be given for a schema, which must have columns of ours."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name not in SCHEMA.names or kind != SCHEMA[field.name].dataType.simpleString():
+            raise _no_column(f"{field.name} {kind}")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _no_column(name: str) -> InvalidInput:
+    known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
+    return InvalidInput(f"there is no column {name!r}; there are: {known}")
+
+
+class LithifySource(DataSource):
+    """See the module."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(given.keys() - _OPTIONS)
+        if unknown:
+            known = ", ".join(_OPTIONS.values())
+            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {known}")
+        self.options = given
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "lithify"
+
+    def schema(self) -> StructType:
+        """The columns that are wanted, in their order."""
+        names = self.options.get("columns", "")
+        wanted = [name.strip() for name in names.split(",")] if names else SCHEMA.names
+        for name in wanted:
+            if name not in SCHEMA.names:
+                raise _no_column(name)
+        return StructType([SCHEMA[name] for name in wanted])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        return _Reader(Query.of(self.options), arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For `spark.readStream`."""
+        from lithify.spark.stream import StreamReader  # noqa: PLC0415
+
+        return StreamReader(Query.of(self.options), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """For `DataFrame.write`."""
+        from lithify.spark.write import DataFrameWriter  # noqa: PLC0415
+
+        if overwrite:
+            raise InvalidInput('a topic is only appended to: write.mode("append")')
+        return DataFrameWriter(place_of(self.options), schema, self.options.get("staging", ""))
+
+
+class _Reader(DataSourceReader):
+    """One read."""
+
+    def __init__(self, query: Query, schema: pa.Schema) -> None:
+        self._query = query
+        self._schema = schema
+
+    def partitions(self) -> Sequence[ScanPart]:
+        """The parts of all partitions of the topic."""
+        from lithify.spark.scan import open_partition, plan_partition  # noqa: PLC0415
+
+        fs, query = LocalFileSystem(), self._query
+        parts: list[ScanPart] = []
+        with ExitStack() as stack:
+            for partition in query.place.partitions(fs):
+                snapshot = open_partition(stack, fs, partition)
+                parts += plan_partition(
+                    fs, partition, snapshot, compacted=query.compacted, bounds=query.bounds
+                )
+            _keep(stack.pop_all())
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One of the parts; Spark makes up another one where there are none."""
+        from lithify.spark.scan import ScanPart, read_part  # noqa: PLC0415
+
+        return read_part(partition, self._schema) if isinstance(partition, ScanPart) else iter(())
+
+
+def _keep(stack: ExitStack) -> None:
+    """Hold the pins of a plan on, and let go of those that are old."""
+    now_s = SystemClock().monotonic_s()
+    while _planned and _planned[0][0] < now_s - PLANNED_S:
+        _planned.pop(0)[1].close()
+    _planned.append((now_s, stack))

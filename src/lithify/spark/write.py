@@ -1,0 +1,284 @@
+"""Rows of a DataFrame, appended to a topic: `df.write.format("lithify").mode("append").save(…)`.
+
+| column | type | |
+|---|---|---|
+| `key` | binary or string | optional; null is no key |
+| `value` | binary or string | null is a tombstone |
+| `properties` | map of strings | optional |
+| `event_time` | timestamp | optional; null is none |
+
+1. Each task writes its rows to a file of its own in the staging directory (option `staging`, else
+   the machine's directory for temporary files), under a name that no other attempt has. A task that
+   fails or runs twice so leaves a file and no message.
+2. When all tasks are done, the driver reads the files that count, in the order of the DataFrame's
+   partitions, and appends their rows: over HTTP where the topic was named by its node's address,
+   else to the data directory, which no other process may have open (`LogLocked` names who has).
+   It is one producer of each partition of the topic; the hash of the key chooses the partition, and
+   messages without a key go round.
+3. The files of the job are removed, also those of attempts that failed.
+
+Messages are durable when `save` returns. An append that fails raises `WriteStopped`, which says how
+many messages are in the topic: what was appended before stays, in order. On a cluster `staging`
+must be a directory that all machines share.
+
+A staged file is a row of (size (8, little-endian) | Arrow stream of one record batch).
+
+Runs in Spark's Python processes; nothing but Spark calls it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import tempfile
+import uuid
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from lithify.clock import SystemClock
+from lithify.errors import InvalidInput, LithifyError
+from lithify.events import ignore_events
+from lithify.fs import LocalFileSystem
+from lithify.spark.place import NodeRefused, ask_node
+from lithify.topics.messages.message import new_entry
+from lithify.topics.subscriptions.key_shared_hash import key_hash
+from lithify.topics.topics import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql.types import StructType
+
+    from lithify.spark.place import TopicPlace
+    from lithify.topics.definitions.topic_names import TopicName
+
+__all__ = ["DataFrameWriter", "WriteStopped"]
+
+REQUEST_BYTES = 3 << 20
+"""Of keys and values in one request; in Base64 they take a third more, and a node takes 10 MiB."""
+REQUEST_MESSAGES = 5000
+
+_TYPES = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "properties": ("map<string,string>",),
+    "event_time": ("timestamp",),
+}
+
+
+class WriteStopped(LithifyError):
+    """Only a part of the rows was appended."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """The file that a task has written."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message that is to be appended."""
+
+    key: str | bytes | None
+    value: bytes | None
+    properties: dict[str, str]
+    event_time_ms: int
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The key, as it is compared."""
+        return self.key.encode() if isinstance(self.key, str) else self.key
+
+
+class DataFrameWriter(DataSourceArrowWriter):
+    """One job; made on the driver, and sent to its tasks."""
+
+    def __init__(self, place: TopicPlace, schema: StructType, staging: str) -> None:
+        if place.name is None:
+            raise InvalidInput(f"{place.directory} is in no data directory: it is only read")
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if kind not in _TYPES.get(field.name, ()):
+                known = ", ".join(f"{name} {kinds[0]}" for name, kinds in _TYPES.items())
+                what = f"{field.name} {kind}"
+                raise InvalidInput(f"a topic takes no column {what!r}; it takes: {known}")
+        if "value" not in schema.names:
+            raise InvalidInput("there is no column 'value'")
+        self._place = place
+        self._staging = staging or tempfile.gettempdir()
+        if not LocalFileSystem().exists(self._staging):
+            what = f"the directory {self._staging!r}, which the option 'staging' names"
+            raise InvalidInput(f"{what}, is not there")
+        self._job = f"lithify-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Step 1."""
+        fs = LocalFileSystem()
+        path = f"{self._staging}/{self._job}-{uuid.uuid4().hex}.staged"
+        with fs.open_append(path, exclusive=True) as file:
+            for batch in iterator:
+                held = io.BytesIO()
+                with pa.ipc.new_stream(held, batch.schema) as stream:
+                    stream.write_batch(batch)
+                data = held.getbuffer()
+                file.writev([len(data).to_bytes(8, "little"), data])
+        return Staged(path)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Step 2."""
+        staged = [message.path for message in messages if isinstance(message, Staged)]
+        rows = itertools.chain.from_iterable(map(_read_staged, staged))
+        append = _append_over_http if self._place.node else _append_directly
+        try:
+            append(self._place, rows)
+        finally:
+            self._remove()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Some task failed for good: nothing is appended."""
+        self._remove()
+
+    def _remove(self) -> None:
+        """Step 3."""
+        fs = LocalFileSystem()
+        for name in fs.list(self._staging):
+            if name.startswith(self._job):
+                fs.remove(f"{self._staging}/{name}")
+
+
+def _read_staged(path: str) -> Iterator[list[MessageRow]]:
+    """The rows of a task, some at a time."""
+    try:
+        file = LocalFileSystem().open_read(path)
+    except FileNotFoundError:
+        reason = "the option 'staging' must name a directory that all machines share"
+        raise InvalidInput(f"{path}, which a task has written, is not there: {reason}") from None
+    with file:
+        at = 0
+        while head := file.pread(8, at):
+            size = int.from_bytes(head, "little")
+            with pa.ipc.open_stream(file.pread(size, at + 8)) as stream:
+                for batch in stream:
+                    yield _rows_of(batch)
+            at += 8 + size
+
+
+def _rows_of(batch: pa.RecordBatch) -> list[MessageRow]:
+    none = [None] * batch.num_rows
+    columns: dict[str, list[Any]] = {}
+    for name in _TYPES:
+        column = batch.column(name) if name in batch.schema.names else None
+        if column is not None and name == "event_time":
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+        columns[name] = none if column is None else column.to_pylist()
+    return [
+        MessageRow(
+            key,
+            value.encode() if isinstance(value, str) else value,
+            dict(properties or ()),
+            event_time_ms or 0,
+        )
+        for key, value, properties, event_time_ms in zip(
+            *(columns[name] for name in _TYPES), strict=True
+        )
+    ]
+
+
+def _append_directly(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> None:
+    clock = SystemClock()
+    topics = Topics(
+        LocalFileSystem(),
+        place.data,
+        settings=TopicSettings(),
+        clock=clock,
+        events=ignore_events,
+        owner=f"Spark writer, pid {os.getpid()}",
+    )
+    producer = f"spark-{uuid.uuid4().hex}"
+    sequence, turn, done = itertools.count(), itertools.count(), 0
+    assert place.name is not None
+    try:
+        count = topics.partitions(place.name)
+        for some in rows:
+            bodies: dict[TopicName, list[bytes]] = {}
+            now_ms = clock.now_ms()
+            for row in some:
+                name = place.name
+                if count:
+                    key = row.key_bytes
+                    chosen = next(turn) if key is None else key_hash(key)
+                    name = name.partition_name(chosen % count)
+                body = new_entry(
+                    value=row.value,
+                    key=row.key,
+                    properties=row.properties,
+                    event_time_ms=row.event_time_ms,
+                    producer=producer,
+                    sequence_id=next(sequence),
+                    publish_time_ms=now_ms,
+                )
+                bodies.setdefault(name, []).append(body)
+            for name, entries in bodies.items():
+                size = len(entries)
+                topic = topics.get(name, create=True)
+                topic.writer.append_entries(
+                    entries, times=[now_ms] * size, counts=[1] * size
+                ).result()
+                done += size
+    except LithifyError as error:
+        raise WriteStopped(
+            f"{done} messages were written to {place.name}, then: {error}"
+        ) from error
+    finally:
+        topics.close()
+
+
+def _append_over_http(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> None:
+    done = 0
+    try:
+        for some in itertools.chain.from_iterable(map(_requests, rows)):
+            body = json.dumps({"messages": some}).encode()
+            answer = ask_node(place.produce_url, place.token, body)
+            results = answer["messagePublishResults"]
+            failed = [each["errorMsg"] for each in results if each["errorCode"]]
+            done += len(results) - len(failed)
+            if failed:
+                raise NodeRefused(failed[0])
+    except LithifyError as error:
+        raise WriteStopped(
+            f"{done} messages were written to {place.name}, then: {error}"
+        ) from error
+
+
+def _requests(rows: list[MessageRow]) -> Iterator[list[dict[str, Any]]]:
+    """The messages of each request."""
+    some: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        row_bytes = len(row.value or b"") + len(row.key_bytes or b"")
+        if some and (size + row_bytes > REQUEST_BYTES or len(some) >= REQUEST_MESSAGES):
+            yield some
+            some, size = [], 0
+        some.append(_message(row))
+        size += row_bytes
+    if some:
+        yield some
+
+
+def _message(row: MessageRow) -> dict[str, Any]:
+    message: dict[str, Any] = {"properties": row.properties, "eventTime": row.event_time_ms}
+    if isinstance(row.key, str):
+        message["key"] = row.key
+    elif row.key is not None:
+        message["keyBase64"] = b64encode(row.key).decode()
+    if row.value is not None:
+        message["payloadBase64"] = b64encode(row.value).decode()
+    return message

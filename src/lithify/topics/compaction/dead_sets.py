@@ -1,0 +1,105 @@
+"""The verdict task: from the live rows of a segment's key index to what is dead in the segment.
+
+1. Pick the live rows and sort them by position and slot.
+2. An entry without a live row is dead. One with as many live rows as it has messages is live. One
+   with fewer is a batch that is partly live: its live slots are kept as a mask.
+3. Count entries, messages and bytes, and note the last message that is retained.
+
+A batch that cannot be opened has one row, which stands for all of it. Placeholders of batches that
+lost messages the old way have none, so such a batch counts as partly live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lithify.clock import SystemClock
+from lithify.compaction.limits.budget import Allowance
+from lithify.compaction.live_set.by_key import live_rows
+from lithify.liveset import LiveSet
+from lithify.log.deadset.dead_set import Parts
+from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.log.segments.frame import HEADER_BYTES
+from lithify.topics.compaction.key_index_flags import OPAQUE
+from lithify.topics.compaction.newest_per_key import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.compaction.tasks.key_indexes import IndexTask
+    from lithify.topics.compaction.newest_per_key import Survivors
+
+__all__ = ["DeadSetTask", "LiveRows", "run_dead_set"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSetTask:
+    """A segment and its live rows, in pieces by ascending ranges of buckets."""
+
+    index: IndexTask
+    survivors: tuple[Survivors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """What is live in a segment."""
+
+    live: LiveSet
+    parts: Parts
+    live_entries: int
+    live_messages: int
+    live_bytes: int
+    row_bytes: int
+    """That the rows stand for; the rest of the segment has none."""
+    last: tuple[int, int] | None
+    """(position, slot) of the last retained message; slot -1 where it is not in a batch."""
+
+
+def run_dead_set(task: DeadSetTask, check: Callable[[], None]) -> LiveRows:
+    """Carry out a task."""
+    check()
+    columns = ("position", "slot", "slots", "length", "flags", "group")
+    allowance = Allowance(task.index.budget, SystemClock(), check)
+    rows, _ = read_rows(task.index, 0, BUCKETS, columns, allowance.read)
+    live = live_rows(task.index, task.survivors, len(rows))
+    row_bytes = int(rows.length.sum(dtype=np.int64))
+    order = position_order(live, rows.position, rows.slot)
+    if not len(order):
+        return LiveRows(LiveSet.empty(), Parts.empty(), 0, 0, 0, row_bytes, None)
+    positions = rows.position[order]
+    slots = rows.slot[order]
+    begins = np.flatnonzero(np.diff(positions, prepend=-1))
+    entries = positions[begins]
+    counts = np.diff(begins, append=len(positions))
+    partly = counts < rows.slots[order][begins]
+    last = int(slots[-1])
+    if rows.flags[order[-1]] & OPAQUE:
+        last = int(rows.group[order[-1]]) - 1
+    parts = Parts.empty()
+    if partly.any():
+        in_parts = np.repeat(partly, counts)
+        # Masks are as wide as they must be: the last live slot of an entry is its greatest.
+        widths = np.repeat(slots[begins + counts - 1] + 1, counts)
+        parts = Parts.of(positions[in_parts], slots[in_parts], widths[in_parts].astype(np.uint32))
+    segment = task.index.segment
+    live_bytes = segment.frame_bytes
+    if len(entries) < segment.entries or len(parts):
+        # Shares of partly live batches are estimates, but every entry has at least its header.
+        live_bytes = int(rows.length[order].sum(dtype=np.int64))
+        live_bytes = min(
+            live_bytes, segment.frame_bytes - HEADER_BYTES * (segment.entries - len(entries))
+        )
+        live_bytes = max(live_bytes, HEADER_BYTES * len(entries))
+    return LiveRows(
+        LiveSet.from_array(entries),
+        parts,
+        len(entries),
+        len(order),
+        live_bytes,
+        row_bytes,
+        (int(positions[-1]), last),
+    )

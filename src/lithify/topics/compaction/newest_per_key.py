@@ -1,0 +1,207 @@
+"""The survivors task: which rows of the key indexes of a log are live, for a range of buckets.
+
+1. Of every segment's key index read the columns that the judgement needs, for the range only.
+   An index that turns out to be damaged is made again on the spot.
+2. Rows that a segment's dead set names count as dead.
+3. `survivor_kernels.judge_buckets` finds the winners.
+4. Parts that wait for the last chunk of their message stay, or go if it is given up
+   (`unfinished_chunks.py`).
+5. Answer for each segment with one bit a row, set for live ones, in the order of the index, and
+   with what died by cause.
+
+What is the same for every rule that judges by key is in `lithify.compaction.live_set.by_key`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lithify.clock import SystemClock
+from lithify.compaction.limits.budget import Allowance
+from lithify.compaction.live_set.by_key import count_dropped
+from lithify.compaction.reports.report import Cause
+from lithify.compaction.tasks.jobs import no_check
+from lithify.compaction.tasks.key_indexes import IndexTask, read_index
+from lithify.log.reader import read_dead_set
+from lithify.positions import NO_POSITION
+from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
+from lithify.topics.compaction.key_index import run_index
+from lithify.topics.compaction.key_index_flags import CHUNK_PART
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from lithify.compaction.limits.budget import Budget
+    from lithify.fs import FileSystem
+    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.manifest import SegmentRef
+
+__all__ = [
+    "ROW_BYTES",
+    "LivenessLimits",
+    "Survivors",
+    "SurvivorsTask",
+    "read_rows",
+    "run_survivors",
+]
+
+ROW_BYTES = 80
+"""Of memory, for a row in a task: its columns twice while they are joined, verdict and table."""
+
+_COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "group", "length")
+_CAUSES = {
+    kernels.SUPERSEDED: Cause.SUPERSEDED,
+    kernels.TOMBSTONE_DROPPED: Cause.TOMBSTONE,
+    kernels.KEYLESS_DROPPED: Cause.KEYLESS,
+    kernels.EXPIRED: Cause.EXPIRED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLimits:
+    """The settings that decide between live and dead."""
+
+    by_event_time: bool = False
+    keep_keyless: bool = True
+    tombstones_until_ms: int = 2**62
+    """Tombstones published at or before this time go."""
+    keys_until_ms: int = -1
+    """Keys last published at or before this time go."""
+    given_up_through: int = NO_POSITION
+    """Chunks up to this position go whose last one has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivorsTask:
+    """The buckets from `first` up to `stop` of all these segments, in position order."""
+
+    fs: FileSystem
+    directory: str
+    log_id: bytes
+    segments: tuple[SegmentRef, ...]
+    first: int
+    stop: int
+    judging: LivenessLimits
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Of one segment, for the task's range of buckets."""
+
+    rows: int
+    bits: bytes
+    """A bit a row, the first one highest; set for live rows."""
+    dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
+    """(messages, bytes) that are dead since this judgement, by cause."""
+    waiting: int = 0
+    """How many of the live rows are chunks whose last one has not come."""
+
+
+def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Survivors]:
+    """Carry out a task."""
+    allowance = Allowance(task.budget, SystemClock(), check)
+    parts = []
+    for segment in task.segments:
+        check()
+        parts.append(_read_part(task, segment, allowance.read))
+    columns: dict[str, NDArray[Any]] = {
+        name: np.concatenate([getattr(part.rows, name) for part in parts]) for name in _COLUMNS
+    }
+    verdicts = np.concatenate([part.verdicts for part in parts])
+    ends = np.cumsum([len(part.verdicts) for part in parts])
+    starts = np.stack([part.starts for part in parts])
+    starts[1:] += ends[:-1, None]
+    judging = task.judging
+    kernels.judge_buckets(
+        columns["hash_high"],
+        columns["hash_low"],
+        columns["flags"],
+        columns["publish_ms"],
+        columns["event_ms"],
+        columns["group"],
+        starts,
+        judging.by_event_time,
+        judging.keep_keyless,
+        judging.tombstones_until_ms,
+        judging.keys_until_ms,
+        verdicts,
+    )
+    lengths = columns["length"]
+    answers = []
+    for part, (start, stop) in zip(parts, pairwise((0, *ends)), strict=True):
+        mine = verdicts[start:stop]
+        waiting = _settle_waiting(mine, part.rows, judging.given_up_through)
+        answers.append(_answer(mine, lengths[start:stop], waiting))
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows of one segment in the task's range."""
+
+    rows: KeyRows
+    verdicts: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+
+
+def _read_part(
+    task: SurvivorsTask, segment: SegmentRef, before_read: Callable[[int], None]
+) -> _Part:
+    index = IndexTask(
+        task.fs,
+        task.directory,
+        segment,
+        task.log_id,
+        int(task.judging.by_event_time),
+        task.budget,
+    )
+    columns = _COLUMNS if segment.dead is None else (*_COLUMNS, "position", "slot")
+    rows, starts = read_rows(index, task.first, task.stop, columns, before_read)
+    if segment.dead is None and (rows.flags & CHUNK_PART).any():
+        # Seldom needed, so it is not worth it for all.
+        wanted = (*_COLUMNS, "position")
+        rows, starts = read_rows(index, task.first, task.stop, wanted, before_read)
+    count = int(starts[task.stop] - starts[task.first])
+    verdicts = np.full(count, kernels.LIVE, dtype=np.uint8)
+    if segment.dead is not None:
+        dead = read_dead_set(task.fs, task.directory, segment.dead)
+        verdicts[dead.messages(rows.position, rows.slot)] = kernels.DEAD_BEFORE
+    return _Part(rows, verdicts, starts[task.first : task.stop + 1] - starts[task.first])
+
+
+def read_rows(
+    task: IndexTask,
+    first: int,
+    stop: int,
+    columns: Sequence[str],
+    before_read: Callable[[int], None] = lambda _: None,
+) -> tuple[KeyRows, NDArray[np.int64]]:
+    """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
+
+    def make(damaged: IndexTask) -> None:
+        run_index(damaged, no_check)
+
+    return read_index(task, first, stop, columns, make, before_read)
+
+
+def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:
+    """Step 4: what becomes of parts that wait, in place; how many of them stay."""
+    waiting = np.flatnonzero(verdicts == kernels.WAITING)
+    if not len(waiting):
+        return 0
+    given_up = rows.position[waiting] <= given_up_through
+    verdicts[waiting] = np.where(given_up, kernels.EXPIRED, kernels.LIVE)
+    return int(np.count_nonzero(~given_up))
+
+
+def _answer(verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int) -> Survivors:
+    dropped = count_dropped(verdicts, lengths, _CAUSES)
+    live = np.packbits(verdicts == kernels.LIVE)
+    return Survivors(len(verdicts), live.tobytes(), dropped, waiting)

@@ -1,0 +1,289 @@
+"""Compaction of one topic: what its users call.
+
+    report = topic.compaction.run("admin", jobs)
+    print(topic.compaction.plan(jobs).explain())
+
+A run:
+
+1. If nothing came since the last one and nothing can have expired, there is nothing to do.
+2. The active ledger is rolled, so that everything durable can be judged. What is younger than the
+   minimum lag is kept out by a hold of that name.
+3. The kernel's run (`compaction/run/compactor.py`) with the topic's rule, into the view.
+   While it goes on it slows down when reads for consumers take longer than they did before it
+   (`compaction/limits/pace.py`).
+4. Files that nobody needs any more are deleted.
+
+One that is begun because another was killed only finishes that one, or makes it again.
+One run per topic and per disk at a time: another one waits, and a dry run waits for a run on its
+own topic. Any thread may call; `run` takes long and belongs into one of its own. The topics of a
+node take turns in its queue (`scheduling.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lithify.compaction.limits.latencies import Latencies
+from lithify.compaction.limits.pace import Pacing, SharedRate
+from lithify.compaction.planning.horizon import Holds
+from lithify.compaction.policies.built_in import Limits
+from lithify.compaction.run.compactor import Compactor, RunSettings
+from lithify.compaction.run.control import RunControl
+from lithify.compaction.run.log_runs import LogRuns
+from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.tasks.jobs import ignore_progress
+from lithify.errors import CONFLICT, InvalidInput
+from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.log.file_names import PACE
+from lithify.topics.compaction.live_messages import FACTS, UNFINISHED, TopicRule
+from lithify.topics.compaction.shrink_batches import TopicRewriting
+from lithify.topics.compaction.unfinished_chunks import is_mark_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.clock import Clock
+    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.planning.horizon import HoldHandle
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.reports.status import CompactionRecord, CompactionStatus
+    from lithify.compaction.run.compactor import DryRun
+    from lithify.compaction.tasks.jobs import Jobs, Progress
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.fs.disk_reserve import NoReserve
+    from lithify.log.log import Log
+    from lithify.log.manifest import Manifest
+    from lithify.topics.compaction.unfinished_chunks import Mark
+    from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+
+__all__ = ["TOPIC_TASKS", "TopicCompaction", "ViewBeingDeleted"]
+
+TOPIC_TASKS = ("lithify.topics.compaction.warm_up",)
+"""What the workers begin with: the modules that the tasks of a run are in, their code loaded."""
+
+TARGET_BYTES_MAX = 256 * 2**20
+TARGET_ENTRIES_MAX = 2**24
+REWRITE_BYTES_MIN = 64 * 2**20
+"""A run may rewrite so much however little is new, so that the view comes to rest."""
+SOURCE_BYTES_MIN, SOURCE_BYTES_MAX = 2 * TARGET_BYTES_MAX, 2 * 2**30
+"""What one task reads at most is an eighth of what is new, but within these: old segments, of which
+little is live, are many tasks then, and they can be shared out evenly."""
+
+
+class ViewBeingDeleted(InvalidInput):
+    """Somebody else is deleting the compacted view."""
+
+    exit_code = CONFLICT
+
+
+class TopicCompaction:
+    """See the module."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        log: Log,
+        *,
+        settings: Callable[[], TopicCompactionSettings],
+        clock: Clock,
+        events: EventSink,
+        name: str = "",
+        gate: DiskGate | None = None,
+        latencies: Latencies | None = None,
+    ) -> None:
+        """`name` is what others are told who wait for the disk.
+
+        `latencies` are those of reads for consumers, also of other topics on the disk.
+        """
+        self.latencies = latencies or Latencies()
+        self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
+        """Of the run that is going on."""
+        self._log = log
+        self._clock = clock
+        self.settings = settings
+        self._rule = TopicRule(
+            settings, lambda: log.manifest.horizon, self._marks, lambda: log.last_position
+        )
+        self._deleting = threading.Lock()
+        self._reclaiming = threading.Lock()
+        self._compactor = Compactor(
+            log,
+            fs,
+            self._rule,
+            settings=_run_settings(settings(), 0),
+            holds=Holds(clock),
+            clock=clock,
+            events=events,
+            rewriting=TopicRewriting(log.manifest.log_id),
+            pacing=Pacing(self.latencies, self.rate, clock),
+        )
+        self.runs = LogRuns(
+            fs,
+            log.directory,
+            self._compactor,
+            kind="topic",
+            name=name or log.directory,
+            resumes=False,
+            gate=gate,
+        )
+        self.history = self._compactor.history
+        self.reserve: NoReserve = NO_RESERVE
+        """Space that a run, and the deletion of old segments, may use on a full disk."""
+
+    # --- looking ----------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> int:
+        """The last position that a run has judged, -1 before the first one."""
+        return self._log.manifest.horizon
+
+    def is_new(self) -> bool:
+        """Is there something that no run has judged, or that may have expired since?"""
+        return self._log.last_position > self.horizon or self.may_have_expired()
+
+    def may_have_expired(self) -> bool:
+        """Can something that was retained have become too old since?"""
+        settings = self.settings()
+        expires = settings.key_ttl_ms or settings.tombstone_retention_ms
+        expires = expires or is_mark_due(self._marks(), self._clock.now_ms())
+        return bool(expires and self._log.manifest.view)
+
+    def _marks(self) -> Sequence[Mark]:
+        """Since when chunked messages have been unfinished, as the last run found it."""
+        marks: Sequence[Mark] = self._log.manifest.state.get(UNFINISHED, ())
+        return marks
+
+    @property
+    def running(self) -> bool:
+        """Is a run going on?"""
+        return self.runs.running
+
+    def unfinished(self) -> bool:
+        """Has a run been killed that no other one has taken up?"""
+        return self.runs.unfinished()
+
+    def record(self) -> CompactionRecord:
+        """What all runs have done, also before a restart; an unreadable history is a failure."""
+        return self.runs.record()
+
+    def status(self) -> CompactionStatus:
+        """How the last run went, also one before a restart; or how far this one is."""
+        return self.runs.status()
+
+    def now_ms(self) -> int:
+        """The time by the topic's clock."""
+        return self._clock.now_ms()
+
+    def plan(self, jobs: Jobs | None = None, *, waits: bool = True) -> DryRun:
+        """What a run would do now with what is sealed; makes key indexes, changes nothing else.
+
+        It waits for the run that is going on, or is refused if it does not wait.
+        """
+        with self.runs.turn(RunControl(waits=waits)):
+            settings = self.settings()
+            with self._minimum_lag(settings):
+                return self._compactor.plan(
+                    settings=_run_settings(settings, self._new_bytes()), jobs=jobs
+                )
+
+    # --- running ----------------------------------------------------------------------------
+
+    def run(
+        self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
+    ) -> Report:
+        """Compact now, when disk and topic are free. `progress` may be a `RunControl`."""
+
+        def run(control: RunControl) -> Report:
+            with self.reserve.if_full():
+                return self._run(trigger, jobs, control)
+
+        return self.runs.run_exclusively(run, RunControl.of(progress))
+
+    def _run(self, trigger: str, jobs: Jobs | None, control: RunControl) -> Report:
+        settings = self.settings()
+        run_settings = _run_settings(settings, self._new_bytes())
+        if trigger != Trigger.UNFINISHED:
+            self._compactor.recover(control=control)
+            if self.is_new() and self._log.active_bytes:
+                self._log.roll()
+        control("PREPARE", 0, 0)
+        with self._minimum_lag(settings):
+            report = self._compactor.run(trigger, settings=run_settings, jobs=jobs, control=control)
+        with self._reclaiming:
+            freed = self._compactor.reclaim()
+        return replace(report, reclaimed_bytes=freed.bytes) if report.result == "done" else report
+
+    def reclaim(self) -> None:
+        """Delete what is retired and pinned no more, and add the bytes to the last run's report.
+
+        A run that is going on deletes what it has retired itself, once its report is written.
+        """
+        if self.running or not self._reclaiming.acquire(blocking=False):
+            return
+        try:
+            if self._compactor.reclaim().files:
+                self.runs.forget_record()
+        finally:
+            self._reclaiming.release()
+
+    def cancel(self) -> None:
+        """Ask a run that is going on to stop; it leaves everything as it was."""
+        self.runs.cancel()
+
+    def close(self) -> None:
+        """Cancel the run that is going on, wait for its end, and let no other one begin."""
+        self.runs.close()
+
+    def delete_view(self) -> None:
+        """Forget everything that was compacted; the log stays. Waits for the end of a run."""
+        if not self._deleting.acquire(blocking=False):
+            raise ViewBeingDeleted(f"the view of {self._log.directory} is being deleted")
+        try:
+            with self.runs.turn():
+                self._log.publish(_without_view, "compacted view deleted")
+                with self._reclaiming:
+                    self._compactor.reclaim()
+        finally:
+            self._deleting.release()
+
+    def _new_bytes(self) -> int:
+        """That no run has judged."""
+        manifest = self._log.manifest
+        new = (s.frame_bytes for s in manifest.segments if s.last_position > manifest.horizon)
+        return sum(new) + self._log.active_bytes
+
+    def _minimum_lag(self, settings: TopicCompactionSettings) -> HoldHandle:
+        hold = self._judgeable(settings.compaction_lag_min_ms)
+        return self._compactor.holds.place("minimum lag", hold, "topic")
+
+    def _judgeable(self, lag_min_ms: int) -> int:
+        """The last position that is old enough."""
+        if not lag_min_ms:
+            return self._log.next_position
+        with self._log.snapshot("minimum lag") as snapshot:
+            young = snapshot.find_time(self._clock.now_ms() - lag_min_ms)
+        return self._log.next_position if young is None else young - 1
+
+
+def _run_settings(settings: TopicCompactionSettings, new_bytes: int) -> RunSettings:
+    options: dict[str, float] = {
+        "density_min": settings.live_ratio_min,
+        "rewrite_bytes_max": settings.rewrite_bytes_max or max(new_bytes, REWRITE_BYTES_MIN),
+    }
+    source_bytes_max = min(max(new_bytes // 8, SOURCE_BYTES_MIN), SOURCE_BYTES_MAX)
+    return RunSettings(
+        Limits(TARGET_BYTES_MAX, TARGET_ENTRIES_MAX, source_bytes_max=source_bytes_max),
+        "view",
+        options,
+        in_view=True,
+        budget=settings.budget(),
+        pace=settings.pace(),
+    )
+
+
+def _without_view(manifest: Manifest) -> Manifest:
+    state = {k: v for k, v in manifest.state.items() if k not in FACTS}
+    return replace(manifest, view=None, horizon=-1, state=state)

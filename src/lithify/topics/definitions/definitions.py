@@ -1,0 +1,275 @@
+"""What a node knows by definition: tenants, namespaces, topics, blob stores and their settings.
+
+Everything is in one file of one checked line (`fs/checked_lines.py`), replaced atomically by each
+change. Nothing else stores definitions, so that another keeper can take this interface over.
+
+A namespace belongs to a tenant, a topic and a blob store to a namespace: what others stand in is
+not removed before them. What else a store's definition says is for `blobs/definition.py`.
+`Definitions` is a value, its methods are pure and return the next one.
+
+`logs` says that topics have had logs: without their directory something is missing. It is in the
+file when it is true.
+
+Version 1 of the file has no stores; it is read, and replaced by version 2 with the next change.
+
+`DefinitionsFile.change` waits for the disk. Any thread may call it; changes happen one after the
+other, each to what the one before it has left. Who reads `current` never waits.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import (
+    CONFLICT,
+    NOT_FOUND,
+    DamagedFile,
+    InvalidInput,
+    ReadFailed,
+    UnsupportedVersion,
+    WriteFailed,
+)
+from lithify.fs import write_atomic
+from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lithify.fs import FileSystem
+
+__all__ = [
+    "DEFINITIONS_VERSION",
+    "AlreadyDefined",
+    "Definitions",
+    "DefinitionsFile",
+    "NamespaceDefinition",
+    "NotDefined",
+    "NotEmpty",
+    "TopicDefinition",
+]
+
+DEFINITIONS_VERSION = 2
+
+
+class NotDefined(InvalidInput):
+    """No such tenant, namespace, topic or store."""
+
+    exit_code = NOT_FOUND
+
+
+class AlreadyDefined(InvalidInput):
+    """It exists and should not."""
+
+    exit_code = CONFLICT
+
+
+class NotEmpty(InvalidInput):
+    """Something still stands in what was to be removed."""
+
+    exit_code = CONFLICT
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefinition:
+    """A topic; `partitions` is 0 for one that is not partitioned."""
+
+    partitions: int = 0
+    created_ms: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceDefinition:
+    """A namespace and the settings its topics have unless they say otherwise."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """A consistent set of definitions, as a value."""
+
+    tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
+    topics: dict[str, TopicDefinition] = field(default_factory=dict)
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logs: bool = False
+    """Has one of the topics, or one that was deleted before the last of them, had a log?"""
+
+    @classmethod
+    def initial(cls) -> Definitions:
+        """What a new node begins with."""
+        return cls({"public": {}}, {"public/default": NamespaceDefinition()}, {})
+
+    # --- tenants ----------------------------------------------------------------------------
+
+    def tenant(self, name: str) -> dict[str, Any]:
+        """The settings of a tenant."""
+        if name not in self.tenants:
+            raise NotDefined(f"tenant {name} does not exist")
+        return self.tenants[name]
+
+    def with_tenant(self, name: str, settings: dict[str, Any]) -> Definitions:
+        """With a tenant more, or with other settings of one."""
+        # A tenant's name has the rules of a namespace's.
+        Namespace(name, name)
+        return replace(self, tenants=self.tenants | {name: settings})
+
+    def without_tenant(self, name: str) -> Definitions:
+        """With a tenant less; it must have no namespaces."""
+        self.tenant(name)
+        found = self.namespaces_of(name)
+        if found:
+            raise NotEmpty(f"tenant {name} has namespaces: {found[0]} and {len(found) - 1} more")
+        return replace(self, tenants={k: v for k, v in self.tenants.items() if k != name})
+
+    # --- namespaces -------------------------------------------------------------------------
+
+    def namespaces_of(self, tenant: str) -> list[Namespace]:
+        """The namespaces of a tenant, sorted."""
+        names = map(Namespace.parse, self.namespaces)
+        return sorted(name for name in names if name.tenant == tenant)
+
+    def namespace(self, name: Namespace) -> NamespaceDefinition:
+        """The definition of a namespace."""
+        found = self.namespaces.get(str(name))
+        if found is None:
+            raise NotDefined(f"namespace {name} does not exist")
+        return found
+
+    def with_namespace(self, name: Namespace, namespace: NamespaceDefinition) -> Definitions:
+        """With a namespace more, or with another definition of one."""
+        self.tenant(name.tenant)
+        return replace(self, namespaces=self.namespaces | {str(name): namespace})
+
+    def without_namespace(self, name: Namespace) -> Definitions:
+        """With a namespace less; it must have neither topics nor stores."""
+        self.namespace(name)
+        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
+        for what, found in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
+            if found:
+                raise NotEmpty(f"namespace {name} has {what}: {found[0]} and {len(found) - 1} more")
+        rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
+        return replace(self, namespaces=rest)
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def topics_of(self, namespace: Namespace) -> list[TopicName]:
+        """The topics of a namespace as they were created, partitioned ones as one."""
+        names = (TopicName.parse(name) for name in self.topics)
+        return sorted(name for name in names if name.namespace == namespace)
+
+    def with_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
+        """With a topic more, or with another definition of one."""
+        self.namespace(name.namespace)
+        return replace(self, topics=self.topics | {str(name): topic})
+
+    def without_topic(self, name: TopicName) -> Definitions:
+        """With a topic less."""
+        rest = {k: v for k, v in self.topics.items() if k != str(name)}
+        return replace(self, topics=rest, logs=self.logs and bool(rest))
+
+    # --- blob stores ------------------------------------------------------------------------
+
+    def with_store(self, name: str, row: dict[str, Any]) -> Definitions:
+        """With a store, which must not exist, more."""
+        if name in self.stores:
+            raise AlreadyDefined(f"blob store {name} exists already")
+        self.namespace(Namespace.parse(row["namespace"]))
+        return replace(self, stores=self.stores | {name: row})
+
+    def with_store_changed(
+        self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> Definitions:
+        """With another definition of a store."""
+        if name not in self.stores:
+            raise NotDefined(f"blob store {name} does not exist")
+        return replace(self, stores=self.stores | {name: edit(self.stores[name])})
+
+    def without_store(self, name: str) -> Definitions:
+        """With a store less."""
+        if name not in self.stores:
+            raise NotDefined(f"blob store {name} does not exist")
+        return replace(self, stores={k: v for k, v in self.stores.items() if k != name})
+
+    # --- the file ---------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """For the file."""
+        row = {"version": DEFINITIONS_VERSION, **asdict(self)}
+        if not self.logs:
+            del row["logs"]
+        return json.dumps(row, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: bytes, path: str = "<memory>") -> Definitions:
+        """Read back; a newer version raises."""
+        value = json.loads(text)
+        if value["version"] not in range(1, DEFINITIONS_VERSION + 1):
+            raise UnsupportedVersion(path, value["version"], DEFINITIONS_VERSION)
+        return cls(
+            value["tenants"],
+            {name: NamespaceDefinition(**row) for name, row in value["namespaces"].items()},
+            {name: TopicDefinition(**row) for name, row in value["topics"].items()},
+            value.get("stores", {}),
+            value.get("logs", False),
+        )
+
+
+class DefinitionsFile:
+    """The definitions of a node, on disk; one process writes them."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._changing = threading.Lock()
+        self.watchers: list[Callable[[], None]] = []
+        """Called after each change, in the thread that made it; they must not wait."""
+        self.found = fs.exists(path)
+        """Was there a file? Without one a node begins with none of what it may have had."""
+        if not self.found:
+            self.current = Definitions.initial()
+            return
+        try:
+            lines, _ = read_lines(fs, path)
+        except OSError as error:
+            raise ReadFailed(path, 0, error) from error
+        if len(lines) != 1:
+            raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
+        self.current = Definitions.from_json(lines[0][1], path)
+
+    def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
+        """Make `edit(current)` the definitions; durable when it returns."""
+        with self._changing:
+            new = edit(self.current)
+            if new != self.current:
+                try:
+                    write_atomic(self._fs, self._path, encode_line(new.to_json()))
+                except OSError as error:
+                    raise WriteFailed(self._path, error) from error
+                self.current = new
+        for watcher in self.watchers:
+            watcher()
+        return new
+
+    # What a keeper of blob stores needs of it: `StoreDefinitions` of `blobs/definition.py`.
+
+    def stores(self) -> dict[str, dict[str, Any]]:
+        """The definitions of all blob stores."""
+        return self.current.stores
+
+    def add_store(self, name: str, row: dict[str, Any]) -> None:
+        """Define a blob store, which must not exist."""
+        self.change(lambda d: d.with_store(name, row))
+
+    def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace the definition of a blob store."""
+        self.change(lambda d: d.with_store_changed(name, edit))
+
+    def remove_store(self, name: str) -> None:
+        """Forget the definition of a blob store."""
+        self.change(lambda d: d.without_store(name))

@@ -1,0 +1,93 @@
+"""How long a topic keeps what, as its definitions say: topic over namespace over the node.
+
+    retention_ms, retention_bytes   what every durable subscription has acknowledged is kept so
+                                    long, and the newest so many bytes of it; -1 is without limit,
+                                    0 keeps nothing that is acknowledged
+    message_ttl_ms                  a subscription's older messages count as acknowledged; 0 is off
+    backlog_bytes_max               producers are refused while a subscription is further behind;
+                                    -1 is off
+    producers_max, consumers_max, subscriptions_max, subscription_consumers_max
+                                    how many may be connected, or be there, at a time; 0 is off
+    deduplication                   is a message that a producer sends again dropped?
+
+Beside them stands `terminated`, the partitions of a topic that take no more messages; -1 is a topic
+without partitions.
+
+How a topic is compacted is resolved in the same way, see `compaction_settings.py`.
+
+Pure: values only. `topics/retention.py` and `topics/producers/admission.py` act on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeVar
+
+from lithify.settings import check_range
+
+if TYPE_CHECKING:
+    from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+    from lithify.topics.definitions.definitions import Definitions
+    from lithify.topics.definitions.topic_names import TopicName
+
+__all__ = ["TERMINATED", "Policies", "deduplicates", "is_terminated", "policies_of"]
+
+TERMINATED = "terminated"
+
+_Settings = TypeVar("_Settings", "Policies", "TopicCompactionSettings")
+_LIMIT = 2**62
+_COUNT = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The limits of one topic; see the module."""
+
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    message_ttl_ms: int = 0
+    backlog_bytes_max: int = -1
+    producers_max: int = 0
+    consumers_max: int = 0
+    subscriptions_max: int = 0
+    subscription_consumers_max: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("retention_ms", self.retention_ms, -1, _LIMIT)
+        check_range("retention_bytes", self.retention_bytes, -1, _LIMIT)
+        check_range("message_ttl_ms", self.message_ttl_ms, 0, _LIMIT)
+        check_range("backlog_bytes_max", self.backlog_bytes_max, -1, _LIMIT)
+        check_range("producers_max", self.producers_max, 0, _COUNT)
+        check_range("consumers_max", self.consumers_max, 0, _COUNT)
+        check_range("subscriptions_max", self.subscriptions_max, 0, _COUNT)
+        check_range("subscription_consumers_max", self.subscription_consumers_max, 0, _COUNT)
+
+
+def policies_of(definitions: Definitions, name: TopicName, node: _Settings) -> _Settings:
+    """Those of a topic; what neither it nor its namespace sets is as the node says."""
+    topic = definitions.topics.get(str(name)) or definitions.topics.get(str(name.whole))
+    namespace = definitions.namespaces.get(str(name.namespace))
+    values = {field.name: getattr(node, field.name) for field in fields(node)}
+    for level in (namespace, topic):
+        found = level.settings if level is not None else {}
+        values |= {key: found[key] for key in values if found.get(key) is not None}
+    return type(node)(**values)
+
+
+def deduplicates(definitions: Definitions, name: TopicName, *, node: bool) -> bool:
+    """Does a topic, its namespace or the node, in this order, say that it has deduplication?"""
+    topic = definitions.topics.get(str(name)) or definitions.topics.get(str(name.whole))
+    namespace = definitions.namespaces.get(str(name.namespace))
+    for level in (topic, namespace):
+        if level is not None and level.settings.get("deduplication") is not None:
+            return bool(level.settings["deduplication"])
+    return node
+
+
+def is_terminated(definitions: Definitions, name: TopicName) -> bool:
+    """Does a topic, or a partition of one, take no more messages?"""
+    topic = definitions.topics.get(str(name))
+    partition = -1
+    if topic is None:
+        topic, partition = definitions.topics.get(str(name.whole)), name.partition
+    return topic is not None and partition in topic.settings.get(TERMINATED, ())

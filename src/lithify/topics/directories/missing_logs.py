@@ -1,0 +1,58 @@
+"""Topics whose log is gone, as far as checks have found since the start; for health.
+
+A topic leaves the list when its log is back, or when it is neither defined nor in the inventory.
+Any thread.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lithify.errors import MissingLog
+from lithify.logger import get_logger
+from lithify.topics.directories.unclaimed import defines
+
+if TYPE_CHECKING:
+    from lithify.topics.definitions.definitions import DefinitionsFile
+    from lithify.topics.definitions.topic_names import TopicName
+    from lithify.topics.directories.topic_directories import TopicDirectories
+
+__all__ = ["MissingLogs"]
+
+NAMED_MAX = 100
+"""Topics that are named; each is reported once."""
+
+log = get_logger("lithify.topics")
+
+
+class MissingLogs:
+    """The missing logs of one node."""
+
+    def __init__(self, directories: TopicDirectories, definitions: DefinitionsFile) -> None:
+        self._directories = directories
+        self._definitions = definitions
+        self._reasons: dict[TopicName, str] = {}
+
+    def check(self, name: TopicName) -> bool:
+        """Has a topic a log? Raises `MissingLog` if it has none although it had one."""
+        try:
+            found = self._directories.check_log(name)
+        except MissingLog as error:
+            if name not in self._reasons and len(self._reasons) < NAMED_MAX:
+                self._reasons[name] = str(error)
+                log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
+            raise
+        self._reasons.pop(name, None)
+        return found
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why each is known to be gone, checked again. Waits for the disk."""
+        listed = self._directories.is_listed
+        for name in tuple(self._reasons):
+            if not defines(self._definitions.current, name) and not listed(name):
+                self._reasons.pop(name, None)
+                continue
+            with suppress(MissingLog):
+                self.check(name)
+        return tuple(self._reasons.copy().values())

@@ -1,0 +1,153 @@
+"""Reads a topic: messages for the library, the newest of a key, the last one, and places by time.
+
+Readers see what is durable as configured; compacted, what is retained up to the horizon and the log
+above it. Dispatch to consumers reads by `reads.py`.
+
+One thread at a time, as for the topic, but for what says otherwise.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lithify.positions import NO_POSITION, unpack
+from lithify.topics.compaction.compaction_service import LogCompactionService
+from lithify.topics.disk_steps import DiskCall
+from lithify.topics.messages.message import Message, MessageId, read_entry
+from lithify.topics.reading.newest_of_key import NewestOfKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.fs import FileSystem
+    from lithify.log.log import Log
+    from lithify.log.reader import Snapshot
+    from lithify.log.segments.frame import LogEntry
+    from lithify.topics.compaction.compaction_service import TopicCompactionService
+    from lithify.topics.compaction.topic_compaction import TopicCompaction
+    from lithify.topics.definitions.topic_names import TopicName
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.reading.last_message_id import LastMessageId
+    from lithify.topics.reading.reads import TopicReads
+
+__all__ = ["TopicReader"]
+
+LIBRARY_READ = 10_000
+"""Retained entries that the library asks for at once."""
+
+
+class TopicReader:
+    """Reads one topic."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        name: TopicName,
+        log: Log,
+        end: LastMessageId,
+        reading: TopicReads,
+        compaction: TopicCompaction,
+        service: TopicCompactionService,
+    ) -> None:
+        self._partition = name.partition
+        self._log = log
+        self._end = end
+        self._reading = reading
+        self._compaction = compaction
+        self._service = service
+        self._lookup = NewestOfKey(fs, log)
+
+    def read(self, start: MessageId | None = None, *, compacted: bool = False) -> Iterator[Message]:
+        """All messages from `start` (inclusive) on, as they are now; compacted, the retained.
+
+        An entry that cannot be opened is one message that says so in `error`.
+        """
+        position = 0 if start is None else start.ledger << 32 | start.entry
+        with self._log.snapshot("library reader") as snapshot:
+            entries = self._retained(snapshot, position) if compacted else snapshot.read(position)
+            for entry in entries:
+                for message in read_entry(entry, self._partition):
+                    if start is None or message.id >= start:
+                        yield message
+
+    def get(self, key: str | bytes) -> Message | None:
+        """The newest message of a key by the key indexes; None if it has none or a tombstone."""
+        return self._lookup.newest(
+            key.encode() if isinstance(key, str) else key,
+            by_event_time=self._compaction.settings().by_event_time,
+            partition=self._partition,
+        )
+
+    def _retained(self, snapshot: Snapshot, position: int) -> Iterator[LogEntry]:
+        """What is retained, and the log above it."""
+        if isinstance(self._service, LogCompactionService):
+            # Of one generation: a later run may drop what is superseded by messages that this
+            # reader, who sees the topic as it is now, never gets.
+            yield from snapshot.read(position, compacted=True)
+            return
+        horizon = self._service.last_compacted_position
+        while position <= horizon:
+            entries, looked = self._service.read_compacted_entries(position, LIBRARY_READ, horizon)
+            if looked < position:
+                break  # Everything compacted was deleted meanwhile: the rest is in the log.
+            yield from entries
+            position = looked + 1
+        yield from snapshot.read(position)
+
+    def finding_last_message_id(self, through: int | None = None) -> Steps[MessageId]:
+        """See `Topic.last_message_id`. Reads an entry only after an open or a failed write."""
+        if through is None or self._log.last_position > self._reading.compacted_end(through):
+            position, index = yield from self._end.finding_last()
+        else:
+            found = self._service.last_message_position()
+            position, index = (NO_POSITION, -1) if found is None else (found.position, found.slot)
+        ledger, entry = unpack(position) if position >= 0 else (-1, -1)
+        return MessageId(ledger, entry, index, self._partition)
+
+    def border(self, joined: int) -> int:
+        """Up to where a consumer that has found this horizon gets what is retained."""
+        return self._reading.compacted_end(joined)
+
+    def following(self, position: int) -> int:
+        """The first position at or above one that an entry has or a future one may get."""
+        return self._reading.following(position)
+
+    def find_message_time(self, time_ms: int) -> int:
+        """The first position of the log or the view published at or after a time.
+
+        The view has messages that the log has lost to retention. The next position if there is
+        none. Waits for the disk; in any thread.
+        """
+        in_log, in_view = self.find_time(time_ms), self._service.find_by_publish_time(time_ms)
+        return in_log if in_view is None else min(in_log, in_view)
+
+    def entry_at(self, position: int) -> Steps[LogEntry | None]:
+        """The entry at a position, None if there is none."""
+        piece = self._reading.cached(position)
+        if piece is None:
+            piece = yield from self._reading.loading(position)
+        entries, _ = piece.take(position, 1)
+        return entries[0] if entries and entries[0].position == position else None
+
+    def finding_time(self, time_ms: int, *, compacted: bool = False) -> Steps[int]:
+        """See `find_time`."""
+        found: int = yield DiskCall(
+            self._reading, lambda: partial(self.find_time, time_ms, compacted=compacted)
+        )
+        return found
+
+    def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
+        """The first position published at or after a time; the next one if there is none.
+
+        Waits for the disk; in any thread.
+        """
+        horizon = NO_POSITION
+        if compacted:
+            found = self._service.find_by_publish_time(time_ms)
+            if found is not None:
+                return found
+            horizon = self._service.last_compacted_position
+        with self._log.snapshot("time search") as snapshot:
+            found = snapshot.find_time(time_ms)
+        return self._log.next_position if found is None else max(found, horizon + 1)

@@ -1,0 +1,3 @@
+"""The schemas of a topic: versions and compatibility."""
+
+__all__: list[str] = []

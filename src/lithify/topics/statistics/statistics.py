@@ -1,0 +1,386 @@
+"""What a topic can say of itself, under the names of Pulsar's statistics.
+
+Counted are entries where Pulsar counts entries (a backlog, a ledger's size) and messages where it
+counts messages (what came in and went out). The counts come from the manifest and the cursors, so
+the cost follows the number of segments and of ranges shown; see `backlog.py`.
+
+The compacted view is shown as Pulsar shows it: as a subscription `__compaction` that has nobody,
+whose backlog is what no run has judged.
+
+Rates are those of the last minute or so (`rates.py`).
+
+A topic may have thousands of clients. So statistics are made in steps, of `ROWS_A_STEP` rows each,
+between which others may use the topic: `topic_stats_steps` and `internal_stats_steps` yield after
+each (`topics/disk_steps.py`) and return the result. The numbers of two rows may be of different
+moments.
+
+Functions of an open topic that change nothing, called on the thread that owns it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from lithify.positions import unpack
+from lithify.topics.definitions.topic_names import COMPACTION
+from lithify.topics.disk_steps import run_here
+from lithify.topics.producers.producers import AccessMode
+from lithify.topics.statistics.backlog import (
+    backlog,
+    ledgers_of,
+    storage_bytes,
+    stored_above,
+    subscription_backlog,
+)
+from lithify.topics.subscriptions.subscription import SubscriptionType
+
+if TYPE_CHECKING:
+    from lithify.topics.disk_steps import Steps
+    from lithify.topics.producers.client import ClientInfo
+    from lithify.topics.producers.producers import Producer
+    from lithify.topics.subscriptions.subscription import Consumer, Subscription
+    from lithify.topics.topic import Topic
+
+__all__ = [
+    "backlog",
+    "internal_stats_steps",
+    "storage_bytes",
+    "stored_above",
+    "sum_stats",
+    "topic_stats",
+    "topic_stats_steps",
+]
+
+RANGES_SHOWN_MAX = 1000
+ROWS_A_STEP = 50
+"""About 1 ms."""
+
+_TYPES = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+_ACCESS_MODES = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+_RATES = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+_SUMS = (
+    *_RATES,
+    "msgInCounter",
+    "bytesInCounter",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "storageSize",
+    "backlogSize",
+    "waitingPublishers",
+    "nonContiguousDeletedMessagesRanges",
+)
+_SUBSCRIPTION_SUMS = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgBacklog",
+    "backlogSize",
+    "unackedMessages",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+)
+
+
+# --- stats ------------------------------------------------------------------------------------
+
+
+def topic_stats(topic: Topic) -> dict[str, Any]:
+    """The statistics of a topic that is not partitioned, or of a partition."""
+    return run_here(topic_stats_steps(topic))
+
+
+def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
+    """The same in steps."""
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        subscriptions[name] = yield from _subscription_stats(topic, subscription)
+        yield None
+    publishers = []
+    for number, producer in enumerate(list(topic.producers.joined.values()), 1):
+        publishers.append(_publisher_stats(topic, producer))
+        if not number % ROWS_A_STEP:
+            yield None
+    if topic.log.manifest.view is not None:
+        subscriptions[COMPACTION] = _view_stats(topic)
+    shown = subscriptions.values()
+    messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
+    messages_out, bytes_out = topic.delivered()
+    return {
+        **dict(zip(_RATES, topic.rates(), strict=True)),
+        "msgInCounter": messages,
+        "bytesInCounter": size_bytes,
+        "msgOutCounter": messages_out,
+        "bytesOutCounter": bytes_out,
+        "averageMsgSize": size_bytes / messages if messages else 0.0,
+        "storageSize": storage_bytes(topic),
+        "backlogSize": max((row["backlogSize"] for row in shown), default=0),
+        "publishers": publishers,
+        "waitingPublishers": len(topic.producers.waiting),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "topicEpoch": topic.producers.topic_epoch,
+        "nonContiguousDeletedMessagesRanges": sum(
+            row["nonContiguousDeletedMessagesRanges"] for row in shown
+        ),
+        "compaction": _compaction_stats(topic),
+    }
+
+
+def _compaction_stats(topic: Topic) -> dict[str, int]:
+    record = topic.compaction.record()
+    return {
+        "lastCompactionRemovedEventCount": record.removed_last,
+        "lastCompactionSucceedTimestamp": record.succeeded_ms,
+        "lastCompactionFailedTimestamp": record.failed_ms,
+        "lastCompactionDurationTimeInMills": record.duration_last_ms,
+    }
+
+
+def _publisher_stats(topic: Topic, producer: Producer) -> dict[str, Any]:
+    rate, throughput = topic.client_rate(producer)
+    return {
+        "producerName": producer.name,
+        **_client(producer.client),
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": producer.bytes / producer.messages if producer.messages else 0.0,
+        "accessMode": _ACCESS_MODES[producer.mode],
+        "msgInCounter": producer.messages,
+        "bytesInCounter": producer.bytes,
+    }
+
+
+def _client(client: ClientInfo) -> dict[str, Any]:
+    """Where somebody comes from, and since when."""
+    joined = datetime.fromtimestamp(client.joined_ms / 1000, UTC)
+    return {
+        "address": f"/{client.address}" if client.address else "",
+        "connectedSince": joined.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "clientVersion": client.version,
+    }
+
+
+def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps[dict[str, Any]]:
+    consumers = []
+    for number, consumer in enumerate(list(subscription.consumers), 1):
+        consumers.append(_consumer_stats(topic, consumer))
+        if not number % ROWS_A_STEP:
+            yield None
+    entries, size_bytes = yield from subscription_backlog(topic, subscription)
+    active = subscription.active
+    rate, throughput = topic.client_rate(subscription)
+    return {
+        "type": _TYPES[subscription.kind],
+        "isDurable": subscription.durable,
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
+        "msgBacklog": entries,
+        "backlogSize": size_bytes,
+        "unackedMessages": sum(each["unackedMessages"] for each in consumers),
+        "msgOutCounter": subscription.delivered_messages,
+        "bytesOutCounter": subscription.delivered_bytes,
+        "activeConsumerName": "" if active is None else active.name,
+        "consumers": consumers,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.acked_range_count,
+        "isReplicated": False,
+        "subscriptionProperties": _properties(topic, subscription),
+        "readFailure": "" if (found := subscription.read_failure) is None else found.reason,
+    }
+
+
+def _properties(topic: Topic, subscription: Subscription) -> dict[str, str]:
+    name = subscription.name
+    # It may have been deleted since its row was begun.
+    there = subscription.durable and name in topic.cursors
+    return topic.cursors.properties(name) if there else {}
+
+
+def _view_stats(topic: Topic) -> dict[str, Any]:
+    """The compacted view as the subscription that it is to Pulsar's tools."""
+    entries, size_bytes = stored_above(topic, topic.log.manifest.horizon)
+    return {
+        "type": _TYPES[SubscriptionType.EXCLUSIVE],
+        "isDurable": True,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "msgBacklog": entries,
+        "backlogSize": size_bytes,
+        "unackedMessages": 0,
+        "msgOutCounter": 0,
+        "bytesOutCounter": 0,
+        "activeConsumerName": "",
+        "consumers": [],
+        "nonContiguousDeletedMessagesRanges": 0,
+        "isReplicated": False,
+        "subscriptionProperties": {},
+    }
+
+
+def _consumer_stats(topic: Topic, consumer: Consumer) -> dict[str, Any]:
+    rate, throughput = topic.client_rate(consumer)
+    return {
+        "consumerName": consumer.name,
+        **_client(consumer.client),
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "msgOutCounter": consumer.delivered_messages,
+        "bytesOutCounter": consumer.delivered_bytes,
+        "keyHashRanges": [f"[{low}, {high}]" for low, high in consumer.slots],
+    }
+
+
+def sum_stats(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The statistics of a partitioned topic, from those of its partitions by their names."""
+    total: dict[str, Any] = {name: sum(part[name] for part in parts.values()) for name in _SUMS}
+    messages = total["msgInCounter"]
+    total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
+    total["publishers"] = [each for part in parts.values() for each in part["publishers"]]
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for part in parts.values():
+        for name, row in part["subscriptions"].items():
+            into = subscriptions.setdefault(name, {**row, "consumers": []} | _zeros())
+            for field in _SUBSCRIPTION_SUMS:
+                into[field] += row[field]
+            into["consumers"] += row["consumers"]
+    return total | {
+        "subscriptions": subscriptions,
+        "replication": {},
+        "metadata": {"partitions": len(parts), "deleted": False},
+        "partitions": parts,
+    }
+
+
+def _zeros() -> dict[str, float]:
+    return dict.fromkeys(_SUBSCRIPTION_SUMS, 0)
+
+
+# --- internal stats ---------------------------------------------------------------------------
+
+
+def internal_stats(topic: Topic) -> dict[str, Any]:
+    """How the log and the cursors of a topic stand."""
+    return run_here(internal_stats_steps(topic))
+
+
+def internal_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
+    """The same in steps."""
+    cursors = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        cursors[name] = _cursor_stats(topic, subscription)
+        yield None
+    ledgers = ledgers_of(topic)
+    active, last, active_entries, active_bytes = ledgers[-1]
+    confirmed = last if active_entries else active.first_position - 1
+    view = topic.log.manifest.view
+    compacted = _ledger(-1, -1, -1)
+    if view is not None:
+        number = unpack(topic.log.manifest.horizon)[0]
+        entries = sum(ref.live_entries for ref in view)
+        compacted = _ledger(number, entries, sum(ref.live_bytes for ref in view))
+        cursors[COMPACTION] = _view_cursor(topic, number)
+    return {
+        "entriesAddedCounter": topic.writer.entries_in,
+        "numberOfEntries": sum(entries for _, _, entries, _ in ledgers),
+        "totalSize": sum(size_bytes for _, _, _, size_bytes in ledgers),
+        "currentLedgerEntries": active_entries,
+        "currentLedgerSize": active_bytes,
+        "waitingCursorsCount": sum(_waits(topic, each) for each in topic.subscriptions.values()),
+        "pendingAddEntriesCount": topic.log.next_position - 1 - confirmed,
+        "lastConfirmedEntry": _text(confirmed),
+        "state": "Terminated" if topic.writer.terminated else "LedgerOpened",
+        "ledgers": [_ledger(ref.id, entries, size) for ref, _, entries, size in ledgers],
+        "cursors": cursors,
+        "properties": {},
+        "schemaLedgers": [],
+        "compactedLedger": compacted,
+    }
+
+
+def _ledger(number: int, entries: int, size_bytes: int) -> dict[str, Any]:
+    return {
+        "ledgerId": number,
+        "entries": entries,
+        "size": size_bytes,
+        "offloaded": False,
+        "underReplicated": False,
+    }
+
+
+def _waits(topic: Topic, subscription: Subscription) -> bool:
+    """Has it somebody to deliver to, and nothing left to deliver?"""
+    return bool(subscription.consumers) and subscription.read_position > topic.log.last_position
+
+
+def _view_cursor(topic: Topic, number: int) -> dict[str, Any]:
+    """The compacted view as the cursor that it is to Pulsar's tools."""
+    horizon = topic.log.manifest.horizon
+    behind, _ = stored_above(topic, horizon)
+    following = horizon + 1
+    return {
+        "markDeletePosition": _text(horizon),
+        "readPosition": ":".join(map(str, unpack(following))),
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": "[]",
+        "state": "Open",
+        "active": False,
+        "numberOfEntriesSinceFirstNotAckedMessage": behind,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {"CompactedTopicLedger": number},
+    }
+
+
+def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    cursor = subscription.cursor
+    waits = _waits(topic, subscription)
+    above, _ = stored_above(topic, cursor.mark_delete)
+    behind, _ = stored_above(topic, subscription.read_position - 1)
+    ranges = cursor.acked_range_count
+    shown = [
+        f"({_text(start - 1)}..{_text(stop - 1)}]"
+        for start, stop in islice(cursor.acked_ranges(), RANGES_SHOWN_MAX)
+    ]
+    if ranges > len(shown):
+        shown.append("…")
+    return {
+        "markDeletePosition": _text(cursor.mark_delete),
+        "readPosition": ":".join(map(str, unpack(subscription.read_position))),
+        "waitingReadOp": waits,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": subscription.delivered_messages,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": f"[{','.join(shown)}]",
+        "state": "Open",
+        "active": bool(subscription.consumers),
+        "numberOfEntriesSinceFirstNotAckedMessage": max(0, above - behind),
+        "totalNonContiguousDeletedMessagesRange": ranges,
+        "subscriptionHavePendingRead": waits,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": {},
+    }
+
+
+def _text(position: int) -> str:
+    """A position that may be just before a ledger's first entry, which is written L:-1."""
+    ledger, entry = unpack(position + 1)
+    return f"{ledger}:{entry - 1}"

@@ -1,0 +1,593 @@
+"""All topics of a node: created, opened when first used, listed, deleted.
+
+    DIRECTORY/definitions                 see `definitions/definitions.py`
+    DIRECTORY/inventory                   the topics that have logs, see `directories/inventory.py`
+    DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
+    DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
+
+A topic exists when it is defined, whatever directories there are. A directory without a definition
+is **unclaimed**: it stays as it is, no topic takes its place, and it can be adopted
+(`directories/unclaimed.py`). A topic that had a log and has none is **missing**: it is not served.
+
+Deleting a topic
+1. Write the mark `DELETED` into the topic's own directory: it names the log of every partition.
+   From here on the topic is gone: a crash leaves the mark, and the next open does the rest.
+2. Take the definition away.
+3. Remove the partitions' directories, then the topic's own one, its mark last.
+
+One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
+`add_partitions`, `delete_lost`, `wait_for_others`, `unclaimed`, `adopt` and what `deleting` and
+`unloading` return, which wait for the disk: other threads may call them meanwhile. A topic is
+opened once; a second caller waits for it, and for no other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lithify.claims import Claims
+from lithify.compaction.limits.latencies import Latencies
+from lithify.compaction.scheduling.run_queue import RunQueue
+from lithify.damage import Damage
+from lithify.errors import (
+    NOT_FOUND,
+    InvalidInput,
+    LithifyError,
+    MissingLog,
+    OpenFailed,
+    WriteFailed,
+)
+from lithify.fs import hold_directory, why_not_writable
+from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.remove_tree import remove_tree
+from lithify.log.file_names import LOCK
+from lithify.logger import get_logger
+from lithify.settings import LogSettings
+from lithify.topics.compaction.compaction_service import service_factory
+from lithify.topics.compaction.scheduling import TopicCompactions
+from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+from lithify.topics.definitions.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
+from lithify.topics.definitions.policies import Policies, deduplicates, is_terminated, policies_of
+from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.directories.data_directory import check_no_backup
+from lithify.topics.directories.inventory import INVENTORY, Inventory
+from lithify.topics.directories.missing_logs import MissingLogs
+from lithify.topics.directories.topic_directories import MissingTopic, TopicDirectories
+from lithify.topics.directories.unclaimed import UnclaimedTopic, adopted, defines
+from lithify.topics.schemas.schemas import Schemas
+from lithify.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from lithify.clock import Clock
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.fs.disk_reserve import NoReserve
+    from lithify.topics.definitions.definitions import Definitions
+
+__all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
+
+PARTITIONS_MAX = 10_000
+log = get_logger("lithify.topics")
+
+
+class TooManyTopics(LithifyError):
+    """No more topics can be opened: all that are open are in use."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} topics are open and in use, which is the limit (open_topics_max, "
+            "else a tenth of the files that the process may open)"
+        )
+
+
+class TopicNotFound(InvalidInput):
+    """No such topic, and it may not be created by using it."""
+
+    exit_code = NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How the topics of a node behave unless they say otherwise."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    policies: Policies = field(default_factory=Policies)
+    auto_create: bool = True
+    deduplication: bool = False
+    """Of messages that a producer sends again; a topic's or namespace's own setting comes first."""
+    compaction: TopicCompactionSettings = field(default_factory=TopicCompactionSettings)
+    compaction_service: str = ""
+    """Who compacts topics, as "module:factory"; see `compaction/compaction_service.py`."""
+
+
+class Topics:
+    """The topics of one node; see the module for threads."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        *,
+        settings: TopicSettings,
+        clock: Clock,
+        events: EventSink,
+        owner: str,
+        queue: RunQueue | None = None,
+    ) -> None:
+        """Open the topics in `directory`, which no other process may have open.
+
+        `queue` is that of the node; there is one without topics of others unless given.
+        """
+        self._fs = fs
+        self.directory = directory
+        self._clock = self.clock = clock
+        self._events = events
+        self._open: dict[TopicName, Topic] = {}
+        self._claims = Claims[TopicName]()
+        """Being opened or deleted by some thread."""
+        self._schemas: dict[TopicName, Schemas] = {}
+        self.open_max: int | None = None
+        """How many may be open at once; None is without limit."""
+        self.settings = settings
+        self.owner = owner
+        """What stands in the lock of the data directory."""
+        self.damage = Damage()
+        """Of files of topics, as far as it was found since the start."""
+        self.reserve: NoReserve = NO_RESERVE
+        self.compactions = TopicCompactions(self.opened, queue or RunQueue(clock), self.damage)
+        self._latencies = Latencies()
+        self._new_service = service_factory(settings.compaction_service)
+        check_no_backup(fs, directory)
+        fs.mkdir(directory)
+        self._lock = lock = hold_directory(fs, f"{directory}/{LOCK}", owner)
+        try:
+            self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
+            inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
+            self._directories = TopicDirectories(
+                fs, f"{directory}/topics", self.definitions, inventory
+            )
+            self._missing = MissingLogs(self._directories, self.definitions)
+        except BaseException:
+            lock.release()
+            raise
+
+    # --- definitions ------------------------------------------------------------------------
+
+    def create(self, name: str | TopicName) -> Topic:
+        """Define a topic, which must not exist, and open it."""
+        name = _parsed(name)
+        with self._claims.of([name]), _typed_errors(name):
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            return self._create(name)
+
+    def _create(self, name: TopicName) -> Topic:
+        """Define and open a topic; the caller has its claim, so nobody uses one that is undone."""
+        self._check_room()
+        self._define(name, TopicDefinition(0, self._clock.now_ms()))
+        with self._undone(name):
+            return self._open_topic(name)
+
+    def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
+        """Define a topic with partitions, which must not exist; each is opened when it is used."""
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
+        name = _parsed(name)
+        topic = TopicDefinition(partitions, self._clock.now_ms())
+        with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            self._define(name, topic)
+
+    def _define(self, name: TopicName, topic: TopicDefinition) -> None:
+        self._directories.check_root(name)
+        for part in {name, *_parts(name, topic)}:
+            self._check_free(part)
+        self.definitions.change(lambda d: d.with_topic(name, topic))
+
+    def _check_free(self, name: TopicName) -> None:
+        if str(name) in self.definitions.current.topics:
+            raise AlreadyDefined(f"topic {name} exists already")
+        self._directories.check_new(name)
+
+    def add_partitions(self, name: str | TopicName, partitions: int) -> None:
+        """Give a partitioned topic more partitions."""
+        name = _parsed(name)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
+        new = [name.partition_name(each) for each in range(self.partitions(name), partitions)]
+        with self._claims.of(new):
+            for part in new:
+                self._check_free(part)
+
+            def edit(definitions: Definitions) -> Definitions:
+                # What it is now: this may come after another change.
+                now = definitions.topics.get(str(name))
+                if now is None or not now.partitions:
+                    raise TopicNotFound(f"partitioned topic {name} does not exist")
+                count = max(partitions, now.partitions)
+                return definitions.with_topic(name, replace(now, partitions=count))
+
+            self.definitions.change(edit)
+
+    @contextmanager
+    def _undone(self, name: TopicName) -> Iterator[None]:
+        """If the files of a topic that was just defined cannot be made, it does not exist."""
+        try:
+            yield
+        except (OSError, OpenFailed, TooManyTopics, WriteFailed):
+            # If the list of topics cannot be written, its next change leaves the topic out.
+            with suppress(LithifyError):
+                self._directories.forget_log(name)
+            with suppress(LithifyError):
+                # A crash in between leaves a defined topic without files, which opens empty.
+                # Files that cannot be removed stay defined: else they would be unclaimed.
+                remove_tree(self._fs, self._path(name))
+                self.definitions.change(lambda d: d.without_topic(name))
+            raise
+
+    def exists(self, name: str | TopicName) -> bool:
+        """Is it defined, or a partition of one that is?"""
+        return defines(self.definitions.current, _parsed(name))
+
+    def partitions(self, name: str | TopicName) -> int:
+        """How many partitions it has; 0 if it is not partitioned or does not exist."""
+        found = self.definitions.current.topics.get(str(_parsed(name)))
+        return found.partitions if found is not None else 0
+
+    def names_in(self, namespace: Namespace) -> list[str]:
+        """All topics of a namespace as text, each partition by itself; there may be very many."""
+        prefix = f"persistent://{namespace}/"
+        topics = self.definitions.current.topics
+        names = []
+        for name in sorted(filter(lambda each: each.startswith(prefix), topics)):
+            count = topics[name].partitions
+            names += [f"{name}-partition-{i}" for i in range(count)] if count else [name]
+        return names
+
+    def list(self, namespace: Namespace) -> list[TopicName]:
+        """All topics of a namespace, each partition by itself."""
+        names = []
+        for name in self.definitions.current.topics_of(namespace):
+            count = self.partitions(name)
+            names += [name.partition_name(i) for i in range(count)] if count else [name]
+        return names
+
+    def delete(self, name: str | TopicName) -> None:
+        """Forget a topic with all its partitions and delete its files."""
+        name = _parsed(name)
+        if self.exists(name):
+            self.deleting(name)()
+        else:
+            self.delete_lost(name)
+
+    def delete_lost(self, name: TopicName) -> None:
+        """Forget a topic that has neither a definition nor any directory, but had logs."""
+        lost = self._lost(name)
+        parts = _parts(name, lost)
+        with self._claims.of({name, *parts}), self.reserve.if_full():
+            if self._lost(name) != lost:
+                raise TopicNotFound(f"topic {name} was changed by another request")
+            deletion = self._directories.mark_deleted(name, parts, self.now_ms())
+            self._directories.remove(name, deletion)
+        for part in parts:
+            self.damage.forget(f"topic {part}")
+
+    def _lost(self, name: TopicName) -> TopicDefinition:
+        found = None if self.exists(name) else self._directories.lost(name)
+        if found is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        return found
+
+    def deleting(
+        self, name: str | TopicName, *, wait: bool = True, in_use: bool = False
+    ) -> Callable[[], None]:
+        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread.
+
+        If another thread is opening it: wait for that, or raise `Claimed` (an event loop). One that
+        is `in_use` too, if the caller sends its clients away before that.
+        """
+        name = _parsed(name)
+        definition = self.definitions.current.topics.get(str(name))
+        if definition is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        parts = _parts(name, definition)
+        with ExitStack() as stack:
+            stack.enter_context(self._claims.of(parts, wait=wait))
+            if not self.exists(name):
+                raise TopicNotFound(f"topic {name} does not exist")
+            for part in parts:
+                topic = self._open.get(part)
+                if topic is not None and topic.has_clients and not in_use:
+                    raise InvalidInput(f"topic {part} is in use")
+            opened = {part: self._open.pop(part) for part in parts if part in self._open}
+            claims = stack.pop_all()
+
+        def finish() -> None:
+            with claims, self.reserve.if_full():
+                try:
+                    deletion = self._directories.mark_deleted(name, parts, self.now_ms())
+                    self.definitions.change(lambda d: d.without_topic(name))
+                except BaseException:
+                    with ExitStack() as closing:
+                        for topic in opened.values():
+                            closing.callback(topic.close)
+                        # If the disk refuses this too, the topic stays out of use: nothing may be
+                        # acknowledged in what the next open, or the next attempt, deletes.
+                        self._directories.unmark(name)
+                        closing.pop_all()
+                    self._open.update(opened)
+                    raise
+                for topic in opened.values():
+                    topic.close()
+                self._schemas.pop(name, None)
+                for part in parts:
+                    self.damage.forget(f"topic {part}")
+                self._directories.remove(name, deletion)
+
+        return finish
+
+    def unloading(self, names: Collection[TopicName], *, wait: bool = True) -> Callable[[], None]:
+        """Take topics out of use; what is returned closes them, once nobody uses them any more.
+
+        In any thread. They are opened again by use. `wait` as for `deleting`.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._claims.of(names, wait=wait))
+            opened = [self._open.pop(name) for name in names if name in self._open]
+            claims = stack.pop_all()
+
+        def finish() -> None:
+            with claims, ExitStack() as closing:
+                for topic in opened:
+                    closing.callback(topic.close)
+
+        return finish
+
+    def wait_for_others(self, names: Collection[TopicName], timeout_s: float) -> None:
+        """Wait, in any thread, while another one opens, creates or deletes one of these."""
+        self._claims.wait(names, timeout_s)
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def get(self, name: str | TopicName, *, create: bool = False) -> Topic:
+        """The topic, opened if need be; `create` defines one that does not exist."""
+        name = _parsed(name)
+        topic = self.opened_topic(name)
+        if topic is not None:
+            return topic
+        with self._claims.of([name]), _typed_errors(name):
+            if not self.exists(name):
+                if not create:
+                    raise TopicNotFound(f"topic {name} does not exist")
+                return self._create(name)
+            if self.partitions(name):
+                raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
+            # Another thread may have opened it meanwhile.
+            return self._open.get(name) or self._open_topic(name)
+
+    def _open_topic(self, name: TopicName) -> Topic:
+        whole = self._whole(name)
+        if self._directories.is_deleted(whole):
+            raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
+        is_new = not self._missing.check(name)
+        self._check_room()
+        with self.damage.opening(f"topic {name}"):
+            topic = Topic.open(
+                self._fs,
+                self._path(name),
+                name,
+                settings=self.settings.log,
+                clock=self._clock,
+                events=self._events,
+                deduplicates=self._deduplicates(name),
+                compaction_settings=lambda: self.compaction_settings(name),
+                new_service=self._new_service,
+                latencies=self._latencies,
+            )
+        topic.compaction.reserve = self.reserve
+        node = self.settings.policies
+        topic.policies = lambda: policies_of(self.definitions.current, name, node)
+        topic.writer.terminated = is_terminated(self.definitions.current, name)
+        try:
+            self._directories.note_log(name, is_new=is_new)
+        except BaseException:
+            with suppress(LithifyError):
+                topic.close()
+            raise
+        # Last, because another thread may find it there.
+        self._open[name] = topic
+        return topic
+
+    def compaction_settings(self, name: TopicName) -> TopicCompactionSettings:
+        """How a topic is compacted, as the definitions say now."""
+        return policies_of(self.definitions.current, name, self.settings.compaction)
+
+    def unopened(self) -> tuple[TopicName, ...]:
+        """Topics that have been used before and are not open; missing logs are reported."""
+        defined = self.definitions.current.topics.items()
+        found = []
+        for text, definition in defined:
+            for part in _parts(TopicName.parse(text), definition):
+                if part in self._open:
+                    continue
+                with suppress(MissingLog):
+                    if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
+                        found.append(part)
+        for name in self._directories.listed():
+            if not self.exists(name):
+                with suppress(MissingLog):
+                    self._missing.check(name)
+        return tuple(found)
+
+    def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
+        """Asked before every append, so what it says is made anew only for new definitions."""
+        seen: Definitions | None = None
+        answer = False
+
+        def ask() -> bool:
+            nonlocal seen, answer
+            current = self.definitions.current
+            if current is not seen:
+                answer = deduplicates(current, name, node=self.settings.deduplication)
+                seen = current
+            return answer
+
+        return ask
+
+    def schemas(self, name: str | TopicName) -> Schemas:
+        """The schemas of a topic, which all its partitions share."""
+        name = _parsed(name)
+        found = self.opened_schemas(name)
+        if found is None:
+            name = self._whole(name)
+            self._missing.check(name)
+            new = Schemas(self._fs, self._path(name), clock=self._clock)
+            # Another thread may have read them meanwhile.
+            found = self._schemas.setdefault(name, new)
+        return found
+
+    def opened_schemas(self, name: TopicName) -> Schemas | None:
+        """The same if they were read before."""
+        if not self.exists(name):
+            raise TopicNotFound(f"topic {name} does not exist")
+        return self._schemas.get(self._whole(name))
+
+    def _whole(self, name: TopicName) -> TopicName:
+        """The topic of which it is a partition, or itself."""
+        return name if str(name) in self.definitions.current.topics else name.whole
+
+    def why_not_writable(self, topic: Topic | None = None) -> str:
+        """Why nothing can be written to a topic, or at all; "" if it can. Waits for the disk."""
+        directory = self.directory if topic is None else topic.log.directory
+        return self.reserve.keep() or why_not_writable(self._fs, directory)
+
+    def damage_found(self) -> tuple[str, ...]:
+        """What is wrong with files that were read since the start. Waits for the disk."""
+        return (*self.damage.reasons(self._fs.exists), *self._missing.reasons())
+
+    def now_ms(self) -> int:
+        """The time by the node's clock."""
+        return self._clock.now_ms()
+
+    def opened_topic(self, name: TopicName) -> Topic | None:
+        """The topic if it is open, whatever is done to others."""
+        topic = self._open.get(name)
+        if topic is not None:
+            topic.used_s = self._clock.monotonic_s()
+        return topic
+
+    # --- idle topics ------------------------------------------------------------------------
+
+    def has_room(self, count: int = 1) -> bool:
+        """May so many topics more be opened?"""
+        return self.open_max is None or len(self._open) + count <= self.open_max
+
+    def _check_room(self) -> None:
+        if not self.has_room():
+            raise TooManyTopics(len(self._open))
+
+    def idle(self, idle_s: float, count: int, *, backlogs: bool) -> tuple[Topic, ...]:
+        """Open topics that nobody has used for so long, at most `count`, longest first.
+
+        Those with a backlog only if `backlogs` says so: metrics list what is open.
+        """
+        before_s = self._clock.monotonic_s() - idle_s
+        found = (
+            topic
+            for topic in tuple(self._open.values())
+            if topic.used_s <= before_s
+            and (backlogs or not topic.has_backlog)
+            and not (topic.in_use or self.compactions.is_busy(topic))
+        )
+        return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
+
+    def mark_visited(self, names: Collection[TopicName], idle_s: float) -> None:
+        """These were opened for upkeep only: they have been idle for so long already."""
+        for name in names:
+            topic = self._open.get(name)
+            if topic is not None:
+                topic.used_s -= idle_s
+
+    def opened(self) -> dict[TopicName, Topic]:
+        """Those that are open now."""
+        return dict(self._open)
+
+    def maintain(self) -> None:
+        """What only time brings about, for all open topics."""
+        for topic in self.opened().values():
+            topic.maintain()
+
+    def close(self) -> None:
+        """Close all; the first error is raised when all were tried."""
+        self.compactions.close()
+        errors = []
+        for topic in self._open.values():
+            try:
+                topic.close()
+            except Exception as error:  # noqa: BLE001  (the others must be closed too)
+                errors.append(error)
+        self._open.clear()
+        self._lock.release()
+        if errors:
+            raise errors[0]
+
+    # --- directories ------------------------------------------------------------------------
+
+    def missing(self) -> tuple[MissingTopic, ...]:
+        """Topics and partitions that had logs, which are gone."""
+        return tuple(self._directories.missing())
+
+    def unclaimed(self) -> tuple[UnclaimedTopic, ...]:
+        """Topics that have directories and no definition, as they are on disk now."""
+        return tuple(self._directories.scan().values())
+
+    @property
+    def unclaimed_count(self) -> int:
+        """How many the last look at the disk has found."""
+        return len(self._directories.unclaimed)
+
+    def adopt(self, name: str | TopicName) -> None:
+        """Define a topic that has directories and no definition; see `directories/unclaimed.py`."""
+        name = _parsed(name)
+        found = self._directories.scan().get(name)
+        if found is None:
+            if self.exists(name):
+                raise AlreadyDefined(f"topic {name} exists already")
+            raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
+        if found.problem:
+            raise AlreadyDefined(found.problem)
+        if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
+            raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
+        with self._claims.of([name, *map(name.partition_name, found.partitions)]):
+            self.definitions.change(lambda d: adopted(self._fs, found, d, self.now_ms()))
+            self._directories.note_logs([name, *map(name.partition_name, found.partitions)])
+        self._directories.scan()
+        log.info("topic adopted", topic=str(name), partitions=len(found.partitions))
+
+    def _path(self, name: TopicName) -> str:
+        return self._directories.path(name)
+
+
+@contextmanager
+def _typed_errors(name: TopicName) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OpenFailed(f"topic {name}", error) from error
+
+
+def _parsed(name: str | TopicName) -> TopicName:
+    return name if isinstance(name, TopicName) else TopicName.parse(name)
+
+
+def _parts(name: TopicName, definition: TopicDefinition) -> list[TopicName]:
+    """The topics that have logs of their own."""
+    count = definition.partitions
+    return [name.partition_name(number) for number in range(count)] if count else [name]

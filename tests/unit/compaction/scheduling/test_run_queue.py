@@ -1,0 +1,381 @@
+"""Runs take turns on a disk, disks do not wait for each other, and any run can be called off."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.clock import ManualClock
+from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.reports.status import CompactionState, CompactionStatus
+from lithify.compaction.run.control import WAITING, RunControl
+from lithify.compaction.run.log_runs import LogRuns
+from lithify.compaction.scheduling.run_queue import WAITING_MAX, RequestUnknown, RunQueue
+from lithify.compaction.scheduling.schedule import REST_MS, Observation, Trigger
+from lithify.errors import LithifyError, LogClosed, PlanStale, RunCancelled, RunRefused
+from lithify.fs import MemoryFileSystem
+from tests.unit.compaction.logs import compactor_of, fill, open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.tasks.jobs import Jobs
+
+REACHED = Observation(reached="enough")
+
+
+class Log:
+    """A log whose run lasts until it is let go or called off; an implementation of `ScheduledLog`.
+
+    Every other entry is dead, so the first run is done and the next ones find nothing.
+    """
+
+    def __init__(self, name: str, fs: MemoryFileSystem, disk: str = "sda") -> None:
+        self.name = name
+        self.device = disk
+        self.observation = Observation()
+        self.began = threading.Event()
+        self.let_go = threading.Event()
+        self.ended = threading.Event()
+        self.outcome = ""
+        self.runs_done: list[str] = []
+        self.failures: list[LithifyError] = []
+        self.error: LithifyError | None = None
+        log = self.log = open_log(fs, f"/{disk}/{name}")
+        fill(log, 1)
+        self.compactor = compactor_of(log, fs, range(0, 10, 2))
+        self.runs = LogRuns(
+            fs,
+            log.directory,
+            self.compactor,
+            kind="store",
+            name=name,
+            resumes=True,
+            gate=DiskGate(fs, f"/gate/{disk}"),
+        )
+
+    def began_ms(self) -> int:
+        return 0
+
+    def observe(self) -> Observation:
+        return self.observation
+
+    def failed(self, error: LithifyError) -> None:
+        self.failures.append(error)
+
+    def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:
+        return self.runs.run_exclusively(lambda control: self._run(trigger, jobs, control), control)
+
+    def person(self, jobs: Jobs, control: RunControl) -> Report:
+        return self.run(Trigger.ADMIN, jobs, control)
+
+    def _run(self, trigger: str, jobs: Jobs, control: RunControl) -> Report:
+        self.began.set()
+        try:
+            while not self.let_go.wait(0.01):
+                control("rewrite", 0, 1)
+            if self.error is not None:
+                raise self.error
+            report = self.compactor.run(trigger, jobs=jobs, control=control)
+        except RunCancelled as error:
+            self.outcome = type(error).__name__
+            raise
+        else:
+            self.outcome = "done"
+            self.runs_done.append(trigger)
+            return report
+        finally:
+            self.ended.set()
+
+
+class Bench:
+    """A queue, and the logs that it looks after."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.fs = MemoryFileSystem()
+        self.fs.mkdir("/gate")
+        self.queue = RunQueue(self.clock)
+        self.logs: list[Log] = []
+
+    def log(self, name: str, disk: str = "sda") -> Log:
+        self.logs.append(Log(name, self.fs, disk))
+        return self.logs[-1]
+
+    def asked(self, name: str, disk: str = "sda") -> Log:
+        log = self.log(name, disk)
+        self.ask(log)
+        return log
+
+    def ask(self, log: Log, *, waits: bool = True) -> str:
+        return self.queue.request(log, log.person, waits=waits)
+
+    def look(self) -> None:
+        self.queue.observe("store", self.logs)
+
+    def outcome(self, log: Log, request_id: str) -> CompactionStatus:
+        while True:
+            status = self.queue.status(log, request_id)
+            if status.state is not CompactionState.RUNNING:
+                return status
+
+    def settled(self, log: Log) -> None:
+        while self.queue.is_busy(log):
+            pass
+
+    def waits(self, log: Log) -> bool:
+        return self.queue.status(log).phase == WAITING
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.queue.close()
+
+
+def test_one_run_a_disk_at_a_time_and_disks_side_by_side(bench: Bench) -> None:
+    first, second, other = bench.asked("first"), bench.asked("second"), bench.asked("other", "sdb")
+    first.began.wait()
+    other.began.wait()
+    assert not second.began.is_set()
+    assert bench.queue.status(second).waits_for == f"disk: pid {os.getpid()} compacts first"
+    assert bench.waits(second)
+    assert not bench.waits(first)
+    first.let_go.set()
+    second.began.wait()
+    assert first.outcome == "done"
+    second.let_go.set()
+    other.let_go.set()
+    second.ended.wait()
+
+
+def test_persons_come_first_then_triggers_by_their_class(bench: Bench) -> None:
+    running = bench.asked("running")
+    running.began.wait()
+    order: list[str] = []
+
+    class Noting(Log):
+        def _run(self, trigger: str, jobs: Jobs, control: RunControl) -> Report:
+            order.append(self.name)
+            self.let_go.set()
+            return super()._run(trigger, jobs, control)
+
+    seen = {
+        "periodic": Observation(period_ms=1),
+        "threshold": REACHED,
+        "lag": Observation(oldest_unjudged_ms=0, lag_ms_max=1),
+        "first asked": Observation(),
+        "then asked": Observation(),
+    }
+    logs = {name: Noting(name, bench.fs) for name in seen}
+    for name, log in logs.items():
+        log.observation = seen[name]
+        bench.logs.append(log)
+    bench.look()
+    for name in ("first asked", "then asked"):
+        bench.ask(logs[name])
+    running.let_go.set()
+    logs["periodic"].ended.wait()
+    assert order == ["first asked", "then asked", "lag", "threshold", "periodic"]
+
+
+def test_a_log_that_always_has_a_reason_lets_the_others_have_a_turn(bench: Bench) -> None:
+    hot, idle = bench.log("hot"), bench.log("idle")
+    hot.observation = REACHED
+    idle.observation = Observation(period_ms=1)
+    bench.look()
+    hot.began.wait()
+    for _ in range(3):
+        bench.ask(hot)
+    bench.clock.advance(1)
+    hot.let_go.set()
+    idle.began.wait()
+    assert len(hot.runs_done) == 1, "a person who asks again does not pass the one that waits"
+    idle.let_go.set()
+    bench.settled(hot)
+    assert len(hot.runs_done) == 4
+
+
+def test_a_person_who_asks_during_a_run_gets_a_run_of_their_own(bench: Bench) -> None:
+    log = bench.log("log")
+    ids = [bench.ask(log) for _ in range(2)]
+    log.began.wait()
+    second = bench.queue.status(log, ids[1])
+    assert (second.state, second.phase) == (CompactionState.RUNNING, WAITING)
+    log.let_go.set()
+    statuses = [bench.outcome(log, each) for each in ids]
+    assert [status.state for status in statuses] == [CompactionState.SUCCESS] * 2
+    results = [status.report.result for status in statuses if status.report]
+    assert results == ["done", "nothing to do"]
+    with pytest.raises(RequestUnknown, match="nothing is known of request 00"):
+        bench.queue.status(log, "00")
+
+
+def test_a_trigger_that_calls_during_a_run_is_served_by_it_and_too_many_persons_are_refused(
+    bench: Bench,
+) -> None:
+    log = bench.asked("log")
+    log.began.wait()
+    log.observation = REACHED
+    bench.look()
+    for _ in range(WAITING_MAX):
+        bench.ask(log)
+    with pytest.raises(RunRefused, match=f"{WAITING_MAX} runs on log wait already"):
+        bench.ask(log)
+    log.let_go.set()
+    bench.settled(log)
+    assert log.runs_done == ["admin"] * (WAITING_MAX + 1)
+
+
+def test_a_request_that_is_called_off_while_it_waits_says_so(bench: Bench) -> None:
+    running, waiting = bench.asked("running"), bench.log("waiting")
+    running.began.wait()
+    request_id = bench.ask(waiting)
+    assert bench.queue.cancel(waiting)
+    status = bench.queue.status(waiting, request_id)
+    assert status.state is CompactionState.ERROR
+    assert "cancelled" in status.error
+    running.let_go.set()
+
+
+def test_a_run_is_called_off_while_it_waits_and_while_it_goes_on(bench: Bench) -> None:
+    running, waiting = bench.asked("running"), bench.asked("waiting")
+    running.began.wait()
+    assert bench.queue.cancel(waiting)
+    assert not bench.waits(waiting)
+    assert bench.queue.cancel(running)
+    running.ended.wait()
+    assert running.outcome == "RunCancelled"
+    assert not waiting.began.is_set()
+    assert not bench.queue.cancel(waiting), "there is nothing left to call off"
+
+
+def test_what_triggers_call_for_is_called_off_for_a_while(bench: Bench) -> None:
+    running, waiting = bench.asked("running"), bench.log("waiting")
+    running.began.wait()
+    waiting.observation = REACHED
+    bench.look()
+    assert bench.waits(waiting)
+    assert bench.queue.cancel(waiting)
+    bench.look()
+    assert not bench.queue.is_busy(waiting)
+    running.let_go.set()
+    bench.clock.advance(REST_MS / 1000)
+    bench.look()
+    waiting.began.wait()
+    waiting.let_go.set()
+
+
+def test_while_another_process_has_the_disk_requests_wait_and_say_for_whom(bench: Bench) -> None:
+    log, later = bench.log("log"), bench.log("later")
+    log.let_go.set()
+    later.let_go.set()
+    log.observation = REACHED
+    with DiskGate(bench.fs, "/gate/sda").enter("/sda", "pid 7 compacts public/default/orders"):
+        bench.look()
+        request_id = bench.ask(later)
+        while not (status := bench.queue.status(later, request_id)).waits_for:
+            pass
+        assert status.waits_for == "disk: pid 7 compacts public/default/orders"
+        assert status.row()["waitsFor"] == status.waits_for
+        assert bench.queue.status(log).waits_for == status.waits_for
+        with pytest.raises(RunRefused, match="pid 7 compacts") as raised:
+            bench.ask(bench.log("impatient"), waits=False)
+        assert raised.value.exit_code == 4
+        cancelled = bench.asked("called off")
+        assert bench.queue.cancel(cancelled)
+        assert not log.began.is_set()
+    assert bench.outcome(later, request_id).state is CompactionState.SUCCESS
+    bench.settled(log)
+    assert (log.outcome, later.outcome, cancelled.outcome) == ("done", "done", "")
+
+
+def test_one_who_does_not_want_to_wait_is_refused(bench: Bench) -> None:
+    running, other = bench.asked("running"), bench.log("other")
+    running.began.wait()
+    refused = r"compaction refused \(store\): a run on running is going on"
+    with pytest.raises(RunRefused, match=refused):
+        bench.ask(running, waits=False)
+    with pytest.raises(RunRefused, match=rf"\(disk\): pid {os.getpid()} compacts running"):
+        bench.ask(other, waits=False)
+    running.let_go.set()
+    bench.settled(running)
+    other.let_go.set()
+    request_id = bench.ask(other, waits=False)
+    assert bench.outcome(other, request_id).state is CompactionState.SUCCESS
+
+
+def test_what_fails_rests_and_what_fails_unexpectedly_stops_nobody_else(bench: Bench) -> None:
+    log, broken = bench.log("log"), bench.log("broken")
+    broken.error = PlanStale("not now")
+    broken.let_go.set()
+    broken.observation = REACHED
+    for pause_s in (REST_MS / 1000, 2 * REST_MS / 1000):
+        broken.began.clear()
+        bench.look()
+        broken.began.wait()
+        bench.settled(broken)
+        bench.clock.advance(pause_s - 1)
+        bench.look()
+        assert not bench.queue.is_busy(broken)
+        bench.clock.advance(1)
+    assert [str(error) for error in broken.failures] == ["not now"] * 2
+    broken.run = broken.person = None  # type: ignore[method-assign,assignment]
+    bench.look()
+    bench.settled(broken)
+    log.let_go.set()
+    bench.ask(log)
+    log.ended.wait()
+    assert log.outcome == "done"
+
+
+def test_a_killed_run_is_finished_before_anything_else_and_once(bench: Bench) -> None:
+    killed = bench.log("killed")
+    with bench.fs.open_append("/sda/killed/JOURNAL") as file:
+        file.write(b"damaged")
+        file.fsync()
+    killed.let_go.set()
+    bench.look()
+    killed.ended.wait()
+    bench.settled(killed)
+    assert killed.runs_done == ["unfinished"]
+    assert not killed.compactor.unfinished()
+    bench.look()
+    assert not bench.queue.is_busy(killed)
+
+
+def test_a_log_that_is_gone_is_forgotten_and_one_that_is_back_is_looked_at(bench: Bench) -> None:
+    log = bench.log("log")
+    log.observation = REACHED
+    log.error = LogClosed("it is closed")
+    log.let_go.set()
+    bench.look()
+    log.ended.wait()
+    while bench.queue._is_running("store log"):
+        pass
+    bench.logs.clear()
+    bench.look()
+    assert not bench.queue._members
+    log.log.close()
+    again = bench.log("log")
+    again.observation = replace(REACHED, period_ms=1)
+    again.let_go.set()
+    bench.look()
+    again.ended.wait()
+
+
+def test_closing_suspends_what_runs_and_takes_nothing_more() -> None:
+    bench = Bench()
+    running, waiting = bench.asked("running"), bench.asked("waiting")
+    running.began.wait()
+    bench.queue.close()
+    assert running.outcome == "RunSuspended"
+    assert not waiting.began.is_set()
+    with pytest.raises(RunRefused, match="it is stopping"):
+        bench.asked("late")
