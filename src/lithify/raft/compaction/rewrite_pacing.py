@@ -1,25 +1,25 @@
-"""Phase 4: scattered live indexes are written again at the head of the log.
+"""Moves scattered live entries: they are written again at the head of the log.
 
-A live set of many lone indexes costs memory, and keeps old segments with little in them. Its
-members can be moved: the leader proposes, for one live index after the other, the command that the
-machine gives for it (`Machine.rewrite_command`). Such a command is an ordinary one. The machine
-applies it as a compare-and-swap on the index: if the old index is still what counts, the new one
-takes its place, else nothing happens. So a key that is overwritten meanwhile keeps its newer value,
-and the old index becomes dead and goes with the next snapshot, whatever crashes come before it.
+A live set of many isolated indexes costs memory, and keeps old segments with little in them. Its
+entries can be moved: the leader proposes, for one live index after the other, the command that the
+machine returns for it (`Machine.rewrite_command`). It is an ordinary command. The machine applies
+it as a compare-and-swap on the index: if the old index is still live, the new one replaces it;
+otherwise nothing happens. So a key that is overwritten meanwhile keeps its newer value. The old
+index becomes dead and is deleted after the next snapshot, whatever crashes come before.
 
-`plan_rewrites` chooses: the lowest indexes that stand in runs shorter than `RUN_MIN`. Indexes that
-were moved stand in one long run, so they are not moved again.
+`plan_rewrites` chooses the lowest indexes in runs shorter than `RUN_MIN`. Moved entries form one
+long run, so they are not moved again.
 
 `Rewriter` paces it for one group:
 
-    rewriter.begin(state.live)              # by call, or by itself when `is_scattered`
-    rewriter.tick()                         # the group's tick: what may be moved in it
+    rewriter.begin(state.live)              # by call, or when `is_scattered`
+    rewriter.tick()                         # the group's tick: refills the budget
     for index in rewriter.take(): ...       # read, ask the machine, propose
-    rewriter.moved(payload_bytes)           # one was proposed, so large
+    rewriter.moved(payload_bytes)           # a command of this size was proposed
     rewriter.settled()                      # one was answered, or there was nothing to propose
-    rewriter.stop()                         # this member does not lead any more
+    rewriter.stop()                         # this member stopped leading
 
-Pure; the group's thread calls.
+Pure; called in the group's thread.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 __all__ = ["RUN_MIN", "RewriteSettings", "Rewriter", "plan_rewrites", "scatter"]
 
 RUN_MIN = 64
-"""A run of so many indexes costs 9 bytes of memory, an eighth of a byte each: good enough."""
+"""A run of this number of indexes costs 9 bytes of memory, an eighth of a byte each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteSettings:
-    """When live indexes are moved, and how fast. Replication makes each cost a write a member."""
+    """When and how fast live entries are moved. Each costs one write per member."""
 
     scatter_max: float | None = None
-    """Runs for each live index above which moving begins by itself; None: only by call."""
+    """Runs per live index above which moving starts by itself; None: only by call."""
     live_min: int = 100_000
-    """A live set with fewer indexes is no burden, however scattered."""
+    """A live set with fewer indexes is never scattered enough."""
     entries_per_tick: int = 64
     bytes_per_tick: int = 2**20
     in_flight_max: int = 256
@@ -61,12 +61,12 @@ class RewriteSettings:
 
 
 def scatter(live: LiveSet) -> float:
-    """Runs for each index: 1 if no two are neighbours, near 0 if they stand in long runs."""
+    """Runs per index: 1 if no two are neighbours, near 0 in long runs."""
     return len(live.starts) / len(live) if live else 0.0
 
 
 def plan_rewrites(live: LiveSet, limit: int) -> LiveSet:
-    """The lowest live indexes in short runs, at most so many."""
+    """The lowest live indexes in short runs, up to a limit."""
     starts, stops = live.range_arrays()
     short = np.flatnonzero(stops - starts < RUN_MIN)
     reached = np.cumsum(stops[short] - starts[short])
@@ -88,28 +88,28 @@ class Rewriter:
         self.is_active = False
 
     def is_scattered(self, live: LiveSet) -> bool:
-        """Is it time to begin without being asked?"""
+        """Should moving start by itself?"""
         settings = self._settings
         if settings.scatter_max is None or len(live) < max(1, settings.live_min):
             return False
         return scatter(live) > settings.scatter_max
 
     def begin(self, live: LiveSet, limit: int | None = None) -> None:
-        """Move what is scattered of a live set, or so many of it; goes on if it is under way."""
+        """Start to move scattered entries, up to a limit; no effect while in progress."""
         if not self.is_active:
             self._left = iter(plan_rewrites(live, len(live) if limit is None else limit))
             self.is_active = True
 
     def stop(self) -> None:
-        """Move nothing more; what is under way may come to its end."""
+        """Stop; commands in flight may complete."""
         self._left = iter(())
         self.is_active = False
         self._in_flight = 0
 
     def tick(self) -> None:
-        """Another tick: so much may be moved in it. What was not used is not saved."""
+        """Refill the budget; an unused rest expires."""
         self._entries = self._settings.entries_per_tick
-        # What one large command took too much is paid back by the ticks that follow.
+        # The next ticks pay for a command that exceeded the budget.
         self._bytes = min(0, self._bytes) + self._settings.bytes_per_tick
 
     def take(self) -> Iterator[int]:
@@ -130,5 +130,5 @@ class Rewriter:
         self._bytes -= payload_bytes
 
     def settled(self) -> None:
-        """An index that was taken is done with, whether it was moved or not."""
+        """An index from `take` is done, whether it was moved or not."""
         self._in_flight = max(0, self._in_flight - 1)

@@ -1,26 +1,25 @@
-"""How nodes reach each other: one connection for each peer and direction, shared by all groups.
+"""The connections between nodes: one per peer and direction, shared by all groups.
 
 1. A node connects to every peer in its book, sends `Hello`, waits for `Welcome`, and both introduce
-   themselves (`Introduction`); from then on that connection carries what it sends to this peer.
-   What the peer sends comes over another one, which the peer has made.
-2. Both hand over their books, so a node that knows one member comes to know all, and all come to
-   know it. What a node says about itself counts; hearsay only fills gaps.
-3. A connection that ends is made again, after a wait that doubles up to `WAIT_S_MAX` and is cut
-   short when the peer comes by itself.
-4. A message to a peer that is not connected, or that has `UNSENT_BYTES_MAX` to take already, is
-   dropped, and the group is told that the peer is unreachable: Raft sends again by itself.
+   themselves (`Introduction`). Then this connection carries messages to the peer. The peer's
+   messages come over another connection, which the peer has opened.
+2. Both send their books, so a node that knows one member learns all, and all learn it. A node's own
+   address wins; other addresses only fill gaps.
+3. A closed connection is reopened, after a wait that doubles up to `WAIT_S_MAX` and ends early when
+   the peer connects.
+4. A message to a peer that is not connected, or that has `UNSENT_BYTES_MAX` queued, is dropped, and
+   the group is notified that the peer is unreachable: Raft sends again by itself.
 
-A node whose name is that of a member, but whose data directory is another one, is refused by both
-ends (`peer_recognition.py`), with an error in both logs: nothing that it says counts, not even
-where it is reached. `recheck` does the same for connections that are open when members change. So
-is one whose directory is an older copy, and a node of another cluster with the same name.
+A node with the name of a member and another data directory is refused by both ends
+(`peer_recognition.py`), with an error in both logs: all its messages are ignored, even its address.
+`recheck` does the same for open connections when members change. A node whose directory is an older
+copy is refused too, and a node of another cluster with the same name.
 
-A node that connects is answered when what is recorded of it is durable
-(`raft/node/identity_saving.py`). It sends nothing before, so no promise of it is known here without
-the start in which it was given.
+A node that connects is answered when the record of it is durable (`raft/node/identity_saving.py`).
+It sends nothing before, so no promise of it is known here without the start in which it was given.
 
-With TLS both ends show a certificate of the same authority. That of a node must be for its name,
-which is what it is checked against; a client's may have any.
+With TLS both ends show a certificate of the same authority. The certificate of a node must be for
+its name; a client's may have any name.
 
 A node with the wrong name, cluster or version is refused with a text that says so.
 All of it runs in one event loop.
@@ -70,9 +69,9 @@ if TYPE_CHECKING:
 __all__ = ["Handlers", "Tls", "Transport"]
 
 HANDSHAKE_S = 4.0
-"""Of TLS, so that it is over when somebody looks for the greeting."""
+"""Limit of the TLS handshake, so that it is over before the greeting is checked."""
 UNSENT_BYTES_MAX = 64 * 2**20
-"""A few times what one group may have under way to a peer; one more message may come on top."""
+"""A few times the bytes in flight of one group to a peer; one more message may exceed it."""
 CONNECTIONS_MAX = 4096
 
 log = get_logger("lithify.raft")
@@ -80,18 +79,18 @@ log = get_logger("lithify.raft")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: the authority that signs everybody, the own certificate, its key."""
+    """PEM files: the common authority, the own certificate, its key."""
 
     authority_file: str
     certificate_file: str
     key_file: str
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """For one side of a connection; the other side must show a certificate."""
+        """The context for one side; the other side must show a certificate."""
         protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Nodes are known by their names, not by where they are reached: see `_check_certificate`.
+        # Nodes are identified by their names, not by their addresses: see `check_certificate`.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(self.authority_file)
@@ -110,24 +109,24 @@ def _ignore_two(_: str, __: str) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Whom a transport tells what."""
+    """The callbacks of a transport."""
 
     heard: Callable[[str, RaftMessage], None]
     """A group got a message of a peer."""
     asked: Callable[[Channel, str, ClientRequests], None]
-    """A client wants something of a group."""
+    """A client has sent requests for a group."""
     unreachable: Callable[[str, str], None]
     """A group's message to a peer was dropped."""
     left: Callable[[Channel], None]
-    """A client is gone."""
+    """A client has disconnected."""
     configs: Callable[[], list[Config]] = list
     """The members of all groups here, committed or not."""
     accepted: Callable[[str], None] = _ignore
     """A peer accepts this node's directory."""
     disowned: Callable[[str, str], None] = _ignore_two
-    """A peer does not accept it, and says why."""
+    """A peer refuses this node's directory, with a reason."""
     outdated: Callable[[], None] = _ignore_none
-    """A peer has met a start of this node's directory that it does not know: it is a copy."""
+    """A peer has recorded a start that this node's directory lacks: it is an older copy."""
 
 
 class RaftCannotListen(LithifyError):
@@ -145,7 +144,7 @@ class Transport:
         self._identity = identity
         self._saving = IdentitySaving(identity)
         self._recorded_by: dict[str, int] = {}
-        """The last change of the identity that is about another node."""
+        """By node: the last change of the identity that is about it."""
         self._handlers = handlers
         self._tls = tls
         self.context = None if tls is None else tls.context(server=False)
@@ -157,12 +156,12 @@ class Transport:
         self.refused_by: dict[str, str] = {}
         """Nodes that do not accept this one, with the reason."""
         self.cluster_ids: dict[str, str] = {}
-        """Of which cluster connected nodes are, as far as they know."""
+        """The cluster ids that connected nodes have shown."""
         self._server: asyncio.Server | None = None
         self.address = Address("", 0)
 
     async def start(self, listen: Address) -> None:
-        """Listen, and connect to all peers that are known; port 0 takes a free one."""
+        """Listen, and connect to all known peers; port 0 takes a free one."""
         loop = asyncio.get_running_loop()
         context = None if self._tls is None else self._tls.context(server=True)
         try:
@@ -180,7 +179,7 @@ class Transport:
         self._connect_all()
 
     async def close(self) -> None:
-        """Let everybody go."""
+        """Close all connections."""
         if self._server is not None:
             self._server.close()
         links, self._links = self._links, {}
@@ -190,22 +189,22 @@ class Transport:
         for channel in channels:
             channel.close("the node stops")
         for channel in channels:
-            # Not the server's `wait_closed`: from Python 3.12 on it waits for whoever comes now.
+            # Not the server's `wait_closed`: since Python 3.12 it waits for new connections too.
             await channel.wait_closed(GOODBYE_S)
         await self._saving.close()
 
     @property
     def connected(self) -> list[str]:
-        """The peers that messages go out to."""
+        """The peers that messages can be sent to."""
         return sorted(name for name, link in self._links.items() if link.channel is not None)
 
     def learn(self, book: dict[str, str]) -> None:
-        """Somebody who should know says where nodes are reached."""
+        """Store addresses of nodes, from a trusted source."""
         if self._identity.learn(book):
             self._connect_all()
 
     def send(self, group: str, message: RaftMessage) -> None:
-        """Send a message of a group to whom it is for, or drop it and say so."""
+        """Send a message of a group to its receiver, or drop it and notify the group."""
         link = self._links.get(message.to)
         channel = None if link is None else link.channel
         if channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
@@ -213,7 +212,7 @@ class Transport:
         else:
             channel.send(group, message)
 
-    # --- going out --------------------------------------------------------------------------
+    # --- outgoing ---------------------------------------------------------------------------
 
     def _connect_all(self) -> None:
         for name, text in self._identity.book.items():
@@ -225,7 +224,7 @@ class Transport:
                 link.move(address)
 
     async def connect(self, name: str, address: Address, channel: Channel) -> None:
-        """Connect to a peer and say hello."""
+        """Connect to a peer and send `Hello`."""
         identity = self._identity
         hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, self._book())
         await connect(address, hello, channel, self.context)
@@ -234,7 +233,7 @@ class Transport:
         return json.dumps(self._identity.book | {self._identity.node: str(self.address)})
 
     def take_book(self, text: str, owner: str) -> None:
-        """From another node: what it says about itself counts, the rest only if it is new."""
+        """Store another node's addresses: its own always, others only if unknown."""
         try:
             book = {str(name): str(parse_address(at)) for name, at in json.loads(text).items()}
         except (ValueError, AttributeError, InvalidInput) as error:
@@ -250,12 +249,12 @@ class Transport:
     def introduction(
         self, name: str, version: int, refusal: str = ""
     ) -> Introduction | Credentials:
-        """Which directory this node has, for a node of this name and version."""
+        """The own credentials, for a node with a name and version."""
         recognition = self._identity.recognition
         known = "{}" if refusal else json.dumps(recognition.known)
         if version < SHOWS_STARTS:
             return Introduction(version, recognition.own, refusal, known)
-        # Among the starts of others: the own one that the other node is known to have recorded.
+        # Among the starts of others: the own start that the other node is known to have recorded.
         own = KnownStart(recognition.own, *recognition.starts_known.get(name, OwnStart()))
         met = json.dumps(recognition.met_starts | {self._identity.node: own})
         starts = json.dumps(recognition.starts)
@@ -263,12 +262,12 @@ class Transport:
         return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
 
     def show_again(self) -> None:
-        """Tell all connected nodes what is new in what this node shows."""
+        """Send this node's changed credentials to all connected nodes."""
         for link in self._links.values():
             link.show_again()
 
     def refusal_of(self, name: str, shown: Credentials) -> str:
-        """Why a node is not accepted; empty if it is. The log has it once."""
+        """Why a node is not accepted; empty if it is. Each reason is logged once."""
         recognition, configs = self._identity.recognition, self._handlers.configs()
         identity, own = shown.identity, met_in(shown).get(name)
         known = None if own is None or own.identity != identity else OwnStart(*own[1:])
@@ -285,7 +284,7 @@ class Transport:
         return refusal
 
     def accept(self, name: str, shown: Credentials) -> None:
-        """Record the identity of a node that was accepted, and what it knows of others."""
+        """Record the identity of an accepted node, and what it knows of others."""
         recognition = self._identity.recognition
         try:
             known = {str(n): str(i) for n, i in json.loads(shown.known).items()}
@@ -309,7 +308,7 @@ class Transport:
             self._recorded_by[name] = self._saving.changed()
 
     def hear_starts(self, name: str, shown: Credentials) -> bool:
-        """Take in which starts a node has met; is some of it news?"""
+        """Record the starts that a node knows; returns whether some are new."""
         recognition, news = self._identity.recognition, False
         for other, met in met_in(shown).items():
             if other not in (self._identity.node, name):
@@ -323,7 +322,7 @@ class Transport:
         return news
 
     def accepted_by(self, name: str) -> None:
-        """A peer takes messages of this node."""
+        """A peer accepts messages of this node."""
         self.refused_by.pop(name, None)
         self._handlers.accepted(name)
 
@@ -335,13 +334,13 @@ class Transport:
         self._handlers.disowned(name, reason)
 
     def disconnect(self, why: str) -> None:
-        """End all connections with nodes; they are made again."""
+        """Close all connections with nodes; they are reopened."""
         links = (link.channel for link in self._links.values())
         for channel in [*self._from.values(), *(each for each in links if each is not None)]:
             channel.close(why)
 
     def recheck(self) -> None:
-        """Members have changed: end connections to nodes that are accepted no more."""
+        """Members have changed: close connections to nodes that are not accepted now."""
         links = (link.channel for link in self._links.values())
         for channel in [*self._from.values(), *(link for link in links if link is not None)]:
             shown = Introduction(0, channel.identity or "", "", "{}")
@@ -349,7 +348,7 @@ class Transport:
             if refusal:
                 channel.close(refusal)
 
-    # --- coming in --------------------------------------------------------------------------
+    # --- incoming ---------------------------------------------------------------------------
 
     def _accept(self) -> Channel:
         channel = Channel(self._receive, self._lost)
@@ -359,7 +358,7 @@ class Transport:
 
     def _check_greeted(self, channel: Channel) -> None:
         if channel.closed:
-            # It may never have had TLS, so that nobody was told of its end.
+            # Its TLS handshake may never have completed; then `_lost` was not called.
             self._channels.discard(channel)
         elif not channel.greeted:
             channel.abort(f"no greeting within {HELLO_S} s")
@@ -410,7 +409,7 @@ class Transport:
             check_certificate(channel, hello.node)
             expected = self._identity.recognition.expected(hello.node, self._handlers.configs())
             if expected:
-                # What it says counts when it has shown who it is.
+                # Its addresses are taken when it has shown its identity.
                 channel.book = hello.book
             else:
                 self._take_in(channel, hello.node, hello.book)
@@ -418,7 +417,7 @@ class Transport:
         return True
 
     def _introduced(self, channel: Channel, shown: Credentials) -> bool:
-        """A node that has connected shows its identity; is it accepted?"""
+        """A connecting node shows its identity; returns whether it is accepted."""
         if shown.refusal:
             self.hear_starts(channel.node, shown)
             self.disowned_by(channel.node, shown.refusal)
@@ -436,7 +435,7 @@ class Transport:
         return True
 
     def _recorded(self, channel: Channel, shown: Credentials, error: BaseException | None) -> None:
-        """What is known of a node that connects is durable, or the disk has refused it."""
+        """The record of a connecting node is durable, or the disk has refused it."""
         if error is not None:
             channel.abort(f"the node cannot be recorded: {error}")
         if channel.closed or channel.identity is not None:
@@ -453,7 +452,7 @@ class Transport:
             channel.book = None
 
     def _take_in(self, channel: Channel, name: str, book: str) -> None:
-        """A node is there; what came over an earlier connection is over."""
+        """A node is connected; its earlier connection is closed."""
         self.take_book(book, name)
         old = self._from.get(name)
         if old is not None:

@@ -17,16 +17,16 @@
         head of a snapshot  text: JSON
         state of a transfer 1 byte
 
-Whatever goes to one place within one turn of the event loop goes in one frame, so that heartbeats
-of a thousand groups cost one checksum, one write and one wake-up.
+All messages to one peer within one turn of the event loop share a frame, so that heartbeats of a
+thousand groups cost one checksum, one write and one wake-up.
 
-Sender and receiver of a message are not in it: a connection begins with `Hello`, after which all
-that comes over it is from that node to this one. So nobody can speak in the name of another.
+Sender and receiver are not part of a message: a connection starts with `Hello`, after which
+everything on it is from that node to this one. So no node can speak in the name of another.
 
-A new message is a dataclass at the end of `KINDS`: its fields say how it is written. What does not
-follow the format is a `ProtocolError`, after which the connection is of no more use. Nothing is
-allocated because of a length that a peer claims: a frame is copied once, out of what was received,
-and payloads out of that.
+A new message is a dataclass at the end of `KINDS`; its fields define its bytes. Bytes that violate
+the format raise `ProtocolError`, after which the connection is closed. Nothing is allocated because
+of a length that a peer claims: a frame is copied once, out of the received bytes, and payloads out
+of the frame.
 
 A run of requests is read as one `ClientRequests`, and `ClientResponses` are written as one
 `ClientResponse` each. Pure.
@@ -135,7 +135,7 @@ KINDS: tuple[type, ...] = (
     EntriesFound,
     Credentials,
 )
-"""All messages; the place of one is its kind, so new ones come at the end."""
+"""All messages; the position of one is its kind, so append new ones."""
 
 
 # --- other fields -----------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def _take_entries(data: bytes, at: int) -> tuple[list[Entry], int]:
     at += 4
     entries: list[Entry] = []
     unpack, header_bytes, limit = _ENTRY.unpack_from, _ENTRY.size, len(data)
-    # Each needs bytes of its own, so a count that is a lie ends with the body.
+    # Each entry needs bytes of its own, so a false count ends with the body.
     for _ in range(count):
         index, term, length, kind = unpack(data, at)
         start = at + header_bytes
@@ -226,13 +226,13 @@ def _types(cls: Any) -> list[tuple[str, str]]:
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Takes these out of a message."""
+    """A function that reads these fields of a message."""
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda message: (get(message),)
 
 
 class _Codec:
-    """How messages of one class are written, found out from its fields."""
+    """The encoding of one class of messages, derived from its fields."""
 
     def __init__(self, kind: int, cls: type) -> None:
         self.kind = kind
@@ -250,7 +250,7 @@ class _Codec:
         self.in_order = list(types) == read
         self.values: Callable[[Any], tuple[Any, ...]] = _getter(self.fixed)
         self.prefixes: dict[str, bytes] = {}
-        """By group: nearly always the same few."""
+        """By group; nearly always the same few."""
 
     def encode(self, group: str, message: Any, pieces: list[Buffer]) -> None:
         pieces.append(self.prefix(group) + self.struct.pack(*self.values(message)))
@@ -258,7 +258,7 @@ class _Codec:
             put(getattr(message, name), pieces)
 
     def prefix(self, group: str) -> bytes:
-        """What stands before the fields."""
+        """The bytes before the fields."""
         found = self.prefixes.get(group)
         if found is not None:
             return found
@@ -285,7 +285,7 @@ _KIND_ASK = KINDS.index(ClientRequest)
 
 
 def encode_message(group: str, message: object, pieces: list[Buffer]) -> int:
-    """Put a message behind the pieces of a frame that is being made; the bytes it has."""
+    """Append a message to the pieces of a frame; returns its size."""
     before = len(pieces)
     if isinstance(message, ClientResponses):
         pieces += _encode_answers(group, message)
@@ -295,7 +295,7 @@ def encode_message(group: str, message: object, pieces: list[Buffer]) -> int:
 
 
 def _encode_answers(group: str, answers: ClientResponses) -> list[bytes]:
-    """An `ClientResponse` for each of the run."""
+    """One `ClientResponse` for each of the run."""
     prefix = _BY_CLASS[ClientResponse].prefix(group)
     pack, outcome = _ANSWER.pack, answers.outcome
     rows = zip(answers.numbers, count(answers.log_index), answers.bodies, strict=False)
@@ -306,7 +306,7 @@ def _encode_answers(group: str, answers: ClientResponses) -> list[bytes]:
 
 
 def join_frame(pieces: list[Buffer]) -> bytearray:
-    """The frame of all these messages: the only copy of their payloads."""
+    """The frame of these messages: the only copy of their payloads."""
     frame = bytearray().join((bytes(FRAME_HEADER_BYTES), *pieces))
     with memoryview(frame)[FRAME_HEADER_BYTES:] as body:
         _FRAME.pack_into(frame, 0, len(body), crc32c(body))
@@ -322,7 +322,7 @@ def encode_frame(messages: Iterable[tuple[str, object]]) -> bytearray:
 
 
 def frame_bytes(data: memoryview, limit: int) -> int:
-    """Of the frame that begins with these bytes, its header included; 0 if that is not whole."""
+    """The size of the frame that starts with these bytes; 0 if its header is incomplete."""
     if len(data) < FRAME_HEADER_BYTES:
         return 0
     length: int = _FRAME.unpack_from(data)[0]
@@ -332,7 +332,7 @@ def frame_bytes(data: memoryview, limit: int) -> int:
 
 
 def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any]]:
-    """The messages of a whole frame, each with the name of its group."""
+    """The messages of a complete frame, each with the name of its group."""
     body = bytes(frame[FRAME_HEADER_BYTES:])
     crc: int = _FRAME.unpack_from(frame)[1]
     if crc32c(body) != crc:
@@ -369,7 +369,7 @@ def _messages(body: bytes, names: tuple[str, str]) -> list[tuple[str, Any]]:
 
 
 def _take_asks(body: bytes, at: int, fields_at: int) -> tuple[ClientRequests, int]:
-    """The run of requests that begins here: up to one of another kind, group or operation."""
+    """The run of requests that starts here; it ends before another kind, group or operation."""
     prefix = body[at:fields_at]
     prefix_bytes, header_bytes, limit = len(prefix), len(prefix) + _ASK.size, len(body)
     operation = _ASK.unpack_from(body, fields_at)[1]

@@ -1,24 +1,24 @@
-"""Clients that a group's machine sends to: which connection a name stands for. One event loop.
+"""The watches of clients: which connection gets what a group's machine sends. One event loop.
 
-1. A client asks for a watch: a name, and a command that has the machine send to it. The name is
-   noted for the connection first, then the command is proposed.
-2. What the machine sends goes out over the connection that its name stands for. What it sends to
-   others is dropped: only the leader sends, and nobody listens to it under that name.
-3. A watch ends, and the client is told by a second answer, when this node leads no more, because
-   somebody else sends then; and when it has `UNSENT_BYTES_MAX` to take and does not take them. It
-   then asks anew, there or here, from the last thing that it has seen. So a client that reads
-   nothing costs so many bytes, and no more.
-4. Every `SWEEP_TICKS`, and at the next tick after a watch has ended, the leader has the machine
-   forget all names that stand for no connection here. That is also how those go whose client died,
-   or whose leader did.
+1. A client starts a watch with a name and a command after which the machine sends to that name. The
+   name is registered for the connection first, then the command is proposed.
+2. What the machine sends goes to the connection that is registered for the name. What it sends to
+   other names is dropped: only the leader sends, and no client here uses that name.
+3. A watch ends, with a second answer to the client, when this node stops leading, because another
+   node sends then; and when `UNSENT_BYTES_MAX` are queued for it. The client then watches again,
+   there or here, from the last event it has seen. So a client that reads nothing costs at most this
+   number of bytes.
+4. Every `SWEEP_TICKS`, and at the next tick after a watch has ended, the leader makes the machine
+   remove all names that are not registered here. This also removes the names of clients that died,
+   and of clients of earlier leaders.
 
-No name is swept that is still of use. One that the machine knows was noted before, on the node that
-led when it was proposed; if that is another node, or if the note is gone, the client has been told
-and asks anew. Should it use the same name again, its command comes behind the one that forgets it,
-because the leader has proposed that before it noted the name again.
+No name in use is removed. A name that the machine knows was registered before, on the node that led
+when it was proposed. If that is another node, or if the registration is gone, the client has been
+notified and watches again. If it uses the same name, its new command comes after the one that
+removes the name, because the leader proposed that before it registered the name again.
 
-In one term a member leads without a break or not at all. So a watch gets everything that is sent
-while the term is the one in which its command was applied here, by the leader.
+Within one term a member leads without interruption or not at all. So a watch gets everything that
+is sent while the term is the one in which the leader applied its command here.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
     from lithify.raft.net.channel import Channel
 
     Tell = Callable[[Channel, str, int, LithifyError], None]
-    """(channel, group, number of the request, why nothing more will come)"""
+    """(channel, group, number of the request, reason of the end)"""
 
 __all__ = ["Watches"]
 
 SWEEP_TICKS = 100
 UNSENT_BYTES_MAX = 8 * 2**20
-"""One event more may come on top, and the values that a watcher has missed when it begins."""
+"""One more event may be queued, and the values that a watcher has missed when it starts."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What a name stands for."""
+    """The registration of a name."""
 
     group: str
     name: bytes
     channel: Channel
     number: int
     term: int = 0
-    """In which this node led when the machine came to know the name; 0 before."""
+    """The term in which this node led when the machine learned the name; 0 before."""
 
 
 class Watches:
@@ -71,18 +71,18 @@ class Watches:
         self._channels: dict[Channel, _Watch] = {}
         self._ticks = 0
         self._due: set[str] = set()
-        """Groups in which names may stand for nothing."""
+        """Groups with names that may not be registered."""
 
     def begin(
         self, group: Group[Any], channel: Channel, number: int, body: bytes, done: Done
     ) -> None:
-        """A client wants to be told; `done` gets what came of its command."""
+        """Start a watch; `done` gets the outcome of its command."""
         name, command = parse_watch(body)
         if channel in self._channels:
             raise InvalidInput("this connection has a watch already")
         before = self._groups.get(group.name, {}).get(name)
         if before is not None:
-            # Names are drawn, so it is the same client, and its old connection is dead.
+            # Names are random, so it is the same client, and its old connection is dead.
             self._forget(before)
         watch = _Watch(group.name, name, channel, number)
         self._channels[channel] = watch
@@ -101,18 +101,18 @@ class Watches:
         group.propose(command, known)
 
     def remove_client(self, channel: Channel) -> None:
-        """A client is gone."""
+        """A client has disconnected."""
         watch = self._channels.get(channel)
         if watch is not None:
             self._forget(watch)
 
     def close_group(self, group: Group[Any]) -> None:
-        """A group is not here any more."""
+        """A group was removed from this node."""
         for watch in list(self._groups.get(group.name, {}).values()):
             self._end(watch, _elsewhere(group))
 
     def deliver(self, group: Group[Any], sends: Sequence[Send]) -> None:
-        """A group has done its work: what it sends goes out, and watches end that get no more."""
+        """A group has worked: deliver what it sends, and end watches that get no more."""
         watches = self._groups.get(group.name)
         if not watches:
             return
@@ -129,7 +129,7 @@ class Watches:
                 self._end(watch, _elsewhere(group))
 
     def tick(self, groups: Iterable[Group[Any]]) -> None:
-        """One unit of time went by."""
+        """Count one tick."""
         self._ticks += 1
         due, self._due = self._due, set()
         for group in groups:

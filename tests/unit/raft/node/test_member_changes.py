@@ -25,6 +25,7 @@ from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome
 from lithify.raft.net.client_operations import (
     ClientOperation,
+    MayHaveHappened,
     NoAnswer,
     OperationRefused,
     PartlyDone,
@@ -133,6 +134,30 @@ def test_without_a_leader_a_change_is_not_done_for_certain(tmp_path: Path) -> No
             async with client_of(left, timeout_s=1) as client:
                 with pytest.raises(NoAnswer, match="no leader is known"):
                     await change(client, "-n2")
+
+    asyncio.run(story())
+
+
+def test_a_change_that_loses_its_leader_after_the_first_step_is_unknown(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with three(tmp_path) as world, AsyncExitStack() as stack:
+            leader = await world.leader()
+            four = await stack.enter_async_context(running(settings(tmp_path, "n4", join=True)))
+            # It becomes a learner, and never has the log.
+            four.transport._handlers = four.transport._handlers.__class__(
+                lambda *_: None,
+                four.transport._handlers.asked,
+                lambda *_: None,
+                lambda *_: None,
+            )
+            async with client_of(leader, timeout_s=5) as client:
+                book = {"n4": str(four.transport.address)}
+                asked = asyncio.create_task(change(client, "+n4", **book))
+                await until(lambda: "n4" in leader.groups["default"].config.learners)
+                for name in await world.others():
+                    await world.stop(name)
+                with pytest.raises(MayHaveHappened, match="no leader is known"):
+                    await asked
 
     asyncio.run(story())
 

@@ -1,11 +1,11 @@
-"""One round of the write-ahead log: a batch of what was handed in, and what is to be told of it.
+"""One round of the write-ahead log: a batch of queued items, and the events of its outcome.
 
-1. Each group has a number in a file, given to it by a record with its name before any other.
-2. Entries below a group's smallest live index are left out. Others must follow what was written
-   for the group before; if they do not, the group gets one `Resend`, and its writes are dropped
-   until it does.
-3. When the batch is durable (`settle`), `events` says what is. If the disk refuses it (`undo`),
-   what was counted is taken back.
+1. Each group has a number in a file, assigned by a record with its name before any other.
+2. Entries below a group's smallest live index are skipped. Others must follow what was written for
+   the group before; if they do not, the group gets one `Resend`, and its writes are dropped until
+   it queues the missing ones.
+3. When the batch is durable (`settle`), `events` returns what is durable. If the disk refuses it
+   (`undo`), its effect on the group's writers is undone.
 
 Only `Wal` calls, in its thread.
 """
@@ -36,9 +36,9 @@ class Written:
     first: int
     last: int
     previous: int
-    """The index that they follow: `first` - 1, or less where the sequence has gaps."""
+    """The index before `first`: `first` - 1, or less where the sequence has gaps."""
     file: int
-    """The number of the file that they are in."""
+    """The number of their file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StateSaved:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Entries of a group from this index on must be handed in again."""
+    """A group must queue its entries from this index on again."""
 
     group: str
     index: int
@@ -59,7 +59,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Entries that were handed in."""
+    """Queued entries."""
 
     group: str
     entries: Sequence[Entry]
@@ -71,19 +71,19 @@ Item = Append | StateSaved
 
 @dataclass(slots=True)
 class Writer:
-    """What was written for a group."""
+    """The state of writing for a group."""
 
     last: int | None = None
     """The last index; None before the first entry of this process."""
     lost_from: int | None = None
-    """Entries from here on are missing, and the group was told so."""
+    """Entries from here on are missing, and the group was notified."""
     state: HardState = field(default_factory=HardState)
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
-    """(first, last, term) of each stretch without a gap in which all entries have one term."""
+    """(first, last, term) of each gapless run of one term."""
     first = last = entries[0]
-    # Nearly always all are one stretch, and its ends tell: indexes ascend, and terms never fall.
+    # Nearly always all are one run, and its ends prove it: indexes ascend, and terms never fall.
     end = entries[-1]
     if end.index - first.index == len(entries) - 1 and end.term == first.term:
         last = end
@@ -97,7 +97,7 @@ def _runs(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
 
 
 class WalBatch:
-    """One batch in the making."""
+    """One batch while it is built."""
 
     def __init__(
         self, live: LiveStates, writers: dict[str, Writer], numbers: dict[str, int]
@@ -114,14 +114,14 @@ class WalBatch:
         self.written: list[Written] = []
 
     def add(self, item: Item) -> None:
-        """What was handed in."""
+        """Add a queued item."""
         if isinstance(item, StateSaved):
             self.add_state(item)
         else:
             self._add_entries(item)
 
     def add_state(self, item: StateSaved) -> None:
-        """A group's state."""
+        """Add a group's state."""
         state = item.state
         vote = state.vote.encode()
         header = (RecordKind.STATE, 0, self._number(item.group), state.commit, state.term, -1)
@@ -156,7 +156,7 @@ class WalBatch:
         writer.last = previous
 
     def _number(self, group: str) -> int:
-        """The group's number in this file; it is named before it is used."""
+        """The group's number in this file; the first use writes its name."""
         number = self.numbers.get(group)
         if number is None:
             number = self.numbers[group] = len(self.numbers)
@@ -167,7 +167,7 @@ class WalBatch:
 
     @property
     def has_states(self) -> bool:
-        """Is there a state among what is written?"""
+        """Does the batch have a state?"""
         return bool(self._states)
 
     def settle(self) -> None:
@@ -176,13 +176,13 @@ class WalBatch:
             self._writers.get(group, Writer()).state = state
 
     def events(self) -> list[StateSaved | Written | Resend]:
-        """What the groups are to be told."""
+        """The events for the groups."""
         saved = (StateSaved(group, state) for group, state in self._states.items())
         return [*saved, *self.written, *self._resends]
 
     def undo(self) -> None:
-        """The batch is not durable: take back what was counted."""
+        """The batch is not durable: undo its effect on the writers."""
         for group, (last, lost_from) in self._before.items():
-            # It may have been forgotten meanwhile, by another thread.
+            # Another thread may have removed the group meanwhile.
             writer = self._writers.get(group, Writer())
             writer.last, writer.lost_from = last, lost_from

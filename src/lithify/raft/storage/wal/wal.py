@@ -6,28 +6,28 @@
 
 `flush` does one round:
 
-1. Take everything that was handed in since the last round. Entries below a group's smallest live
-   index are left out: nobody will ask for them.
+1. Take everything that was queued since the last round. Entries below a group's smallest live index
+   are skipped: they are never read.
 2. An entry must follow what was written for its group before: its `previous` is not above the last
-   index written. If it is, something in between was lost, and the group gets one `Resend` that says
-   from where; until it does, its other writes are dropped.
+   index written. If it is, an entry in between was lost, and the group gets one `Resend` with the
+   first missing index; until the group queues that, its other writes are dropped.
 3. One write, one fdatasync, then a `Written` for each group and run of terms. A batch with a state
-   is followed by an empty one, which proves that it was durable, before anybody is told.
-4. A file that is full is followed by the next. Each begins with the names and states of all groups,
-   so that it stands alone; the full one goes to the segment writer (`Rolled`), which removes it
-   when its entries are in segments.
+   is followed by an empty one, which proves that it was durable, before any event is delivered.
+4. A file that is full is followed by the next. Each starts with the names and states of all groups,
+   so that it is self-contained. The full one goes to the segment writer (`Rolled`), which deletes
+   it when its entries are in segments.
 
-If the disk fails a round, nothing of it is acknowledged. The file is given up, since nobody knows
-what is in it behind the last durable batch, and the next round tries it all again in another one.
-What was written of the failed round may be there after a crash: it was proposed and never
-acknowledged, which is what a crash may always leave.
+If the disk refuses a round, nothing of it is acknowledged. The file is abandoned, since its content
+after the last durable batch is unknown, and the next round writes everything to another one. What
+was written of the failed round may exist after a crash: it was proposed and never acknowledged,
+which is what a crash may always leave.
 
-`recovery.py` reads the files after a restart. The manifest names those that must be there: a
-file is listed, with the bytes that are durable, before anything in it is acknowledged, and struck
-off before it is removed.
+`recovery.py` reads the files after a restart. The manifest names those that must exist: a file
+is listed, with the bytes that are durable, before anything in it is acknowledged, and removed from
+the list before it is deleted.
 
-Thread-safe but for `flush`, `prove` and `recover`, which belong to one thread, and `remove`, to any
-one.
+Thread-safe except `flush`, `prove` and `recover`, which belong to one thread, and `remove`, which
+one thread at a time may call.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ FILE_BYTES_MAX = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """A file is full: its entries, by group, are now the segment writer's."""
+    """A file is full: its entries, by group, belong to the segment writer."""
 
     number: int
     indexes: dict[str, IndexRuns]
@@ -114,50 +114,50 @@ class Wal:
         self._forgotten: list[str] = []
         self._rolled_for: dict[str, int] = {}
         self._ends: dict[int, int] = {}
-        """Of files that the manifest is to be told of when the next is begun: the durable bytes."""
+        """By file: durable bytes that the manifest gets when the next file starts."""
         self._unproved = False
-        """Is the last batch of the file followed by nothing?"""
+        """Does nothing follow the last batch of the file?"""
         self.is_doubtful = False
-        """Were acknowledged entries perhaps lost with a damaged batch?"""
+        """May acknowledged entries have been lost with a damaged batch?"""
         self.cut_bytes = 0
-        """Cut off the end by `recover`."""
+        """Bytes that `recover` has cut off the end."""
         fs.mkdir(directory)
         self._number = max((number for number, _ in wal_files(fs, directory)), default=0)
 
-    # --- handing in -------------------------------------------------------------------------
+    # --- queueing ---------------------------------------------------------------------------
 
     def append(self, group: str, entries: Sequence[Entry], previous: int) -> None:
-        """Have entries written; they follow each other, the first one follows `previous`."""
+        """Queue consecutive entries, of which the first follows `previous`."""
         with self._wanted:
             self._queue.append(Append(group, entries, previous))
             self._wanted.notify()
 
     def save(self, group: str, state: HardState) -> None:
-        """Have a state written."""
+        """Queue a state."""
         with self._wanted:
             self._queue.append(StateSaved(group, state))
             self._wanted.notify()
 
     def ask_roll(self, name: str) -> None:
-        """Have the file rolled behind all that was handed in; `rolled_for` tells when it was."""
+        """Roll the file after everything queued so far; `rolled_for` returns its number then."""
         with self._wanted:
             self._roll_for.append(name)
             self._wanted.notify()
 
     def rolled_for(self, name: str) -> int | None:
-        """The number of the file that was rolled because `name` asked; it is told once."""
+        """The number of the file that was rolled for `name`; returned once."""
         return self._rolled_for.pop(name, None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something was handed in; False if nothing was."""
+        """Wait until something is queued; False after the timeout."""
         with self._wanted:
             return self._wanted.wait_for(lambda: bool(self._queue or self._roll_for), timeout_s)
 
     def forget(self, group: str) -> None:
-        """Of a group that is no more: the next file does not name it."""
+        """A group was removed: the next file does not name it."""
         with self._lock:
             self._queue = [item for item in self._queue if item.group != group]
-            # The round that is under way may still have to do with it.
+            # The current round may still use it.
             self._forgotten.append(group)
 
     def restart(self, group: str) -> None:
@@ -168,18 +168,18 @@ class Wal:
             self._writers[group].last = None
 
     def adopt(self, group: str, entries: Iterable[Entry]) -> None:
-        """After `recover`: these entries are a group's, whatever name they had in the files."""
+        """After `recover`: these entries belong to a group, whatever name they had in the files."""
         indexes = self._indexes[group] = IndexRuns()
         writer = self._writers.setdefault(group, Writer())
         for entry in entries:
             indexes.add(entry.index, entry.index, entry.term, entry.index - 1)
-            # What an installed snapshot has behind its last live entry is not missing.
+            # An installed snapshot lacks nothing after its last live entry.
             writer.last = max(entry.index, self._live[group].snapshot_index)
 
     # --- writing ----------------------------------------------------------------------------
 
     def flush(self) -> list[WalEvent]:
-        """Write what was handed in, make it durable, and tell what is."""
+        """Write everything queued, make it durable, and return the events."""
         with self._lock:
             queue, self._queue = self._queue, []
             roll_for, self._roll_for = self._roll_for, []
@@ -220,7 +220,7 @@ class Wal:
             self._roll_for[:0] = roll_for
 
     def _failed(self, queue: list[Item], round_: WalBatch, error: OSError) -> list[WalEvent]:
-        """Nothing of the round counts: the next one tries it all again, in another file."""
+        """Undo a refused round: the next one writes everything to another file."""
         self._abandon_file()
         with self._lock:
             self._queue[:0] = queue
@@ -228,25 +228,25 @@ class Wal:
         return [WriteRefused(self._directory, wal_name(self._number), str(error))]
 
     def _abandon_file(self) -> None:
-        """Write no more to the current file; the next round begins another one."""
+        """Stop writing to the current file; the next round starts another one."""
         if self._file is not None:
-            # Its durable batches count: it stays until they are in segments. The rest would keep a
-            # full disk full.
+            # Its durable batches are valid: it stays until they are in segments. The rest would
+            # keep a full disk full.
             with suppress(OSError):
                 self._file.truncate(self._size)
             self._file.close()
             self._file = None
 
     def roll(self) -> list[WalEvent]:
-        """Write what was handed in, then begin another file, full or not.
+        """Write everything queued, then start another file, even if this one is not full.
 
-        Afterwards all entries so far, also those that were recovered, are the segment writer's.
+        Afterwards all entries so far, including recovered ones, belong to the segment writer.
         """
         events = self.flush()
         return events + self._roll() if self._file is not None or self._indexes else events
 
     def prove(self) -> list[WalEvent]:
-        """Prove that the last batch is durable; for a moment in which nothing else is written."""
+        """Prove that the last batch is durable, when nothing else is to be written."""
         if self._file is None or not self._unproved:
             return []
         try:
@@ -260,7 +260,7 @@ class Wal:
         self._put(round_.records, round_.pieces)
         self._unproved = not round_.has_states
         if round_.has_states:
-            # Who forgets a vote can give it twice, and learns from no leader that it did.
+            # A member that loses a vote can vote twice, and no leader would notice.
             self._put(0, ())
 
     def _put(self, records: int, pieces: Sequence[bytes]) -> None:
@@ -273,16 +273,16 @@ class Wal:
         self._ends[self._number] = self._size
 
     def _begin_file(self) -> None:
-        """Create the next file; it begins with all names and states."""
+        """Create the next file; it starts with all names and states."""
         listed = {} if self._manifest is None else self._manifest.wal
-        # One that is listed is never begun anew: its first bytes count as durable.
+        # A listed file is never started again: its first bytes count as durable.
         number = max(self._number, *listed, 0) + 1
         file = self._fs.open_append(f"{self._directory}/{wal_name(number)}")
         try:
             file.truncate(0)
             numbers: dict[str, int] = {}
             round_ = WalBatch(self._live, self._writers, numbers)
-            # A list, since groups come and go in other threads.
+            # A list, since other threads add and remove groups.
             for group, writer in list(self._writers.items()):
                 if writer.state != HardState():
                     round_.add_state(StateSaved(group, writer.state))
@@ -304,15 +304,15 @@ class Wal:
         self._unproved = False
 
     def _roll(self) -> list[WalEvent]:
-        """Begin the next file; if that fails early, this one goes on until the next round."""
+        """Start the next file; if that fails early, this one continues until the next round."""
         full, number = self._file, self._number
         try:
             # First, because the full file may have the only durable copy of a state.
             self._begin_file()
         except OSError as error:
             if self._manifest is not None and max(self._manifest.wal, default=0) > number:
-                # The next start may find the new file, and replays it last. Its states are those of
-                # now: later ones must be in a file behind it.
+                # The next start may find the new file, and replays it last. It has the current
+                # states: later ones must be in a file after it.
                 self._abandon_file()
             return [WriteRefused(self._directory, wal_name(number + 1), str(error))]
         if full is not None:
@@ -323,18 +323,18 @@ class Wal:
 
     @property
     def closed_number(self) -> int:
-        """Nothing is written any more to files up to this number.
+        """No thread writes to files up to this number.
 
-        Another thread may begin a file meanwhile. It changes the number last, so that one that was
-        read before is of a file that is closed, or one too low.
+        Another thread may start a file meanwhile. It changes the number last, so an earlier read
+        returns a file that is closed, or one too low.
         """
         number = self._number
         return number if self._file is None else number - 1
 
     def remove(self, number: int, ends: Mapping[str, End] | None = None) -> None:
-        """Files up to this number are not needed any more: all they held is in segments."""
+        """Delete files up to this number: all their entries are in segments."""
         if self._manifest is not None:
-            # First: a file that is listed must be there.
+            # First: a listed file must exist.
             self._manifest.end_files(number, ends or {})
         for name in self._fs.list(self._directory):
             found = parse_wal(name)
@@ -343,7 +343,7 @@ class Wal:
         self._fs.sync_dir(self._directory)
 
     def close(self) -> None:
-        """Let go of the file; what was handed in and not flushed is not written."""
+        """Close the file; what is queued and not flushed is not written."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -353,7 +353,7 @@ class Wal:
     def recover(
         self, installs: Mapping[str, int], known: Container[str] | None = None
     ) -> dict[str, Recovered]:
-        """What all files hold, by group; durable from now on. Before the first `flush`."""
+        """The content of all files by group, made durable. Call before the first `flush`."""
         reading = WalRecovery(self._fs, self._directory, self._live, self._manifest)
         groups = reading.run(installs, known)
         self._ends = reading.ends
