@@ -179,7 +179,7 @@ def draw_threads() -> str:
     parts = (
         ("event loop", "sockets of Pulsar and HTTP, state\nof sessions; never waits for a disk"),
         ("lithify-sync", "fsync: one covers all\nappends before it"),
-        ("lithify-topics", "reads, seeks, rolls: at most two\nthreads per topic"),
+        ("lithify-topics", "reads, seeks, rolls: a few\nthreads per topic"),
         ("lithify-blobs, -uploads", "get, put, delete of blobs"),
         ("one run thread per disk", "the queue of compaction runs:\ntopics and blob stores"),
         ("lithify-replication", "pulls blobs from peers"),
