@@ -144,7 +144,7 @@ class Gate:
         if access is None or command.type in FREE:
             return True
         if command.type not in NEEDS:
-            raise ProtocolError(f"command {command.type} has no permission that allows it")
+            raise ProtocolError(f"command {command.type} has no permission rule")
         if self._expired_s is not None and len(self._held) < HELD_COMMANDS_MAX:
             self._held.append(command)
             return False

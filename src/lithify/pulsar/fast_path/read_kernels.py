@@ -71,7 +71,7 @@ END, NEED_MORE, FULL, NOT_A_SEND, OVER_LIMIT, LARGE_BATCH = range(6)
 """Why a scan stopped, see `frames.Sends.why`."""
 
 _METADATA_BYTES = 2**17
-"""Limit for parsing in the event loop: larger metadata with many properties need more than 0.5 ms."""
+"""Limit for parsing in the event loop: many properties in larger metadata need more than 0.5 ms."""
 _UNLIMITED = 2**62
 
 NO_CRC, GOOD_CRC, BAD_CRC = range(3)
