@@ -50,7 +50,7 @@ def create_app(
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
-    With `metrics_open`, /metrics needs no token. An `empty` application has no routes until
+    If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes until
     `add_routes` adds those of a path.
     """
     app = FastAPI(

@@ -5,11 +5,11 @@
 | compaction                 | PUT: run; GET: status and last error, as Pulsar's tools expect it   |
 |                            | DELETE: cancel                                                      |
 | compaction/progress        | GET: status with phase, progress and report, one row per partition; |
-|                            | with `?request` that of the runs which were requested together      |
+|                            | with `?request` that of the runs of one request                     |
 | compaction/plan            | POST: what a run would do, one row per partition                    |
 | compaction/history         | GET: the reports of the last runs, newest first                     |
 | compactionThreshold        | GET, POST, DELETE: bytes, as Pulsar's tools expect it               |
-| compactionSettings         | GET, POST, DELETE: see `topics/definitions/compaction_settings.py` |
+| compactionSettings         | GET, POST, DELETE: see `topics/definitions/compaction_settings.py`  |
 | subscription/__compaction  | DELETE: delete the compacted view                                   |
 
 A namespace has compactionThreshold (with PUT) and compactionSettings. A run is a background task;
@@ -109,7 +109,7 @@ async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> lis
     rows = []
     for topic in await topics_at(broker, name):
         while wait and topic.compaction.running:
-            # No thread waits as long as a run takes.
+            # Not in a thread: it would be blocked during the whole run.
             await asyncio.sleep(POLL_S)
         rows.append(await asyncio.to_thread(plan_row, topic, jobs, waits=wait))
     return rows

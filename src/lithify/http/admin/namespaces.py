@@ -1,7 +1,7 @@
 """Namespaces: list, read, create, delete, their topics, and the policies their topics inherit.
 
-Policies are stored in the settings of the namespace's definition, with the names that `policies.py`
-of the topics reads; over HTTP they have Pulsar's names and units.
+Policies are stored in the settings of the namespace's definition, with the names of
+`topics/definitions/policies.py`; over HTTP they have Pulsar's names and units.
 """
 
 import asyncio

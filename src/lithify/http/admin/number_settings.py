@@ -1,7 +1,7 @@
-"""Settings of a topic and of its namespace that are one number: GET, set and DELETE.
+"""Routes for settings of a topic and of its namespace with a single number: GET, set and DELETE.
 
-GET says what was set, null if nothing was; of a topic with `applied=true` what holds for it. DELETE
-goes back to what the level above says.
+GET returns the value that was set, or null; for a topic with `applied=true` the effective value.
+DELETE reverts to the level above.
 """
 
 from collections.abc import Callable

@@ -15,9 +15,9 @@ all metadata unchanged.
 
 With ETags of contents (`etag_of` in `blobs/json_rows.py`):
 
-1. `If-Match` must name the tag, else 412. `If-None-Match` must not, else 304.
-2. `Range` is used if `If-Range` names the tag or is absent, and if it is one range of bytes. All
-   others are ignored, which HTTP allows.
+1. `If-Match` must have the tag, otherwise 412. `If-None-Match` must not, otherwise 304.
+2. `Range` is used if `If-Range` has the tag or is absent, and if it is one range of bytes. Other
+   ranges are ignored, which HTTP allows.
 
 Pure. Called by the routes of blobs.
 """
@@ -154,7 +154,7 @@ def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = found.groups()
     if not first:
-        # The last bytes; zero of them is a range that no content has.
+        # A suffix range; with a length of zero no content satisfies it.
         return (max(0, size - int(last)), size) if int(last) else (size, size)
     if last and int(last) < int(first):
         return None

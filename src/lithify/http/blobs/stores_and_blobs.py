@@ -12,8 +12,8 @@
 | /blobs/STORE/ID/undelete   | PUT: undo a delete                                                  |
 
 With `?include=expired|deleted|all` a read sees more blobs. Headers are in `headers.py`, the
-transfer of contents in `content.py`, compaction in `admin.py`. An invalid request is
-answered with 400 and the reason in the body.
+transfer of contents in `content.py`, compaction in `admin.py`. The response to an invalid request
+is 400, with the reason in the body.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -130,7 +130,7 @@ class NewTtl(BaseModel):
 
 @router.get("")
 async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
-    """The stores of a namespace, with their use, or with the error that keeps one closed."""
+    """The stores of a namespace with their use, or with the error of a store that cannot open."""
     rows = []
     for name in service.stores.names(str(Namespace.parse(namespace))):
         # One that is deleted in the meantime is not listed.
@@ -244,7 +244,7 @@ async def get(
     *,
     replicas: bool = True,
 ) -> Response:
-    """The content of a blob, or a range of it; a replica's answer if it is not here."""
+    """The content of a blob, or a range of it; if it is not in this store, from a replica."""
     # No dependencies here: resolving them takes a quarter of the time of a small get.
     service: BlobService = request.app.state.blobs
     name, threads = decoded(store), service.threads
@@ -270,7 +270,7 @@ async def _elsewhere(
     include: Include,
     headers: Headers,
 ) -> BlobAnswer:
-    """The answer of a replica for a blob that is not here."""
+    """The response of a replica for a blob that is not in this store."""
     stores, threads = service.stores, service.threads
     namespace = stores.definition(name).namespace
 
