@@ -398,7 +398,7 @@ class Consuming:
         if request.ack_type == wire.CommandAck.Cumulative and not joined.subscription.kind.single:
             # Several consumers hold entries: one of them cannot acknowledge those of the others.
             kind = joined.subscription.kind.name.lower()
-            self._answer_ack(joined, request, f"a {kind} subscription takes no cumulative ACK")
+            self._answer_ack(joined, request, f"a {kind} subscription accepts no cumulative ACK")
             return None
         return self._acks(joined, request)
 

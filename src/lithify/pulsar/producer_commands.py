@@ -315,15 +315,15 @@ class Producing:
         if joined.failed:
             return
         if flags & frames.UNUSUAL:
-            raise ProtocolError("SEND with a transaction, a marker or an id of its own")
+            raise ProtocolError("SEND with a transaction, a marker or a message id")
         what = "message metadata is malformed"
         if int(sends.crcs[place]) == frames.BAD_CRC:
             what = "CRC-32C of the message does not match"
         elif flags & frames.BAD_BATCH:
             size_bytes = int(sends.entry_stops[place] - sends.payload_starts[place])
             what = (
-                f"batch of {int(sends.nums_in_batch[place])} messages in {size_bytes} bytes: must"
-                f" have as many as it says, 1 to {BATCH_MESSAGES_MAX}"
+                f"batch of {int(sends.nums_in_batch[place])} messages in {size_bytes} bytes: the"
+                f" number must match the payload, and be 1 to {BATCH_MESSAGES_MAX}"
             )
         session = self._session
         frame = replies.send_error(

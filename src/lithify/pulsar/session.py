@@ -417,7 +417,7 @@ class Session:
         """Execute or refuse a command; returns its remaining steps, if any."""
         handler = self._handlers.get(command.type)
         if handler is None:
-            raise ProtocolError(f"command {command.type} is not one that a broker takes")
+            raise ProtocolError(f"command {command.type} is not supported by a broker")
         return handler(command) if self._gate.admits(command) else None
 
     def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
