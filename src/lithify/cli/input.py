@@ -33,10 +33,10 @@ def confirm_delete(what: str, *, yes: bool) -> None:
 
 
 class _Stdin(Protocol):
-    """A method that the declared type of stdin lacks: a read that returns the available bytes."""
+    """The type of binary stdin with `read1`, which its declared type lacks."""
 
     def read1(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Read the available bytes, up to `size`; none at the end."""
 
 
 def stdin_pieces(size: int) -> Iterator[bytes]:

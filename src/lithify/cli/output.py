@@ -1,9 +1,8 @@
-"""How commands print: tables, sizes, times, JSON and progress.
+"""The output of commands: tables, sizes, times, JSON and progress.
 
-To a terminal tables are drawn by rich; to anything else they are plain columns, so that the same
-command feeds `awk` and `grep`. JSON has raw numbers (bytes, milliseconds since 1970); tables have
-units. Results go to stdout. Progress goes to stderr, only if that is a terminal and only after one
-second.
+On a terminal rich draws the tables; for other outputs they are plain columns, for `awk` and `grep`.
+JSON has raw numbers (bytes, milliseconds since 1970); tables have units. Results go to stdout.
+Progress goes to stderr, only if it is a terminal and only after one second.
 
 Used by the modules of this package only.
 """

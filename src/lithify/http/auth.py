@@ -135,7 +135,10 @@ def caller_of(request: Request) -> str:
 
 
 def is_superuser(request: Request) -> bool:
-    """Whether the caller is a superuser. Open routes return less to other callers."""
+    """Whether the caller is a superuser, or authorization is disabled.
+
+    Open routes return less to other callers.
+    """
     access: Permissions | None = request.app.state.broker.access
     if access is None:
         return True
@@ -194,9 +197,9 @@ def _check_blobs(
     if request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
         # A node that replicates a store of one namespace must not read those of others, even if its
         # token allows it: an administrator of one namespace chooses the replicas of a store.
-        asked = request.headers[NAMESPACE]
+        other = request.headers[NAMESPACE]
         raise NotAuthorized(
-            f"a store of namespace {asked} may replicate only with stores of the same namespace"
+            f"a store of namespace {other} may replicate only with stores of the same namespace"
         )
     if route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
         access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)

@@ -194,13 +194,13 @@ class Broker:
     def wait_for(
         self,
         steps: Steps[T],
-        wanted: DiskCall | None,
+        yielded: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Continue an operation that has yielded `wanted`; see `disk_threads.py`."""
-        self._threads.wait_for(steps, wanted, ended, Owner(is_alive, soon))
+        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
+        self._threads.wait_for(steps, yielded, ended, Owner(is_alive, soon))
 
     async def run(self, steps: Steps[T]) -> T:
         """Run an operation and return its result."""

@@ -95,11 +95,11 @@ class WorkThreads:
         self._continue(steps, ended, owner, None, None)
 
     def wait_for(
-        self, steps: Steps[T], wanted: DiskCall | None, ended: Ended, owner: Owner
+        self, steps: Steps[T], yielded: DiskCall | None, ended: Ended, owner: Owner
     ) -> None:
-        """Continue an operation that has started and has yielded `wanted`."""
+        """Continue an operation from its step `yielded`."""
         proceed = partial(self._continue, steps, ended, owner)
-        answer = self._request(wanted, proceed, owner)
+        answer = self._request(yielded, proceed, owner)
         if answer is not None:
             proceed(*answer)
 
@@ -146,7 +146,7 @@ class WorkThreads:
             return
         while True:
             try:
-                wanted = steps.send(result) if error is None else steps.throw(error)
+                yielded = steps.send(result) if error is None else steps.throw(error)
             except StopIteration as stop:
                 ended(stop.value, None)
                 return
@@ -154,29 +154,29 @@ class WorkThreads:
                 ended(None, problem)
                 return
             proceed = partial(self._continue, steps, ended, owner)
-            answer = self._request(wanted, proceed, owner)
+            answer = self._request(yielded, proceed, owner)
             if answer is None:
                 return
             result, error = answer
 
     def _request(
-        self, wanted: DiskCall | None, then: Ended, owner: Owner
+        self, yielded: DiskCall | None, then: Ended, owner: Owner
     ) -> tuple[None, Exception | None] | None:
         """Schedule a step and then call `then`; if there is nothing to do, return its arguments."""
-        if wanted is None:
+        if yielded is None:
             owner.soon(partial(then, None, None))
             return None
-        queue = self._queues.get(wanted.on)
+        queue = self._queues.get(yielded.on)
         if queue is not None:
-            queue.append((wanted, then))
+            queue.append((yielded, then))
             return None
         try:
-            call = wanted.find()
+            call = yielded.find()
         except Exception as problem:  # noqa: BLE001  (raised in the operation)
             return None, problem
         if call is None:
             return None, None
-        self._start(wanted.on, call, then)
+        self._start(yielded.on, call, then)
         return None
 
     def _start(self, on: object, call: Callable[[], object], then: Ended) -> None:

@@ -278,10 +278,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         reading = transport.is_reading()
         limit = UNANSWERED_MAX if reading else UNANSWERED_MAX // 2
         busy = self._queued or session.waiting
-        wanted = self._draining and not busy and session.unanswered <= limit
-        if reading and not wanted:
+        should_read = self._draining and not busy and session.unanswered <= limit
+        if reading and not should_read:
             transport.pause_reading()
-        elif wanted and not reading:
+        elif should_read and not reading:
             transport.resume_reading()
 
     # --- sending ----------------------------------------------------------------------------

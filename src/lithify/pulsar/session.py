@@ -122,12 +122,12 @@ class Host(Protocol):
     def wait_for(
         self,
         steps: Steps[None],
-        wanted: DiskCall | None,
+        yielded: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Continue an operation that has yielded `wanted`; see `disk_threads.py`."""
+        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
 
     def when_durable(
         self,
@@ -326,11 +326,11 @@ class Session:
             return
         # Most operations do not wait.
         try:
-            wanted = next(steps)
+            yielded = next(steps)
         except StopIteration:
             return
         self.waiting = self._starting = True
-        self.host.wait_for(steps, wanted, self._ended, self._is_open, self._soon)
+        self.host.wait_for(steps, yielded, self._ended, self._is_open, self._soon)
         self._starting = False
         self._raise_problem()
 
@@ -486,8 +486,8 @@ class Session:
                 return topic
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
-        wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
-        if not (self.host.topics.settings.auto_create and wanted):
+        requested = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
+        if not (self.host.topics.settings.auto_create and requested):
             return False
         if not (name in self._created or self.host.topics.exists(name)):
             self.host.limits.check_topics_created(len(self._created))

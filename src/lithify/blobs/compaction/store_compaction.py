@@ -201,7 +201,7 @@ class BlobCompaction:
                 self._published()
 
     def unfinished_as_of_ms(self) -> int:
-        """The time at which the unfinished run judged; 0 if there is none."""
+        """The time as of which the unfinished run judges records; 0 if there is no such run."""
         try:
             record = self._journal.read()
         except (Corrupt, UnsupportedVersion):
@@ -233,7 +233,7 @@ class BlobCompaction:
         return self.runs.status()
 
     def cancel(self) -> None:
-        """Ask the current run to stop; the store stays as it is."""
+        """Cancel the current run; the store is unchanged."""
         self.runs.cancel()
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class BlobCompaction:
         )
 
     def _last_full_ms(self) -> int:
-        """When everything was compacted last, 0 if never."""
+        """The start of the last run that compacted everything; 0 if there was none."""
         for report in self.history.newest(HISTORY_MAX):
             if report.result == "done" and report.policy in ("all", "hybrid:all"):
                 return report.started_ms

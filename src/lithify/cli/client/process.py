@@ -79,7 +79,7 @@ def _without_collections() -> Iterator[None]:
 
 
 class ProcessClient(Client):
-    """See the module."""
+    """A client without a node; see the module."""
 
     def __init__(self, node: Node, target: SparkTarget | None) -> None:
         """`target` is the Spark of `start_spark`; None if the command never starts one."""

@@ -207,7 +207,7 @@ def _verification_json(found: Verification) -> dict[str, Any]:
 
 
 def _damage_json(damage: LithifyError) -> dict[str, Any]:
-    """The place of the damage, as far as it is known."""
+    """The known details of the damage's position."""
     return {
         "file": getattr(damage, "path", None),
         "offset": damage.offset if isinstance(damage, Corrupt) else None,

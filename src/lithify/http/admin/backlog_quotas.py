@@ -99,8 +99,8 @@ async def topic_quotas(
 ) -> dict[str, dict[str, Any]]:
     """The topic's own quotas, or with `applied` the effective ones."""
     if applied:
-        held = applied_to(broker, name).backlog_bytes_max
-        return quota_map({BACKLOG_BYTES_MAX: held} if held >= 0 else {})
+        limit_bytes = applied_to(broker, name).backlog_bytes_max
+        return quota_map({BACKLOG_BYTES_MAX: limit_bytes} if limit_bytes >= 0 else {})
     return quota_map(topic_settings_of(broker, name))
 
 

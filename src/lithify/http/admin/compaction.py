@@ -158,8 +158,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             reason = f"setting {name} is unknown, must be one of {', '.join(_NAMES)}"
             raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, reason)
         kind = type(defaults[name])
-        given = float if kind is float and type(value) is int else type(value)
-        if value is not None and given is not kind:
+        actual = float if kind is float and type(value) is int else type(value)
+        if value is not None and actual is not kind:
             reason = f"setting {name} is {value!r}, must be of the type of {defaults[name]!r}"
             raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, reason)
     TopicCompactionSettings(**{key: value for key, value in values.items() if value is not None})

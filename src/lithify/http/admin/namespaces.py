@@ -94,7 +94,7 @@ async def delete_namespace(
 
 @router.get("/{tenant}/{namespace}/topics")
 async def topics(name: NamespacePath, broker: BrokerHere, mode: Mode = "PERSISTENT") -> list[str]:
-    """Its topics, with each partition as a topic. All are persistent."""
+    """The topics of a namespace, with each partition as a topic. All are persistent."""
     broker.topics.definitions.current.namespace(name)
     return [] if mode == "NON_PERSISTENT" else broker.topics.names_in(name)
 

@@ -63,8 +63,8 @@ async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str,
 
 async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
     for topic in topics:
-        # Refuse writes from here on: a write before the definitions are durable would follow the
-        # last message id that is returned.
+        # Refuse writes now, before the definitions are durable: otherwise messages could follow the
+        # id that is returned as the last one.
         topic.writer.terminated = True
     try:
         for topic in topics:

@@ -200,16 +200,16 @@ class BlobAnswer(Response):
         self, blob: BlobPieces, receive: Receive, send: Send, damage: Damage
     ) -> None:
         left_bytes = self._content.rest_bytes
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         pieces = iter(blob)
         reading = asyncio.ensure_future(self._threads.step(next, pieces))
         try:
-            while not gone.done():
+            while not disconnected.done():
                 # A thread cannot be cancelled: a cancelled task must wait for its thread.
                 piece = await asyncio.shield(reading)
                 left_bytes -= len(piece)
                 body = {"type": "http.response.body", "body": piece, "more_body": left_bytes > 0}
-                # Returns when the client has received most of the piece before this one.
+                # Returns when the client has received most of the previous piece.
                 async with client_time():
                     await send(body)
                 if not left_bytes:
@@ -223,11 +223,11 @@ class BlobAnswer(Response):
                 "reading a blob failed during its transfer", blob=blob.blob_id, reason=str(error)
             )
         finally:
-            gone.cancel()
+            disconnected.cancel()
             await asyncio.wait({reading})
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
@@ -239,8 +239,8 @@ async def _gone(receive: Receive) -> None:
 class Upload:
     """A content being received, as a stream for the thread that puts it."""
 
-    def __init__(self, begun: bytes, chunks: AsyncIterator[bytes]) -> None:
-        self._held = begun
+    def __init__(self, first: bytes, chunks: AsyncIterator[bytes]) -> None:
+        self._held = first
         self._chunks = chunks
         self._loop = asyncio.get_running_loop()
         self._coming: Future[bytes] | None = None
@@ -272,19 +272,19 @@ async def receive_content(
     """Receive the body of a request and call `put` with it, as bytes or as a stream."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit_bytes:
-        # A client that waits for 100 Continue gets its place before it sends the first byte.
+        # Before the body is read: a client that waits for 100 Continue has not sent any of it.
         raise BlobTooLarge(int(announced), limit_bytes)
     chunks, caller = request.stream(), caller_of(request)
     try:
-        begun, ended = await gather(chunks, BEGUN_BYTES)
+        first, ended = await gather(chunks, BEGUN_BYTES)
         async with threads.puts.waits(caller):
             if not ended:
-                more, ended = await gather(chunks, PIECE_BYTES - len(begun))
-                begun += more
+                more, ended = await gather(chunks, PIECE_BYTES - len(first))
+                first += more
             if ended:
-                return await threads.step(put, begun)
+                return await threads.step(put, first)
             async with threads.large.waits(caller):
-                upload = Upload(begun, chunks)
+                upload = Upload(first, chunks)
                 try:
                     return await threads.upload(lambda: put(upload))
                 finally:

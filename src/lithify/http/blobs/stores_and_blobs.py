@@ -251,19 +251,19 @@ async def get(
     opened = await service.store(name)
     with service.using(name, opened, "get"):
         now_ms = service.stores.now_ms()
-        asked = decoded(blob_id), include, request.headers
+        arguments = decoded(blob_id), include, request.headers
         try:
-            content = await threads.step(open_content, opened, *asked, now_ms)
+            content = await threads.step(open_content, opened, *arguments, now_ms)
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, GET, name, opened, *asked)
+            return await _proxied(service, GET, name, opened, *arguments)
     return BlobAnswer(content, threads)
 
 
-async def _elsewhere(
+async def _proxied(
     service: BlobService,
-    look: BlobRequest,
+    kind: BlobRequest,
     name: str,
     store: BlobStore,
     blob_id: str,
@@ -277,7 +277,7 @@ async def _elsewhere(
     def connect(url: str) -> HttpPeer:
         return stores.peers.connect(url, namespace)
 
-    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, connect)
+    content = await threads.step(open_elsewhere, kind, store, blob_id, include, headers, connect)
     return BlobAnswer(content, threads)
 
 
@@ -299,7 +299,7 @@ async def head(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, HEAD, name, store, blob_id, include, request.headers)
+            return await _proxied(service, HEAD, name, store, blob_id, include, request.headers)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
     length = [] if known else [(b"content-length", b"%d" % info.size)]
@@ -324,7 +324,7 @@ async def info_of_blob(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, INFO, name, store, blob_id, include, Headers())
+            return await _proxied(service, INFO, name, store, blob_id, include, Headers())
     return info_row(info, service.stores.now_ms())
 
 
