@@ -90,7 +90,7 @@ class Producing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
-        self._gone: dict[int, None] = {}
+        self._disconnected: dict[int, None] = {}
         """Ids of the producers disconnected last, which may have SENDs in flight."""
         self._to_disconnect: deque[_Joined] = deque()
 
@@ -136,7 +136,7 @@ class Producing:
                     topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
                     client=session.client(),
                 )
-                ready, put_out = topic.producers.add(producer)
+                ready, replaced = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
             return
@@ -144,9 +144,9 @@ class Producing:
             request.producer_id, topic, producer, request.request_id, schema_version, ready
         )
         self._joined[request.producer_id] = joined
-        self._gone.pop(request.producer_id, None)
+        self._disconnected.pop(request.producer_id, None)
         host.producer_joined(producer, self, request.producer_id)
-        for other in put_out:
+        for other in replaced:
             host.producer_put_out(other)
         if topic.writer.deduplication is None:
             self._answer(joined)
@@ -190,14 +190,14 @@ class Producing:
             self._send_close(producer_id)
 
     def _send_close(self, producer_id: int) -> None:
-        self._gone[producer_id] = None
-        if len(self._gone) > GONE_MAX:
-            del self._gone[next(iter(self._gone))]
+        self._disconnected[producer_id] = None
+        if len(self._disconnected) > GONE_MAX:
+            del self._disconnected[next(iter(self._disconnected))]
         self._session.send(replies.close_producer(producer_id))
 
     def _close_producer(self, command: wire.BaseCommand) -> None:
         request = command.close_producer
-        self._gone.pop(request.producer_id, None)
+        self._disconnected.pop(request.producer_id, None)
         joined = self._joined.pop(request.producer_id, None)
         if joined is not None:
             self._leave(joined)
@@ -257,7 +257,7 @@ class Producing:
         """Append one run, or its first part; returns the end of that part."""
         producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED
         joined = self._joined.get(producer_id)
-        if joined is None and producer_id in self._gone:
+        if joined is None and producer_id in self._disconnected:
             # The producer was disconnected while these were in flight; its client is notified.
             return stop
         if joined is None or not joined.ready:

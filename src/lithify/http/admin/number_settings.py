@@ -41,8 +41,8 @@ def add_topic_number(
 
     @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
     async def number(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
-        said = applied_of(broker, name) if applied else topic_settings_of(broker, name)
-        found: int | None = said.get(setting)
+        settings = applied_of(broker, name) if applied else topic_settings_of(broker, name)
+        found: int | None = settings.get(setting)
         return found
 
     @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")
