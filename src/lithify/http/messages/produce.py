@@ -307,7 +307,7 @@ def _check_writable(topic: Topic) -> None:
     topic.writer.check_writable()
     exclusive = topic.producers.exclusive
     if exclusive is not None:
-        raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+        raise ProducerBusy(f"producer {exclusive.name} has exclusive access to the topic")
 
 
 def _is_large(row: object) -> bool:
