@@ -58,7 +58,7 @@ def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None
                 break
             except pulsar.Timeout:
                 assert time.monotonic() < deadline_s, node.logged()
-        waits = node.logged().count("producers wait until the disk takes writes")
+        waits = node.logged().count("producers wait until the disk accepts writes")
         assert 1 <= waits <= 3, "the client reconnects all the time"
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
         found = []

@@ -339,7 +339,7 @@ def test_who_may_not_produce_any_more_has_nothing_appended(site: Site, *, begun:
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
             path = "/topics/persistent/shop/eu/orders"
             answer = asyncio.create_task(client.post(path, content=body(), headers=writer))
-            while begun and not topic.messages_in:
+            while begun and not topic.writer.messages_in:
                 await asyncio.sleep(0)
             if begun:
                 end()
@@ -348,12 +348,12 @@ def test_who_may_not_produce_any_more_has_nothing_appended(site: Site, *, begun:
     answer = asyncio.run(withdraw())
     if not begun:
         assert answer.status_code == 403
-        assert topic.messages_in == 0
+        assert topic.writer.messages_in == 0
         return
     results = answer.json()["messagePublishResults"]
     assert [row["errorCode"] for row in results] == [0] * APPENDED_MAX + [1] * APPENDED_MAX
     assert "may not produce" in results[-1]["errorMsg"]
-    assert topic.messages_in == APPENDED_MAX
+    assert topic.writer.messages_in == APPENDED_MAX
 
 
 def walk(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The command `lithify`, one module a noun. Start reading in `main.py`."""
+"""The command `lithify`, one module or package per noun. Start reading in `main.py`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     lithify restore BACKUP --check
 
 A backup reads the files of the data directory, whether a node serves it or not. So the command runs
-on the machine of the node, as a user who may read its files and write its pins. With `--url` the
-node is asked only for the path of its data directory.
+on the machine of the node, as a user with permission to read its files and write its pins. With
+`--url` the command requests only the path of the data directory from the node.
 
 See `node/backup/backup.py` and `node/backup/restore.py`.
 """

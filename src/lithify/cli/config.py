@@ -1,4 +1,4 @@
-"""`lithify config`: the settings that a node would have, and where each comes from.
+"""`lithify config`: the effective settings of a node, and the source of each.
 
     lithify config show [--config FILE] [--origin] [--json]
 

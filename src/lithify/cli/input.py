@@ -1,4 +1,4 @@
-"""What commands read: pairs, lines of stdin, files, and the answer to a question.
+"""The input of commands: NAME=VALUE pairs, lines of stdin, files, and confirmations.
 
 Used by the modules of this package only.
 """
@@ -27,20 +27,20 @@ def pair(what: str, text: str) -> tuple[str, str]:
 
 
 def confirm_delete(what: str, *, yes: bool) -> None:
-    """Ask on a terminal before data is deleted; a program that runs the command is not asked."""
+    """Ask for confirmation before data is deleted, if stdin is a terminal."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {what}? This cannot be undone.", abort=True, err=True)
 
 
 class _Stdin(Protocol):
-    """What the declared type of stdin lacks: a read that returns what there is."""
+    """The type of binary stdin with `read1`, which its declared type lacks."""
 
     def read1(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Read the available bytes, up to `size`; none at the end."""
 
 
 def stdin_pieces(size: int) -> Iterator[bytes]:
-    """Stdin, in pieces as they come."""
+    """Stdin, in pieces as they arrive."""
     stdin = cast("_Stdin", sys.stdin.buffer)
     while piece := stdin.read1(size):
         yield piece
@@ -69,7 +69,7 @@ def file_pieces(path: str, size: int) -> Iterator[bytes]:
 
 
 def line_groups(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a stream, in one group those that end in the same piece."""
+    """The lines of a stream; lines that end in the same piece are one group."""
     begun: list[bytes] = []
     for piece in pieces:
         first, *rest = piece.split(b"\n")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _UsageError: Any = typer.BadParameter.__base__
-"""typer does not export it; all errors of the command line itself are of this class."""
+"""The class of all errors of the command line itself; typer does not export it."""
 
 
 class _OneLineErrors(TyperGroup):
@@ -79,7 +79,7 @@ def _wants_json(words: Iterable[str]) -> bool:
 
 
 def _wrong_usage(error: Any, *, as_json: bool) -> Exception:
-    """Print a usage error; the exception to raise."""
+    """Print a usage error; returns the exception to raise."""
     if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
         assert isinstance(error, Exception)
         return error  # typer prints the help.
@@ -91,7 +91,7 @@ def _wrong_usage(error: Any, *, as_json: bool) -> Exception:
 
 
 def _ended(text: str, kind: str, code: int, *, as_json: bool, **details: object) -> typer.Exit:
-    """Print an error; the exception to raise."""
+    """Print an error; returns the exception to raise."""
     if as_json:
         line = json.dumps({"error": text, "type": kind, "exit_code": code, **details})
     else:

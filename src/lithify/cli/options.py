@@ -134,7 +134,7 @@ Archives = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """--master, --conf and --archives as they were given.
+    """The unparsed values of --master, --conf and --archives.
 
     A node has the settings `compaction_master`, `compaction_conf` and `compaction_archives`
     instead. Valid values are described in `pipeline/spark_target.py`.
@@ -146,7 +146,7 @@ class SparkOptions:
 
     @property
     def first_given(self) -> str | None:
-        """The first of the options that was given."""
+        """The first option with a value."""
         for name in ("master", "conf", "archives"):
             if getattr(self, name) is not None:
                 return f"--{name}"

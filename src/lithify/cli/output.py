@@ -1,9 +1,8 @@
-"""How commands print: tables, sizes, times, JSON and progress.
+"""The output of commands: tables, sizes, times, JSON and progress.
 
-To a terminal tables are drawn by rich; to anything else they are plain columns, so that the same
-command feeds `awk` and `grep`. JSON has raw numbers (bytes, milliseconds since 1970); tables have
-units. Results go to stdout. Progress goes to stderr, only if that is a terminal and only after one
-second.
+On a terminal rich draws the tables; for other outputs they are plain columns, for `awk` and `grep`.
+JSON has raw numbers (bytes, milliseconds since 1970); tables have units. Results go to stdout.
+Progress goes to stderr, only if it is a terminal and only after one second.
 
 Used by the modules of this package only.
 """
@@ -40,22 +39,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def print_line(text: str = "") -> None:
-    """One line on stdout; unlike `typer.echo` it does not flush, so many of them are cheap."""
+    """Print one line to stdout, without the flush per line of `typer.echo`."""
     sys.stdout.write(text + "\n")
 
 
 def print_error_line(text: str) -> None:
-    """One line on stderr, with the name of the program."""
+    """Print one line to stderr, with the name of the program."""
     sys.stderr.write(f"lithify: {text}\n")
 
 
 def print_json(value: object, *, compact: bool = False) -> None:
-    """A value on stdout; `compact` puts it on one line."""
+    """Print a value to stdout; `compact` puts it on one line."""
     print_line(json.dumps(value, indent=None if compact else 2))
 
 
 def print_result(row: dict[str, Any], line: str, *, as_json: bool) -> None:
-    """The outcome of a command: `row` for programs, `line` for people."""
+    """Print the outcome of a command: `row` as JSON, `line` as text."""
     if as_json:
         print_json(row)
     else:
@@ -89,9 +88,9 @@ def human_age(age_ms: int) -> str:
 
 
 def preview(body: bytes, limit_bytes: int) -> str:
-    """The first bytes of a body on one line; what is not printable text is escaped as in Python."""
+    """The first bytes of a body on one line; bytes that are not printable text are escaped."""
     cut = len(body) > limit_bytes
-    # Incremental, so that a character that the limit cuts in two is left out and not escaped.
+    # Incremental, so that a character that the limit cuts in two is omitted and not escaped.
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     # Backslashes are doubled first: the single ones are the escapes.
     text = decoder.decode(body[:limit_bytes].replace(b"\\", b"\\\\"), final=not cut)
@@ -100,7 +99,7 @@ def preview(body: bytes, limit_bytes: int) -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a title; columns whose name ends in `>` are aligned to the right."""
+    """Print a table with a title; columns whose name ends in `>` are aligned to the right."""
     names = [column.removesuffix(">") for column in columns]
     right = [column.endswith(">") for column in columns]
     if sys.stdout.isatty():
@@ -139,7 +138,7 @@ def _print_rich(
 def progress_bar(
     what: str, total_bytes: int | None, clock: Clock
 ) -> Iterator[Callable[[int], None]]:
-    """A function that takes the number of bytes done since its last call.
+    """Yield a function that takes the number of bytes done since its last call.
 
     Without `total_bytes` the total is unknown.
     """

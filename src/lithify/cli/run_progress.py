@@ -1,9 +1,9 @@
-"""How commands wait for runs of compaction and print them: progress, plans, statuses, reports.
+"""Waits for runs of compaction and prints them: progress, plans, statuses, reports.
 
-The row of a run is that of `CompactionStatus.row`, with the name of the log under the word for such
-a log: `topic` or `store`; that of a Raft group has the `node`. Progress is shown on a terminal
-only: one bar per phase, with bytes and the remaining time. What a run waits for is also printed
-elsewhere. Used by the modules of this package only.
+The row of a run is that of `CompactionStatus.row`, with the name of the log under its kind: `topic`
+or `store`; for a Raft group it also has the `node`. Progress is shown on a terminal only: one bar
+per phase, with bytes and the remaining time. The reason for a wait is printed to any output. Used
+by the modules of this package only.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class RunPrinter:
     """Field of a report: the number of entries that were kept."""
 
     def wait(self, read: Callable[[], list[Row]], rows: list[Row] | None = None) -> list[Row]:
-        """Read statuses until no run is in progress, and show progress; the last statuses.
+        """Read statuses until no run is in progress, and show progress; returns the last statuses.
 
-        `rows` are the first statuses, if they are known.
+        `rows` are the first statuses, if known.
         """
         with self.progress() as show:
             while True:
@@ -97,7 +97,7 @@ class RunPrinter:
                 rows = None
 
     def print_plans(self, rows: list[Row], *, as_json: bool) -> None:
-        """Print what runs would do."""
+        """Print the plans of dry runs."""
         if as_json:
             print_json(rows)
             return
@@ -172,11 +172,11 @@ class RunPrinter:
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[Row], None]]:
-        """A function that shows the status it is called with, as long as the run is in progress."""
+        """Yield a function that shows the status of a run in progress."""
         shown: dict[str, str] = {}
 
         def show_waiting(row: Row) -> None:
-            """Print a line for each thing that a run waits for."""
+            """Print one line for each new reason for a wait."""
             waiting = _waiting(row)
             if waiting and shown.get(row[self.log]) != waiting:
                 shown[row[self.log]] = waiting
@@ -223,7 +223,7 @@ MEMBERS = RunPrinter("node", "entries", "read_entries", "kept_entries")
 
 
 def _known(read: Callable[[], list[Row]]) -> list[Row]:
-    """Statuses; a node that does not know a request has restarted since it was made."""
+    """Read statuses; a node that does not know the request has restarted since."""
     try:
         return read()
     except Refused as error:
@@ -239,7 +239,7 @@ def _bytes(count: int) -> str:
 
 
 def _waiting(row: Row) -> str:
-    """What a run waits for, as text; empty if it does not wait."""
+    """The reason for the wait of a run, as text; empty if it does not wait."""
     waits_for = row.get("waitsFor", "")
     return f"waiting for {waits_for}" if waits_for else ""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 KEPT_PIECE_BYTES = 4 * 2**20
-"""The largest allocation that is reused; four times that of a piece."""
+"""The largest allocation that is reused; four times the size of a piece."""
 KEPT_BYTES = 8 * 2**20
 """Unused bytes that stay at the end of a heap; glibc has up to eight heaps per core."""
 
@@ -64,7 +64,7 @@ def _raise_descriptor_limit() -> None:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A system may refuse its own maximum; then the limit stays as it is.
+    # A system may refuse its own maximum: the limit is unchanged then.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -43,7 +43,7 @@ def print_missing(client: Client, kind: str, *, as_json: bool) -> None:
 
 
 def adopted_names(client: Client, kind: str, name: str | None, *, every: bool) -> list[str]:
-    """The name that was given, or with `--all` those of all intact unclaimed directories."""
+    """The given name, or with `--all` the names of all intact unclaimed directories."""
     if (name is None) is not every:
         raise InvalidInput("name what to adopt, or give --all")
     if name is not None:

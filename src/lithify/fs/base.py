@@ -12,10 +12,10 @@ The guarantees are those of POSIX and no more:
 
 1. Bytes are durable after `fsync` or `fdatasync` of the file that they were written to.
 2. A name (created, renamed, linked, removed) is durable after `sync_dir` of its directory. `fsync`
-   of a file says nothing about its name.
+   of a file does not make its name durable.
 3. `rename` is atomic: before it the old file has the new name, after it the new one.
-4. `write` and `writev` append all bytes to the file or raise `OSError`; after an error any prefix
-   of them may be there, and the caller truncates.
+4. `write` and `writev` append all bytes to the file or raise `OSError`; after an error the file may
+   have any prefix of them, and the caller truncates.
 5. Errors are `OSError` with an errno, as the operating system reports them.
 
 Files and directories are created without any permission for other users, for any umask.
@@ -71,9 +71,9 @@ class File(Protocol):
         """Fill `buffer` from `offset`; returns the number of bytes, fewer only at the end."""
 
     def readinto_cached(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """As `readinto`, but from the page cache only: `BlockingIOError` if the disk must be read.
+        """Like `readinto`, from the page cache only: `BlockingIOError` if the disk must be read.
 
-        The error says nothing about the file. If the system cannot tell, it is always raised.
+        The error is no error of the file. On a system without such reads it is always raised.
         """
 
     def write(self, data: Buffer) -> None:
@@ -85,7 +85,7 @@ class File(Protocol):
     def overwrite(self, data: Buffer, offset: int) -> None:
         """Overwrite existing bytes with `data`; a range beyond the end is EINVAL.
 
-        After an error any part of it may be there, and a concurrent reader may see a part.
+        After an error any part of `data` may be written, and a concurrent reader may see a part.
         """
 
     def truncate(self, size: int) -> None:

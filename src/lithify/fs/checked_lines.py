@@ -1,14 +1,14 @@
-"""Files of checked lines: the journal and the history of a log.
+"""Append-only files of lines with checksums: the journal and the history of a log.
 
     crc space json newline
 
-`crc` is the CRC-32C of `json` as 8 lower-case hexadecimal digits; `json` is compact and holds no
-newline, so that a person can read the file and a program can trust it.
+`crc` is the CRC-32C of `json` as 8 lower-case hexadecimal digits. `json` is compact and has no
+newline, so every record is one readable line.
 
-The first line creates the file in one atomic step; later ones are appended and fsynced. A last
-line is **torn** when its newline is missing, or when its CRC is wrong and it has a zero byte,
-which no JSON has but a block that never arrived is full of. A torn line was never acknowledged: it
-is ignored when read and cut before the next append. Anything else that is wrong is `DamagedFile`.
+The first line creates the file atomically; later lines are appended and fsynced. The last line is
+**torn** if its newline is missing, or if its CRC is wrong and it has a zero byte: JSON has none,
+but a block that was never written to disk consists of them. A torn line was never acknowledged:
+reads ignore it, and the next append truncates it. Any other mismatch raises `DamagedFile`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CRC_DIGITS = 8
 
 
 def encode_line(text: str) -> bytes:
-    """One line of the file."""
+    """Encode one line with its checksum."""
     data = text.encode()
     return b"%08x %b\n" % (crc32c(data), data)
 
 
 def parse_lines(data: bytes, path: str) -> tuple[list[tuple[int, bytes]], int]:
-    """The JSON of each whole line with its offset, every CRC checked, and where they end."""
+    """Check all CRCs; returns (offset, JSON) of each complete line, and the end of the last one."""
     lines: list[tuple[int, bytes]] = []
     offset = 0
     while offset < len(data):
         end = data.find(b"\n", offset) + 1 or len(data)
         line = data[offset:end]
-        wrong = _what_is_wrong(line)
+        wrong = _error_in(line)
         if wrong is not None:
             if end == len(data) and _is_torn(line):
                 break
@@ -52,15 +52,15 @@ def parse_lines(data: bytes, path: str) -> tuple[list[tuple[int, bytes]], int]:
 
 
 def read_lines(fs: FileSystem, path: str) -> tuple[list[tuple[int, bytes]], int]:
-    """`parse_lines` of a file."""
+    """Read a file and parse it with `parse_lines`."""
     return parse_lines(read_file(fs, path), path)
 
 
 def append_line(fs: FileSystem, path: str, line: bytes) -> None:
-    """Add an encoded line; durable when it returns.
+    """Append an encoded line; durable when it returns.
 
-    A crash in between leaves the file without the line, or with a torn one. An error leaves the
-    lines as they were.
+    A crash during the append leaves the file without the line, or with a torn one. After an error
+    the file has the same complete lines as before.
     """
     try:
         if not fs.exists(path):
@@ -71,14 +71,14 @@ def append_line(fs: FileSystem, path: str, line: bytes) -> None:
             try:
                 if file.size() > end:
                     file.truncate(end)
-                # The cut may also be that of an earlier append that failed. Were it not durable, a
-                # power cut could mix the bytes that were cut into the new line.
+                # An earlier append may have failed and truncated. If a truncation were not durable
+                # before the write, a power cut could mix the truncated bytes into the new line.
                 file.fsync()
                 file.write(line)
                 file.fsync()
             except OSError:
-                # A line that failed to reach the disk must not become part of the file's middle.
-                # If the cut fails as well, the line is torn and the next append cuts it.
+                # A partly written line must not stay between complete ones. If the truncation
+                # fails as well, the line is torn and the next append truncates it.
                 with contextlib.suppress(OSError):
                     file.truncate(end)
                 raise
@@ -86,8 +86,8 @@ def append_line(fs: FileSystem, path: str, line: bytes) -> None:
         raise WriteFailed(path, error) from error
 
 
-def _what_is_wrong(line: bytes) -> str | None:
-    """Why a line is not whole, `None` if it is."""
+def _error_in(line: bytes) -> str | None:
+    """Why a line is not complete and valid; None if it is."""
     if not line.endswith(b"\n"):
         return "the line has no end"
     text = line[_CRC_DIGITS + 1 : -1]
@@ -98,10 +98,10 @@ def _what_is_wrong(line: bytes) -> str | None:
 
 
 def _is_torn(line: bytes) -> bool:
-    # A whole line with one flipped bit, in its newline or to a zero, is not torn: it was
-    # acknowledged.
+    # A complete line with one flipped bit, in its newline or resulting in a zero byte, is not torn:
+    # it was acknowledged, so it is damaged.
     if not line.endswith(b"\n"):
-        return _what_is_wrong(line[:-1] + b"\n") is not None
+        return _error_in(line[:-1] + b"\n") is not None
     before, zero, after = line.partition(b"\0")
     flipped = (before + bytes([1 << bit]) + after for bit in range(8))
-    return bool(zero) and all(_what_is_wrong(each) is not None for each in flipped)
+    return bool(zero) and all(_error_in(each) is not None for each in flipped)

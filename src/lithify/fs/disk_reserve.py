@@ -1,19 +1,20 @@
-"""A file that keeps a little space of the disk back, for the work that frees more of it.
+"""Reserves a little disk space for the operations that free more of it.
 
-On a disk without a free byte nothing can be published, not even a manifest that names fewer files.
-So the data directory has a file `RESERVE` of `RESERVE_BYTES`. On a full disk it is removed before a
-run of compaction, before old segments, a topic, a store or a blob are deleted, and before a node
-closes its files. It is made again when there is space:
+On a disk without a free byte nothing can be published, not even a manifest with fewer files. So the
+data directory has a file `RESERVE` of `RESERVE_BYTES`. On a full disk it is removed before a run of
+compaction, before old segments, a topic, a store or a blob are deleted, and before a node closes
+its files. It is created again when there is space:
 
-1. `keep` makes it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that no
-   file system stores fewer of them.
-2. `if_full` removes it while its block runs, if less than its size is free. After that it takes
-   what is free, up to its size: a delete uses a few bytes and frees none before the next run.
-3. A check whether the node can write calls `keep` first: as long as the reserve cannot be made in
-   its whole size, the disk counts as full, and waiting producers do not use up what a run needs.
+1. `keep` creates it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that a
+   file system with compression or deduplication stores all of them.
+2. `if_full` removes it while its block runs, if less than its size is free. After the block the
+   file takes the free space, up to its size: a delete uses a few bytes and frees none before the
+   next run.
+3. A check whether the node can write calls `keep` first. Until the reserve has its full size again,
+   the disk counts as full, so that waiting producers do not use the space that a run needs.
 
-The file holds no data. Whether it is missing, short or damaged makes no difference: one of another
-size is made again. Any thread may call.
+The file has no data. A missing, short or damaged file is no error; one of another size is created
+again. Any thread may call.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ __all__ = ["NO_RESERVE", "RESERVE", "RESERVE_BYTES", "NoReserve", "Reserve"]
 
 RESERVE = "RESERVE"
 RESERVE_BYTES = 2**20
-"""A manifest takes about 100 bytes a segment, a journal about 200, a report 1 KiB, a dead set at
-most a bit per entry: enough for a log of some thousand segments."""
+"""A manifest takes about 100 bytes per segment, a journal about 200, a report 1 KiB, a dead set at
+most a bit per entry: enough for a log of several thousand segments."""
 
 LEFT_BYTES = 2**17
-"""What is left free beside it."""
+"""Free space that remains when the reserve is created."""
 
 
 class NoReserve:
-    """Of those who keep none back."""
+    """The interface of a reserve, without any reserved space."""
 
     def keep(self) -> str:
-        """Nothing to make."""
+        """Do nothing."""
         return ""
 
     @contextmanager
     def if_full(self) -> Iterator[None]:
-        """Nothing to release."""
+        """Do nothing."""
         yield
 
 
@@ -61,10 +62,10 @@ class Reserve(NoReserve):
         self._path = f"{directory}/{RESERVE}"
         self._lock = threading.Lock()
         self._released = 0
-        """Blocks of `if_full` that run on a full disk."""
+        """Number of active `if_full` blocks that have released the reserve."""
 
     def keep(self) -> str:
-        """Make it if it is not there and there is space; why not, "" if it is there now."""
+        """Create the file if it is missing and there is space; returns why not, or ""."""
         with self._lock:
             try:
                 return self._keep()
@@ -96,20 +97,20 @@ class Reserve(NoReserve):
             file.write(secrets.token_bytes(size))
             file.fsync()
 
-    def _take_back(self) -> None:
-        """Make it again after a block of `if_full`, smaller if there is no more space."""
+    def _restore(self) -> None:
+        """Create the file again after an `if_full` block, smaller if there is less space."""
         if self._released:
             return
-        # What cannot be written leaves a file that is short, or none.
+        # An error leaves a short file, or none: `keep` creates it later.
         with suppress(OSError):
             free_bytes = self._fs.free_bytes(self._directory)
             fits = free_bytes >= RESERVE_BYTES + LEFT_BYTES
-            # Below its size, so that `keep` does not take it for whole.
+            # Below its full size, so that `keep` does not treat it as complete.
             self._make(RESERVE_BYTES if fits else min(RESERVE_BYTES - 1, free_bytes))
 
     @contextmanager
     def if_full(self) -> Iterator[None]:
-        """Release it for the block if the disk is full."""
+        """Release the reserve for the block if the disk is full."""
         if self._fs.free_bytes(self._directory) >= RESERVE_BYTES:
             yield
             return
@@ -122,7 +123,7 @@ class Reserve(NoReserve):
         finally:
             with self._lock:
                 self._released -= 1
-                self._take_back()
+                self._restore()
 
 
 NO_RESERVE = NoReserve()

@@ -1,4 +1,4 @@
-"""A file system in memory that knows what a power cut would leave.
+"""A file system in memory that can simulate the state after a power cut.
 
 It has the guarantees of `base.py` and no more: bytes that were not fsynced and names whose
 directory was not synced are pending (see `memory_inodes.py`). There are three views of them:

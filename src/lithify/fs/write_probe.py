@@ -17,7 +17,7 @@ PROBE_BYTES = 2**16
 
 
 def why_not_writable(fs: FileSystem, directory: str, size_bytes: int = PROBE_BYTES) -> str:
-    """Why the directory cannot take `size_bytes`; "" if it can.
+    """Why `size_bytes` cannot be written to the directory; "" if they can.
 
     A file is written, fsynced and removed. A crash leaves it, and the next probe replaces it.
     """

@@ -2,14 +2,14 @@
 
     app = create_app(broker, blobs)   # then any ASGI server, in the event loop of the broker
 
-Topics belong to the event loop's thread, so every route is `async def` and runs there; disk access
-of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of one
-noun. `paths.py` checks names in paths, `errors.py` answers refusals. /openapi.json describes all
-routes.
+Topics belong to the thread of the event loop, so every route is `async def` and runs there. Disk
+access of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of
+one noun. `paths.py` checks names in paths, `errors.py` converts errors to responses. /openapi.json
+describes all routes.
 
 A command on a data directory runs the same application in its process, for one or two requests. It
-creates an `empty` one and adds the routes of each path with `add_routes`: importing and building
-all of them would take longer than the request.
+creates an `empty` application and adds the routes of each path with `add_routes`: importing and
+building all routes would take longer than the request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lithify.pulsar.broker import Broker
 
     Part = Callable[[FastAPI], None]
-    """Adds some of the routes."""
+    """Adds the routes of one part to an application."""
 
 __all__ = ["add_routes", "close_app", "create_app"]
 
@@ -50,7 +50,7 @@ def create_app(
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
-    With `metrics_open`, /metrics needs no token. An `empty` application has no routes until
+    If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes until
     `add_routes` adds those of a path.
     """
     app = FastAPI(
@@ -81,7 +81,7 @@ def create_app(
 
 
 def add_routes(app: FastAPI, path: str) -> None:
-    """Add all routes that a request of this path may match; those that were added stay."""
+    """Add all routes that a request with this path may match. Can be called repeatedly."""
     part = next((part for pattern, part in _SEPARATE if pattern.fullmatch(path)), None)
     _add(app, _PARTS if part is None else (part,))
 
@@ -94,7 +94,7 @@ def _add(app: FastAPI, parts: Iterable[Part]) -> None:
 
 
 async def close_app(app: FastAPI) -> None:
-    """Wait for the threads of the application; the files that they use are closed after this."""
+    """Wait for the threads of the application. Call this before closing the files they use."""
     service: BlobService | None = app.state.blobs
     if service is not None:
         await asyncio.to_thread(service.threads.close)
@@ -122,7 +122,7 @@ def _add_blobs(app: FastAPI) -> None:
     if app.state.stores is None:
         return
     app.state.blobs = stores_and_blobs.BlobService(app.state.stores)
-    # First those whose last word would else be taken for an id.
+    # First the routes with a fixed last segment, which would otherwise match as an id.
     routers = blob_admin.router, blob_replication.router, stores_and_blobs.router
     app.router.routes.append(FastGet(routers))
     for router in routers:
@@ -181,10 +181,10 @@ def _add_others(app: FastAPI) -> None:
 
 
 _PARTS: tuple[Part, ...] = (
-    # Blobs first: routes are tried one after the other, and there are many.
+    # Blobs first: routes are matched in order, and there are many.
     _add_blobs,
     _add_messages,
-    # Before the subscriptions: the name of one of them means the compacted view.
+    # Before the subscriptions: one subscription name in a path means the compacted view.
     _add_compaction,
     _add_topics,
     _add_unclaimed,
@@ -198,4 +198,4 @@ _SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
     (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
     (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
 )
-"""Paths that only routes of this part can match; all others may match those of any part."""
+"""Paths that only the routes of one part can match. Other paths need the routes of all parts."""

@@ -1,8 +1,8 @@
-"""Authorization of requests. One dependency of the whole application, so that no route is missed.
+"""Authenticates and authorizes requests, as one dependency of the application for all its routes.
 
-A request shows its token as `Authorization: Bearer TOKEN`. Without a valid one it is refused before
-its route is looked up and before its body is read (`TokenFirst`), even if there is no such route.
-The permission that it needs depends on its method and its route; the first matching line applies:
+A request has its token in `Authorization: Bearer TOKEN`. A request without a valid token is refused
+before route lookup and before its body is read (`TokenFirst`), even if the route does not exist.
+The required permission depends on the method and the route; the first matching row applies:
 
 | route                                       | needs                      |
 |---------------------------------------------|----------------------------|
@@ -77,7 +77,7 @@ class TokenFirst:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on with its principal, or refuse it."""
+        """Forward the request with its principal, or refuse it."""
         if scope["type"] == "http":
             state = scope["app"].state
             access: Permissions | None = state.broker.access
@@ -96,19 +96,19 @@ def _is_open(path: str, state: State) -> bool:
 
 
 async def authorize(request: Request) -> None:
-    """The same as a dependency of routes."""
+    """Authorize a request; the dependency of all routes."""
     check_request(request)
 
 
 def check_request(request: Request) -> None:
-    """Raise `NotAuthenticated` or `NotAuthorized` unless the request may be carried out."""
+    """Raise `NotAuthenticated` or `NotAuthorized` unless the request is permitted."""
     access: Permissions | None = request.app.state.broker.access
     route: str = request.scope["route"].path
     if access is None or _is_open(route, request.app.state):
         return
     principal: Principal = request.state.principal
     if principal.expires_ms is not None and access.now_ms() >= principal.expires_ms:
-        # It was valid when the request came; a streaming answer checks again.
+        # The token was valid when the request arrived; a streaming response checks it again.
         principal = access.authenticate(_token(request))
     request.state.expires_ms = principal.expires_ms
     reads = request.method in _READS
@@ -135,7 +135,10 @@ def caller_of(request: Request) -> str:
 
 
 def is_superuser(request: Request) -> bool:
-    """Whether a request may see everything. For open routes, which tell others less."""
+    """Whether the caller is a superuser, or authorization is disabled.
+
+    Open routes return less to other callers.
+    """
     access: Permissions | None = request.app.state.broker.access
     if access is None:
         return True
@@ -147,7 +150,7 @@ def is_superuser(request: Request) -> bool:
 
 
 def expires_ms_of(request: Request) -> int | None:
-    """When a streaming answer must end; None: never."""
+    """The time at which a streaming response must end; None: never."""
     expires_ms: int | None = getattr(request.state, "expires_ms", None)
     return expires_ms
 
@@ -181,22 +184,22 @@ def _check_blobs(
     if _names_store(request, route) and not (
         namespace is not None and any(access.may(principal, namespace, each) for each in Action)
     ):
-        # Names of stores are common to all namespaces: except for superusers, the answer is the
-        # same whether the store exists or not.
+        # Names of stores are common to all namespaces. So except for superusers, the response
+        # does not depend on whether the store exists.
         try:
             access.check_superuser(principal)
         except NotAuthorized:
             name = decoded(request.path_params["store"])
             raise NotAuthorized(f"{principal.name!r} may not use blob store {name!r}") from None
     if namespace is None:
-        # There is no such store; its route answers that.
+        # There is no such store: its route returns the error.
         return
     if request.headers.get(NAMESPACE, str(namespace)) != str(namespace):
         # A node that replicates a store of one namespace must not read those of others, even if its
         # token allows it: an administrator of one namespace chooses the replicas of a store.
-        asked = request.headers[NAMESPACE]
+        other = request.headers[NAMESPACE]
         raise NotAuthorized(
-            f"a store of namespace {asked} may replicate only with stores of the same namespace"
+            f"a store of namespace {other} may replicate only with stores of the same namespace"
         )
     if route.startswith(_A_BLOB) or route == f"{_A_STORE}/list":
         access.check(principal, namespace, Action.CONSUME if reads else Action.PRODUCE)
@@ -209,7 +212,7 @@ def _check_blobs(
 
 
 def _names_store(request: Request, route: str) -> bool:
-    """Whether the request names a store: it neither creates one nor lists all of them."""
+    """Whether the request is for an existing store: it neither creates a store nor lists stores."""
     return route != _STORES and not (route == _A_STORE and request.method == "PUT")
 
 

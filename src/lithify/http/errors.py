@@ -1,8 +1,7 @@
-"""Every refusal over HTTP: its status, and {"reason": …} as body.
+"""Converts errors to HTTP responses: a status, and {"reason": …} as body.
 
-The statuses are those that Pulsar's tools expect, and below /blobs those of HTTP.
-The header `x-lithify-error` has
-the class of the error, for programs that have to tell errors apart.
+The statuses are those that Pulsar's tools expect; below /blobs they are those of HTTP. The header
+`x-lithify-error` has the class of the error, so that programs can distinguish errors.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ log = get_logger("lithify.http")
 
 
 class RequestRefused(LithifyError):
-    """A request that is answered with its own status."""
+    """A request was refused with the given status."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         self.status = status
@@ -106,13 +105,13 @@ _STATUS_BY_ERRNO = {
     errno.EMFILE: HTTPStatus.SERVICE_UNAVAILABLE,
     errno.ENFILE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""For an error whose `cause` is an `OSError`."""
+"""Statuses of errors whose `cause` is an `OSError`, by errno."""
 
 _BLOBS = "/blobs/"
 
 
 def status_of(error: LithifyError) -> HTTPStatus:
-    """The first match; an error that is not the caller's is an internal one."""
+    """The status of the first matching class; other errors are internal errors."""
     if isinstance(error, RequestRefused):
         return error.status
     cause = getattr(error, "cause", None)
@@ -125,7 +124,7 @@ def status_of(error: LithifyError) -> HTTPStatus:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error in the same form."""
+    """Register handlers that return every error in the same format."""
     app.add_exception_handler(LithifyError, _lithify_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -144,7 +143,7 @@ async def _lithify_error(request: Request, error: Exception) -> Response:
 
 
 def refusal(request: Request, error: LithifyError) -> Response:
-    """The answer to a request that was refused or failed."""
+    """The response to a refused or failed request."""
     status = status_of(error)
     if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, RequestRefused):
         # Below /blobs, where no tool of Pulsar expects 412.

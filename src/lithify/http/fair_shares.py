@@ -1,6 +1,6 @@
 """Limits concurrent requests of one kind, and shares the places fairly among callers.
 
-Requests that occupy memory, a thread or an open file as long as their client takes (producing,
+Requests whose client determines how long they occupy memory, a thread or an open file (producing,
 uploads, readers) need a place. The rules, for every kind:
 
 1. A caller may take another place only while more places are free than it holds. So one caller has
@@ -109,7 +109,7 @@ class Shares:
     def _admit(self) -> None:
         """Assign free places to waiting callers."""
         while self._waiting:
-            # Of equals the first, which has waited longest.
+            # `min` returns the first of equals, which has waited longest.
             caller = min(self._waiting, key=self._held.__getitem__)
             if not self._may_take(caller):
                 return
@@ -128,7 +128,7 @@ def client_time() -> asyncio.Timeout:
 
 
 async def gather(chunks: AsyncIterator[bytes], size_min: int = PIECE_BYTES) -> tuple[bytes, bool]:
-    """A piece of a body, shorter than `size_min` only at the end; and whether that was the end."""
+    """The next piece of a body, shorter than `size_min` only at the end; and whether it ended."""
     held: list[bytes] = []
     size = 0
     try:

@@ -1,13 +1,13 @@
-"""Long answers built in pieces, so that other tasks can run in the event loop in between.
+"""Builds long responses in steps, so that other tasks can run in the event loop in between.
 
     return await json_answer(await in_turns(topic_stats_steps(topic), broker))
 
-A step is short: what makes the answer yields after some rows. Steps are run together for `TURN_S`,
-then the loop does everything else that is ready. What waits for the disk is yielded, and done in a
-thread (`topics/disk_steps.py`). JSON is encoded row by row: the encoder of the
-library does a whole value at a stretch. The body goes out in pieces as well.
+A generator yields after some rows, which ends a step. Steps run for `TURN_S` in sequence; then the
+loop runs all other ready callbacks. A disk operation is yielded, and a thread makes it
+(`topics/disk_steps.py`). JSON is encoded row by row, because the encoder of the library encodes a
+whole value in one call. The body is sent in pieces as well.
 
-For the event loop, in routes whose answers have thousands of rows.
+Used in the event loop, by routes whose responses have thousands of rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["TURN_S", "InPieces", "in_turns", "json_answer", "sent_pieces"]
 
 TURN_S = 0.001
 SENT_BYTES = 2**18
-"""Written to a socket at a stretch: the server makes two copies of it, and so does the system."""
+"""Size of one write to a socket: the server makes two copies of it, and so does the system."""
 MADE_BYTES = 2**16
 
 _Result = TypeVar("_Result")
 
 
 async def in_turns(steps: Steps[_Result], broker: Broker | None = None) -> _Result:
-    """Run all steps; what the generator returns. Those that yield work need a broker."""
+    """Run all steps; returns the result of the generator. Steps with disk calls need a broker."""
     begun_s = time.perf_counter()
     found: Any = None
     error: Exception | None = None
@@ -55,7 +55,7 @@ async def in_turns(steps: Steps[_Result], broker: Broker | None = None) -> _Resu
             assert broker is not None
             try:
                 found = await broker.run(once(work))
-            except Exception as problem:  # noqa: BLE001  (the steps get it)
+            except Exception as problem:  # noqa: BLE001  (raised in the steps)
                 error = problem
         elif time.perf_counter() - begun_s > TURN_S:
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def in_turns(steps: Steps[_Result], broker: Broker | None = None) -> _Resu
 
 
 async def json_answer(value: Any) -> Response:
-    """The answer that has this value as JSON."""
+    """The response with this value as JSON."""
     pieces: list[bytes] = []
 
     def encode() -> Steps[None]:
@@ -85,7 +85,7 @@ async def json_answer(value: Any) -> Response:
 
 
 class InPieces(Response):
-    """An answer whose body is sent in pieces; it is never in one."""
+    """A response whose body is a sequence of pieces; they are never joined."""
 
     def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
         super().__init__(media_type=media_type)
@@ -93,7 +93,7 @@ class InPieces(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it."""
+        """Send the response; other tasks run between the pieces."""
         headers = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **headers})
         for piece in self._pieces:
@@ -103,7 +103,7 @@ class InPieces(Response):
 
 
 async def sent_pieces(body: bytes) -> AsyncIterator[bytes]:
-    """The pieces of a body to send in sequence; other tasks run in between."""
+    """Split a body into pieces to send in sequence; other tasks run in between."""
     for start in range(0, len(body), SENT_BYTES):
         if start:
             await asyncio.sleep(0)
@@ -111,19 +111,19 @@ async def sent_pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _json_parts(value: Any) -> Iterator[str]:
-    """JSON of a value; a part is an element of a list, or a value that is no list or dict."""
+    """Encode a value as JSON in parts: one per element of a list, or per scalar."""
     if isinstance(value, dict):
-        mark = "{"
+        separator = "{"
         for key, each in value.items():
-            yield f"{mark}{json.dumps(str(key))}:"
+            yield f"{separator}{json.dumps(str(key))}:"
             yield from _json_parts(each)
-            mark = ","
+            separator = ","
         yield "}" if value else "{}"
     elif isinstance(value, list):
-        mark = "["
+        separator = "["
         for each in value:
-            yield mark + json.dumps(each, ensure_ascii=False, separators=(",", ":"))
-            mark = ","
+            yield separator + json.dumps(each, ensure_ascii=False, separators=(",", ":"))
+            separator = ","
         yield "]" if value else "[]"
     else:
         yield json.dumps(value, ensure_ascii=False)

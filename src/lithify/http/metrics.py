@@ -1,9 +1,8 @@
-"""Metrics in the Prometheus text format, with the names of Pulsar's, so that its dashboards work.
+"""Metrics in the Prometheus text format, with Pulsar's names, so that its dashboards work.
 
-Those of blobs, which Pulsar does not have, are in `blobs/meters.py`.
+The metrics of blobs, which Pulsar does not have, are in `blobs/meters.py`.
 
-Each request collects them from the open topics. A topic that is not open is counted, but not
-opened.
+Each request collects the metrics of the open topics. A closed topic is counted, but not opened.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,14 +29,14 @@ __all__ = ["router"]
 router = APIRouter(tags=["metrics"])
 
 ROWS_A_STEP = 50
-"""Of samples, or topics: less than 1 ms."""
+"""Samples, or topics, per step: less than 1 ms."""
 
 _TOPIC = ("cluster", "namespace", "topic")
 _SUBSCRIPTION = (*_TOPIC, "subscription")
 
 
 class _Node:
-    """The metrics of a node as they are now, made in steps: a node may have thousands of topics."""
+    """Collects the metrics of a node, in steps: a node may have thousands of topics."""
 
     def __init__(self, broker: Broker, cluster: str, blobs: BlobService | None) -> None:
         self._broker = broker
@@ -45,7 +44,7 @@ class _Node:
         self._blobs = blobs
 
     def text(self) -> Steps[list[bytes]]:
-        """All families, as Prometheus reads them, in pieces."""
+        """All families in the text format, in pieces."""
         pieces: list[bytes] = []
         topics = self._broker.topics
         opened = list(topics.opened().values())
@@ -128,7 +127,7 @@ class _Node:
                 try:
                     behind, _ = yield from subscription_backlog(topic, each)
                 except LogClosed:
-                    # The topic was closed meanwhile.
+                    # The topic was closed in the meantime.
                     break
                 values = (
                     behind,
@@ -142,7 +141,7 @@ class _Node:
         return made
 
     def _compaction(self, opened: list[Topic]) -> Steps[Sequence[Metric]]:
-        """Of topics that were compacted; the others have none."""
+        """The metrics of compaction, for topics that were compacted."""
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         families = (
             (counter, "pulsar_compaction_removed_event_count", "Messages dropped."),
@@ -185,9 +184,9 @@ def _namespace_of(topic: str) -> str:
 
 
 def _written(family: Metric, pieces: list[bytes]) -> Steps[None]:
-    """Its text: what describes it, then its samples, some at a time.
+    """Append the text of a family to `pieces`: its description, then its samples, in steps.
 
-    Those that are written are deleted: to delete all at once takes as long as to write many.
+    Written samples are deleted at once: deleting all of them together would be a long step.
     """
     described: list[bytes] = []
     left = family.samples[::-1]
@@ -206,20 +205,20 @@ def _written(family: Metric, pieces: list[bytes]) -> Steps[None]:
 
 
 class _Family(Collector):
-    """One family, as the registry that the library makes its text from."""
+    """A registry with one family, for the text encoder of the library."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        """It."""
+        """The family."""
         yield self._family
 
 
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics")
 async def metrics(request: Request, broker: BrokerHere) -> Response:
-    """What Prometheus collects."""
+    """The metrics of the node, for Prometheus."""
     state = request.app.state
     text = await in_turns(_Node(broker, state.cluster, state.blobs).text(), broker)
     return InPieces(text, media_type=CONTENT_TYPE_LATEST)

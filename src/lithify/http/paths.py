@@ -1,8 +1,8 @@
-"""Parts of paths: checked names, and the objects that they name.
+"""Converts path segments to validated names and to the objects with these names.
 
-Paths are matched as they were sent, with percent signs (`RawPaths`); afterwards each part is
-decoded here. So a topic's name may have an encoded slash, and no encoded slash or dot splits a
-part. Every name is checked by `Namespace` or `TopicName`.
+Routes match the raw, percent-encoded path (`RawPaths`); each segment is decoded here afterwards. So
+the name of a topic may have an encoded slash, and an encoded slash or dot does not split a segment.
+`Namespace` and `TopicName` validate every name.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -40,7 +40,7 @@ __all__ = [
 
 BODY_BYTES_MAX = 2**20
 VALUES_MAX = 5_000
-"""In JSON: a validator that reports each of them takes 20 ms."""
+"""Limit of the values in a JSON body: a validator that reports all of them takes 20 ms."""
 PRODUCED = "/topics/"
 BLOBS = "/blobs/"
 
@@ -48,15 +48,15 @@ BLOBS = "/blobs/"
 class BodyLimit:
     """Refuses a request whose body is larger than the limit of its route.
 
-    A body that is neither messages nor a blob is JSON: it is read here, and refused if it has more
-    values than any route accepts. So it is bounded before it is parsed.
+    A body without messages or a blob is JSON: it is read here, and refused if it has more values
+    than any route accepts. So it is bounded before it is parsed.
     """
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on; its bytes are counted as they are read."""
+        """Forward the request and count its bytes as they are read."""
         if scope["type"] != "http" or _is_content(scope):
             # The content of a blob, which its store counts.
             await self._app(scope, receive, send)
@@ -106,13 +106,13 @@ def _is_content(scope: "Scope") -> bool:
 
 
 class RawPaths:
-    """Makes routes match the path as it was sent."""
+    """Makes routes match the raw path of a request."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass the request on with the raw path."""
+        """Forward the request with the raw path."""
         raw = scope.get("raw_path")
         if scope["type"] == "http" and raw is not None:
             scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
@@ -120,7 +120,7 @@ class RawPaths:
 
 
 def decoded(part: str) -> str:
-    """A part of a path, percent-decoded."""
+    """Percent-decode a path segment."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError as error:
@@ -166,7 +166,7 @@ def parts_of(broker: Broker, name: TopicName) -> list[TopicName]:
 
 
 async def topics_at(broker: Broker, name: TopicName) -> list[Topic]:
-    """The same, open."""
+    """The partitions of a topic, or the topic itself, opened."""
     return [await broker.topic(part) for part in parts_of(broker, name)]
 
 

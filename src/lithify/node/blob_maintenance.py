@@ -69,7 +69,7 @@ def _maintain(name: str, store: BlobStore, failures: dict[str, str]) -> bool:
         failures.pop(name, None)
         return idle
     except LogClosed:
-        # It was deleted in the meantime.
+        # The store was closed in the meantime.
         return True
     except (LithifyError, OSError) as error:
         if failures.get(name) != str(error):

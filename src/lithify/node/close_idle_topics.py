@@ -69,5 +69,5 @@ def _close(close: Callable[[], None]) -> None:
     try:
         close()
     except LithifyError as error:
-        # What was acknowledged is durable; the next open cuts or keeps the rest.
+        # Acknowledged data is durable; the next open truncates or keeps the rest.
         log.warning("closing an idle topic failed", reason=str(error))

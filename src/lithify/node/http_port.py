@@ -52,7 +52,7 @@ log = get_logger("lithify.http")
 
 
 class HttpConnection(H11Protocol):
-    """One connection; see the module."""
+    """One connection with the limits of the module docstring."""
 
     peers: Peers
 
@@ -104,7 +104,7 @@ class HttpConnection(H11Protocol):
     # --- receiving --------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """Start the deadline of a new request, and parse."""
         if self._rest:
             # Reading is paused, but TLS may still deliver buffered data.
             self._rest += data
@@ -210,7 +210,7 @@ def http_server(
         try:
             await app(scope, receive, send)
         except (ClientDisconnect, h11.LocalProtocolError):
-            # The client disconnected, or sent invalid HTTP: no client waits for an answer.
+            # The client disconnected or sent invalid HTTP: no reply is possible.
             return
 
     config = uvicorn.Config(

@@ -56,9 +56,9 @@ def configure_log_lines(level: str, stream: TextIO | None = None) -> None:
 
 
 def _stderr() -> TextIO:
-    write: Callable[[memoryview], int | None] = len  # It was closed before the process started.
+    write: Callable[[memoryview], int | None] = len  # stderr was closed before the process started.
     if sys.stderr is not None:
-        # Below Python's buffer, if there is one: a blocked thread would keep its lock.
+        # Bypass Python's buffer, if there is one: a blocked thread would hold its lock.
         write = getattr(sys.stderr.buffer, "raw", sys.stderr.buffer).write
     lines = LineQueue(write, _missing)
     atexit.register(lines.drain, EXIT_S)

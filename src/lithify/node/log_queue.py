@@ -42,7 +42,7 @@ PIPE_FULL_S = 0.05
 
 
 class LineQueue:
-    """See the module. The interface of a text file that structlog needs."""
+    """A queue with the part of a text file's interface that structlog uses; see the module."""
 
     def __init__(
         self,

@@ -15,9 +15,9 @@
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
-As a library a node has no thread, no socket and no task: each call does its work before it returns,
-on the caller's thread. `serve` adds a broker for the same topics and runs in an event loop until it
-is told to stop.
+As a library a node has no thread, no socket and no task: each call does its work on the caller's
+thread before it returns. `serve` adds a broker for the same topics and runs in an event loop until
+it is stopped.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Node:
             self.fs.mkdir(directory)
             offer_cache(f"{directory}/kernels")
         self.queue = RunQueue(self.clock)
-        """Of the runs of topics and blob stores."""
-        # First the topics: they lock the directory and read all definitions.
+        """The queue of the runs of topics and blob stores."""
+        # Topics first: they lock the directory and read all definitions.
         self.topics = Topics(
             self.fs,
             directory,

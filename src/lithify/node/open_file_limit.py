@@ -1,4 +1,7 @@
-"""The limit of open files of the process, and the share of topics."""
+"""The limit of open files of the process, the share of topics, and errors of accept at the limit.
+
+Used by `server.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def files_max() -> int:
 
 
 def open_topics_max(descriptors: int) -> int:
-    """How many topics may be open: the other half is for connections, and for files being read."""
+    """The limit of open topics: they get half of all descriptors.
+
+    The other half is for connections and for files that are being read.
+    """
     return max(1, descriptors // 2 // DESCRIPTORS_PER_TOPIC)
 
 
@@ -45,7 +51,7 @@ class AcceptErrors:
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an error of the loop."""
         error = context.get("exception")
-        # Of its errors about a socket asyncio reports only those of accept().
+        # The only errors with a "socket" that asyncio reports here are those of accept().
         if "socket" not in context or not isinstance(error, OSError) or error.errno not in _FULL:
             loop.default_exception_handler(context)
             return

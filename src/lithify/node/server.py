@@ -8,13 +8,13 @@
 5. Compact topics and blob stores, on request and by triggers (`compaction_service.py`); open the
    stores and maintain them (`blob_maintenance.py`), and replicate those with replicas
    (`blob_replication.py`).
-6. Serve until told to stop, and maintain the topics once per interval. Disk access of the
-   maintenance runs in a thread, one round at a time.
-7. Stop listening; let each connection send its pending answers and close it, and abort those that
-   do not receive them in time. What was not answered was not acknowledged: clients send it again.
-8. Wait for what threads still do for clients: they use files that the caller is about to close.
+6. Serve until stopped, and maintain the topics once per interval. Disk access of the maintenance
+   runs in a thread, one round at a time.
+7. Stop listening. Each connection sends its pending replies and is closed; after `GOODBYE_S` it is
+   aborted. A message without a reply was not acknowledged: the client sends it again.
+8. Wait for threads with work of clients: they use files that the caller is about to close.
 
-The caller closes the node afterwards, which makes the rest durable.
+The caller closes the node afterwards, which makes all remaining data durable.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
-        # First in, last out: then no connection is left that could send requests.
+        # Pushed first, so it runs last: when no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
             _pulsar(broker, settings.pulsar_host, settings.pulsar_port, tls)
@@ -143,7 +143,7 @@ async def serve(
         await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
-        # Above three quarters only topics that are used.
+        # The last quarter is for topics that clients use.
         await stack.enter_async_context(
             _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
         )
@@ -238,7 +238,7 @@ def _refusals(setting: str, host: str, port: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `work` while the block runs; its event tells it when to end."""
+    """Run `work` while the block runs; its event is set when it must end."""
     ended = asyncio.Event()
     task = asyncio.ensure_future(work(ended))
     try:
@@ -271,7 +271,7 @@ async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:
 
 
 def maintain_files(topics: Iterable[Topic]) -> None:
-    """Run the maintenance that accesses the disk; other threads may use the logs meanwhile.
+    """Run the maintenance that accesses the disk; other threads may use the logs concurrently.
 
     An error is logged once, until the topic works again or fails for another reason.
     """
@@ -280,7 +280,7 @@ def maintain_files(topics: Iterable[Topic]) -> None:
         try:
             topic.maintain_files()
         except LogClosed:
-            # It was deleted in the meantime.
+            # The topic was closed in the meantime.
             continue
         except (LithifyError, OSError) as error:
             reason = str(error)

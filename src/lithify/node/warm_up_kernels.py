@@ -1,14 +1,13 @@
 """Loads the compiled kernels before the first client connects.
 
-Kernels are compiled when they are first called and stored in a cache beside the package. On a new
-installation that takes half a minute, longer than a client waits for an answer; from the cache they
-are loaded in less than a second, which the first message would have to wait for too.
+Kernels are compiled on their first call and stored in a cache beside the package. On a new
+installation that takes half a minute, longer than the timeout of a client. Loading them from the
+cache takes up to a second, by which the first message would be delayed.
 
-So before a node listens, it runs a conversation with itself, over a file system in memory: connect,
-produce small, batched and large messages, consume and acknowledge them, and read the topic again.
-It uses the code paths of real messages, so every kernel on these paths is called with the right
-types. Compaction is not included: it runs in a separate process, and no client waits for its first
-run.
+So before a node listens, it connects to itself over a file system in memory. It produces small,
+batched and large messages, consumes and acknowledges them, and reads the topic again. These are the
+code paths of real messages, so every kernel on them is called with the right types. Compaction is
+not included: it runs in a separate process, and no client waits for its first run.
 
 Called by `server.py`, in a thread: compiling blocks its thread.
 """
@@ -44,7 +43,7 @@ _Type = wire.BaseCommand
 
 
 def warm_up() -> None:
-    """Run the conversation; its results are discarded."""
+    """Exchange the messages; the results are discarded."""
     topics = Topics(
         MemoryFileSystem(),
         "/warm-up",
@@ -77,7 +76,7 @@ async def _converse(topics: Topics) -> None:
     send_frames(encode_command(_flow()))
     topic = topics.get(TOPIC)
     while topic.delivered()[0] < len(SIZES_BYTES):
-        # One iteration of the loop: what is durable is answered, and then delivered.
+        # One iteration of the loop sends the receipts of durable messages, then delivers them.
         await asyncio.sleep(0)
     for each in list(_acks(bytes(received))):
         send_frames(encode_command(each))
@@ -127,7 +126,7 @@ def _send(number: int) -> list[Buffer]:
 
 
 def _acks(received: Buffer) -> Iterator[wire.BaseCommand]:
-    """An acknowledgement of each message among the answers."""
+    """An acknowledgement of each MESSAGE among the received frames."""
     rest = memoryview(received)
     while (found := next_frame(rest, len(rest))) is not None:
         frame, size = found

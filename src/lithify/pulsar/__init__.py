@@ -1,8 +1,7 @@
-"""The Pulsar binary protocol, without I/O.
+"""The Pulsar binary protocol. Only `listener.py` does network I/O.
 
-Start in `wire/framing.py`; `fast_path/frames.py` is the fast path of it.
-
-`wire/wire.proto` has the commands; `make proto` generates `wire/wire_pb2.py` from it.
+Start in `wire/framing.py`, the format of a frame. `fast_path/frames.py` is its compiled fast path.
+`make proto` generates `wire/wire_pb2.py` from the commands in `wire/wire.proto`.
 """
 
 from __future__ import annotations

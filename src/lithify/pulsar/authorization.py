@@ -1,28 +1,31 @@
-"""The gate of a session: which commands of a client are carried out.
+"""Authenticates the client of a session and authorizes its commands.
 
-The C++ client does not understand a refusal before CONNECTED, and tries again until it times out.
-So everybody is connected, and a client that nobody knows is refused in the answers to its first
-requests, each in the form that the client turns into an exception at once.
+The C++ client does not handle a refusal before CONNECTED: it retries until it times out. So CONNECT
+always succeeds. The first requests of an unauthenticated client are refused, each in the form that
+the client raises as an exception at once.
 
-1. CONNECT brings a token, which makes the session's principal, or the reason why there is none.
-2. A command that names a topic or a namespace needs a principal who may do it (`NEEDS`). A producer
-   that creates a subscription (`initial_subscription_name`) must be allowed to consume too.
-   Commands about a producer or a consumer of the session need nothing (`FREE`): whoever joined was
-   allowed to. A command in neither table is refused: what nobody thought about is not allowed.
-3. `REFRESH_S` before the token expires, or later if it is short-lived, the client is asked for a
-   new one. A client that answers notices nothing else.
-4. When the token expires, the session's producers and consumers are closed at once, and the client
-   is asked if it was not before. Until it answers, commands of step 2 wait. A good answer carries
-   them out; a bad one, another principal's, or none within `REFRESH_S`, refuses them and leaves the
-   session without a principal. A client that cannot renew its token is not asked.
-5. When permissions change, producers and consumers that may not go on are closed at once.
-6. A command that has waited for the disk is checked again (`still_admits`) before it creates a
+1. CONNECT contains a token, which is checked. The session stores the principal, or the reason why
+   there is none.
+2. A command with a topic or a namespace requires a principal with the permission (`NEEDS`). A
+   producer that creates a subscription (`initial_subscription_name`) also needs permission to
+   consume. Commands for an existing producer or consumer of the session need none (`FREE`): it was
+   authorized when it joined. A command in neither table is refused, so a new command is denied by
+   default.
+3. The client is asked for a new token `REFRESH_S` before the token expires, or later for a
+   short-lived token. If it sends one, nothing else happens.
+4. When the token expires, the producers and consumers of the session are closed at once, and the
+   client is asked for a token unless it was asked before. Commands of step 2 wait for the response.
+   A valid token executes them. An invalid one, one of another principal, or no response within
+   `REFRESH_S` refuses them and leaves the session without a principal. A client without support for
+   token refresh is not asked.
+5. When permissions change, producers and consumers without permission are closed at once.
+6. A command that has waited for the disk is authorized again (`still_admits`) before it creates a
    subscription and before its producer or consumer joins.
 
-Permissions are looked up when a producer or consumer joins and when they change, not for each
-message. When a token expires is a time of the wall clock, how long an answer takes is not.
+Permissions are checked when a producer or consumer joins and when they change, not per message. The
+expiry of a token uses the wall clock, the timeout of a response the monotonic clock.
 
-Sans-I/O, as the session is, which calls it; the broker calls `look_at_clock` and `review`.
+Sans-I/O. Called by the session; the broker calls `look_at_clock` and `review`.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ NEEDS: dict[int, tuple[str, tuple[Action, ...]]] = {
     _Type.PRODUCER: ("producer", (Action.PRODUCE,)),
     _Type.SUBSCRIBE: ("subscribe", (Action.CONSUME,)),
 }
-"""The part of the command that names a topic or a namespace; the actions, one of which will do."""
+"""The field of the command with the topic or namespace; the actions, any of which is enough."""
 
 FREE = frozenset(
     (
@@ -83,27 +86,27 @@ FREE = frozenset(
 
 
 class Gate:
-    """Who the client of one session is, and which of its commands get through."""
+    """The authentication and authorization state of one session."""
 
     def __init__(self, session: Session, access: Permissions | None) -> None:
-        """`access` is None where everybody may do everything."""
+        """`access` is None if authorization is disabled."""
         self._session = session
         self._access = access
         self._principal: Principal | None = None
-        self._why_nobody = NotAuthenticated("the session has not begun")
+        self._denial = NotAuthenticated("the session has not begun")
         self._can_refresh = False
-        self._asked = False
-        """Was the client asked for a token that it has not sent yet?"""
-        self._ask_ms = 0
-        """When it is to be asked."""
+        self._challenged = False
+        """Is an AUTH_CHALLENGE without a response?"""
+        self._challenge_ms = 0
+        """Time of the next AUTH_CHALLENGE."""
         self._expired_s: float | None = None
-        """Since when it is without a valid token, by the monotonic clock."""
+        """Time of the expiry, by the monotonic clock; None while the token is valid."""
         self._stop_waiting: Callable[[], None] | None = None
         self._held: list[wire.BaseCommand] = []
 
     @property
     def knows_client(self) -> bool:
-        """Is there a principal, or is none asked for?"""
+        """Is the client authenticated, or is authorization disabled?"""
         return self._access is None or self._principal is not None
 
     @property
@@ -112,11 +115,11 @@ class Gate:
         return "" if self._principal is None else self._principal.name
 
     def handlers(self) -> dict[int, Handler]:
-        """The commands that this takes."""
+        """The handler of each command type of this class."""
         return {_Type.AUTH_RESPONSE: self._response}
 
     def connect(self, connect: wire.CommandConnect) -> None:
-        """Take a client's word, and its token, for who it is."""
+        """Authenticate the client with the token in CONNECT."""
         if self._access is not None:
             self._can_refresh = connect.feature_flags.supports_auth_refresh
             self._authenticate(self._access, connect.auth_method_name, connect.auth_data)
@@ -126,22 +129,22 @@ class Gate:
         self._principal = None
         if method != "token":
             why = f"authentication method must be 'token', is {method or 'none'!r}"
-            self._why_nobody = NotAuthenticated(why)
+            self._denial = NotAuthenticated(why)
             return
         try:
             self._principal = access.authenticate(token)
         except NotAuthenticated as error:
-            self._why_nobody = error
+            self._denial = error
 
     # --- commands ---------------------------------------------------------------------------
 
     def admits(self, command: wire.BaseCommand) -> bool:
-        """May it be carried out now? If not, it was answered, or waits for the client's token."""
+        """May the command be executed now? If not, it was refused, or waits for a new token."""
         access = self._access
         if access is None or command.type in FREE:
             return True
         if command.type not in NEEDS:
-            raise ProtocolError(f"command {command.type} is not one that can be permitted")
+            raise ProtocolError(f"command {command.type} has no permission rule")
         if self._expired_s is not None and len(self._held) < HELD_COMMANDS_MAX:
             self._held.append(command)
             return False
@@ -153,7 +156,7 @@ class Gate:
         return True
 
     def still_admits(self, command: wire.BaseCommand) -> bool:
-        """May a command go on that was admitted and has waited? If not, `admits` answers it."""
+        """Is a command that was admitted and has waited still authorized? Sends no refusal."""
         self.look_at_clock()
         if self._access is None:
             return True
@@ -165,7 +168,7 @@ class Gate:
 
     def _check(self, access: Permissions, command: wire.BaseCommand) -> None:
         if self._principal is None or self._expired_s is not None:
-            raise self._why_nobody
+            raise self._denial
         part, actions = NEEDS[command.type]
         request = getattr(command, part)
         if command.type == _Type.GET_TOPICS_OF_NAMESPACE:
@@ -174,13 +177,13 @@ class Gate:
             namespace = TopicName.parse(request.topic).namespace
         access.check(self._principal, namespace, *actions)
         if command.type == _Type.PRODUCER and request.initial_subscription_name:
-            # It creates a subscription, as SUBSCRIBE does.
+            # The command creates a subscription, like SUBSCRIBE.
             access.check(self._principal, namespace, Action.CONSUME)
 
     # --- expiry and revocation --------------------------------------------------------------
 
     def _begin(self, before: Principal | None = None) -> None:
-        """The client has shown a token, the first one or one that follows that of `before`."""
+        """Schedule the refresh or expiry of a new token; `before` had the previous token."""
         access, principal = self._access, self._principal
         if access is None or principal is None:
             return
@@ -191,60 +194,60 @@ class Gate:
             return
         lead_ms = min(REFRESH_S * 1000, (principal.expires_ms - access.now_ms()) / 2)
         if before is not None and before.expires_ms == principal.expires_ms:
-            # It has no newer one yet.
+            # The client has no newer token yet: ask again only at the expiry.
             lead_ms = 0
-        self._ask_ms = principal.expires_ms - int(lead_ms) if self._can_refresh else 0
-        host.at_time(self, self._ask_ms or principal.expires_ms)
+        self._challenge_ms = principal.expires_ms - int(lead_ms) if self._can_refresh else 0
+        host.at_time(self, self._challenge_ms or principal.expires_ms)
 
     def look_at_clock(self) -> None:
-        """Ask for a new token in time; let go when this one has expired; give up if none comes."""
+        """Check the wall clock: request a new token, expire the token, or end the wait for one."""
         access, principal = self._access, self._principal
         if access is None or principal is None or principal.expires_ms is None:
             return
         now_ms = access.now_ms()
         if self._expired_s is not None:
             if access.monotonic_s() >= self._expired_s + REFRESH_S:
-                self._give_up()
+                self._remove_principal()
         elif now_ms >= principal.expires_ms:
             self._expire(access, principal)
-        elif self._can_refresh and not self._asked and now_ms >= self._ask_ms:
-            self._ask()
+        elif self._can_refresh and not self._challenged and now_ms >= self._challenge_ms:
+            self._send_challenge()
             self._session.host.at_time(self, principal.expires_ms)
         else:
             # The clock was set back.
-            waits = self._can_refresh and not self._asked
-            self._session.host.at_time(self, self._ask_ms if waits else principal.expires_ms)
+            waits = self._can_refresh and not self._challenged
+            self._session.host.at_time(self, self._challenge_ms if waits else principal.expires_ms)
 
-    def _ask(self) -> None:
-        self._asked = True
+    def _send_challenge(self) -> None:
+        self._challenged = True
         self._session.send(_challenge(self._session.host.server_version))
 
     def _expire(self, access: Permissions, principal: Principal) -> None:
         self._expired_s = access.monotonic_s()
-        self._why_nobody = NotAuthenticated(f"token of {principal.name!r} has expired")
+        self._denial = NotAuthenticated(f"token of {principal.name!r} has expired")
         if not self._can_refresh:
-            self._give_up()
+            self._remove_principal()
             return
-        if not self._asked:
-            self._ask()
+        if not self._challenged:
+            self._send_challenge()
         host = self._session.host
         host.at_time(self, None)
-        self._stop_waiting = host.after(REFRESH_S, self._give_up)
-        self._session.close_unauthorized(_nothing_may)
+        self._stop_waiting = host.after(REFRESH_S, self._remove_principal)
+        self._session.close_unauthorized(_denied)
 
     def _response(self, command: wire.BaseCommand) -> Steps[None]:
         access, before = self._access, self._principal
-        if access is None or before is None or not self._asked:
-            raise ProtocolError("AUTH_RESPONSE to no AUTH_CHALLENGE")
+        if access is None or before is None or not self._challenged:
+            raise ProtocolError("AUTH_RESPONSE without an AUTH_CHALLENGE")
         answer = command.authResponse.response
         self._authenticate(access, answer.auth_method_name, answer.auth_data)
         if self._principal is not None and self._principal.name != before.name:
-            self._why_nobody = NotAuthenticated(
+            self._denial = NotAuthenticated(
                 f"token of {before.name!r} cannot be followed by one of {self._principal.name!r}"
             )
             self._principal = None
         if self._principal is None:
-            self._give_up()
+            self._remove_principal()
             return
         held = self._release()
         self._begin(before)
@@ -255,42 +258,42 @@ class Gate:
                 yield from steps
 
     def review(self) -> None:
-        """Permissions have changed: close what may not go on."""
+        """Permissions have changed: close the producers and consumers without permission."""
         access, principal = self._access, self._principal
         if access is not None and principal is not None:
             self._session.close_unauthorized(
                 lambda where, action: access.may(principal, where, action)
             )
 
-    def _give_up(self) -> None:
+    def _remove_principal(self) -> None:
         self._principal = None
         self._session.host.gate_closed(self)
-        # Refusals first: a client whose producer is closed looks the topic up again.
+        # Send the refusals first: a client looks a topic up again when its producer is closed.
         for command in self._release():
             self.admits(command)
-        self._session.close_unauthorized(_nothing_may)
+        self._session.close_unauthorized(_denied)
 
     def _release(self) -> list[wire.BaseCommand]:
-        """Commands wait no longer; those that did."""
-        self._asked = False
+        """End the wait for a token; returns the commands that waited."""
+        self._challenged = False
         self._expired_s = None
-        self._wait_no_more()
+        self._cancel_timeout()
         held, self._held = self._held, []
         return held
 
-    def _wait_no_more(self) -> None:
+    def _cancel_timeout(self) -> None:
         if self._stop_waiting is not None:
             self._stop_waiting()
             self._stop_waiting = None
 
     def close(self) -> None:
-        """The connection is gone."""
-        self._wait_no_more()
+        """The connection is closed."""
+        self._cancel_timeout()
         self._held.clear()
         self._session.host.gate_closed(self)
 
 
-def _nothing_may(_where: Namespace, _action: Action) -> bool:
+def _denied(_where: Namespace, _action: Action) -> bool:
     return False
 
 
@@ -303,7 +306,7 @@ def _challenge(server_version: str) -> bytes:
 
 
 def _refusal(command: wire.BaseCommand, error: LithifyError) -> bytes:
-    """The answer that the client takes for the end of this request."""
+    """The error response that ends this request in the client."""
     code, why = error_code(error), str(error)
     request_id = getattr(command, NEEDS[command.type][0]).request_id
     if command.type == _Type.PARTITIONED_METADATA:

@@ -1,9 +1,9 @@
-"""The broker: what all sessions share, in one event loop.
+"""The broker: the state that all sessions of a node share, in one event loop.
 
-It knows which session each producer and consumer belongs to, wakes subscriptions when there is
-something to deliver, and keeps answers in the order of the appends. It does no I/O itself: sessions
-are given bytes by the listener, appends are awaited in a task per topic, and what else has to wait
-for the disk is done in threads (`disk_threads.py`).
+It maps each producer and consumer to its session, wakes subscriptions when they have messages to
+deliver, and sends replies in the order of the appends. It does no I/O: the listener passes received
+bytes to the sessions, one task per topic awaits the appends, and threads do all other disk work
+(`disk_threads.py`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ __all__ = ["MESSAGE_BYTES_MAX", "PUT_OUT_A_STEP", "Broker"]
 
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
-"""How long a reader that was put out, as by a seek, has to come back before it is forgotten."""
+"""Time that a disconnected reader has to reconnect, for example after a seek, before the broker
+deletes its subscription."""
 
 REVIEWED_MAX = 100
-"""Sessions whose permissions are looked at before others in the loop have their turn."""
+"""Sessions whose permissions are reviewed per iteration of the event loop."""
 PUT_OUT_A_STEP = 20
-"""Consumers of a subscription, or producers of a topic, that are put out in one turn."""
+"""Consumers of a subscription, or producers of a topic, to disconnect per turn."""
 READ_RETRY_MS = 1000
-"""After which a read is tried again for which no file could be opened."""
+"""Delay before a read is retried that could not open its file."""
 
 log = get_logger("lithify.pulsar")
 
@@ -67,7 +68,7 @@ _Answer = tuple["Pending | None", _Then]
 
 
 class Broker:
-    """Sessions and the topics they use; everything happens in one event loop."""
+    """Connects sessions with topics. Not thread-safe: all calls are made in one event loop."""
 
     def __init__(
         self,
@@ -94,9 +95,9 @@ class Broker:
         self._threads = WorkThreads()
         self._due: dict[Topic, set[Subscription]] = {}
         self._reading: set[Subscription] = set()
-        """Subscriptions that wait for the disk to deliver more."""
+        """Subscriptions with a dispatch in progress, which may wait for a read."""
         self._cost = 0
-        """Of the deliveries of this turn."""
+        """Cost of the deliveries in this turn, see `TURN_COST`."""
         self._alarms = Alarms(topics.clock)
         self._gates: set[Gate] = set()
         self._to_review: deque[Gate] = deque()
@@ -107,29 +108,29 @@ class Broker:
         self._write_retries = WriteRetries(topics.why_not_writable)
         self._news: dict[TopicName, asyncio.Future[None]] = {}
         self.ending = False
-        """The node is about to stop: whoever follows a topic has to go."""
+        """The node is shutting down: HTTP requests that follow a topic must end."""
 
     def session(
         self, send: Callable[[Buffer], None], wake: Callable[[], None] | None = None
     ) -> Session:
-        """A session for a new connection; see `Session` for `wake`."""
+        """Create the session of a new connection; see `Session` for `wake`."""
         return Session(self, send, wake)
 
     def new_name(self) -> str:
-        """A name that nobody has."""
+        """Return a unique name for a producer or consumer that has none."""
         return f"{self._name}-{next(self._numbers)}"
 
-    # --- answers in order -------------------------------------------------------------------
+    # --- replies in order -------------------------------------------------------------------
 
     def when_durable(self, topic: Topic, pending: Pending, then: _Then) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls.
+        """Call `then` once an append is durable or has failed. Keeps the order of these calls.
 
-        What `then` returns is carried out before the next one is called.
+        The steps that `then` returns run to their end before the next callback of the topic.
         """
         self._enqueue(topic, (pending, then))
 
     def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
-        """Call `then` once everything before it has been called."""
+        """Call `then` after all callbacks that were added to this topic before it."""
         self._enqueue(topic, (None, lambda _: then()))
 
     def _enqueue(self, topic: Topic, answer: _Answer) -> None:
@@ -140,7 +141,7 @@ class Broker:
         pending, then = answer
         steps: Steps[None] | None = None
         if pending is not None and pending.done():
-            # Nothing is to be waited for: neither the disk nor an answer before this one.
+            # No need to wait: the append is durable, and no earlier reply is pending.
             steps = self._call(topic, then, _problem_of(pending))
             if steps is None:
                 return
@@ -150,7 +151,7 @@ class Broker:
         task.add_done_callback(self._answering.discard)
 
     async def _answer(self, topic: Topic, steps: Steps[None] | None) -> None:
-        """Give the answers of a topic; `steps` are what is left of one before them."""
+        """Send the pending replies of a topic, after the remaining `steps` of an earlier one."""
         await self._end(topic, steps)
         waiting = self._answers[topic]
         while waiting:
@@ -168,8 +169,8 @@ class Broker:
         try:
             return then(problem)
         except Exception:
-            # The answers behind it must not wait for ever.
-            log.exception("an answer failed", topic=str(topic.name))
+            # A failed callback must not block the replies behind it.
+            log.exception("reply failed", topic=str(topic.name))
             return None
 
     async def _end(self, topic: Topic, steps: Steps[None] | None) -> None:
@@ -178,35 +179,35 @@ class Broker:
         try:
             await self._threads.run(steps)
         except Exception:
-            log.exception("an answer failed", topic=str(topic.name))
+            log.exception("reply failed", topic=str(topic.name))
 
-    # --- what waits for the disk ------------------------------------------------------------
+    # --- disk operations --------------------------------------------------------------------
 
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
-        """Call `then` once the file system takes writes to a topic again; see `WriteRetries`."""
+        """Call `then` once a topic's directory accepts writes again; see `WriteRetries`."""
         self._write_retries.wait(topic, reason, then)
 
     def is_busy(self, on: object) -> bool:
-        """Is a thread doing something for it that others have to wait for?"""
+        """Does a thread run a call on this object?"""
         return self._threads.is_busy(on)
 
     def wait_for(
         self,
         steps: Steps[T],
-        wanted: DiskCall | None,
+        yielded: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Go on with an operation that has yielded `wanted`, see `disk_threads.py`."""
-        self._threads.wait_for(steps, wanted, ended, Owner(is_alive, soon))
+        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
+        self._threads.wait_for(steps, yielded, ended, Owner(is_alive, soon))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run an operation; its result."""
+        """Run an operation and return its result."""
         return await self._threads.run(steps)
 
     def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
-        """Open a topic if it is not open; however many want that, one thread waits for it."""
+        """Open a topic if it is not open. One thread opens it for all concurrent callers."""
 
         def find() -> Callable[[], object] | None:
             if self.topics.opened_topic(name) is not None:
@@ -217,13 +218,13 @@ class Broker:
         yield DiskCall(name, find)
 
     async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
-        """A topic, opened if need be."""
+        """Return a topic; open it first if necessary."""
         while (found := self.topics.opened_topic(name)) is None:
             await self.run(self.opening(name, create=create))
         return found
 
     async def call(self, name: TopicName, call: Callable[[], T]) -> T:
-        """Make a call that claims a topic's name, behind those that want to open it."""
+        """Make a call that claims a topic's name, after the pending calls that open the topic."""
 
         def steps() -> Steps[T]:
             result: T = yield DiskCall(name, lambda: call)
@@ -232,22 +233,22 @@ class Broker:
         return await self.run(steps())
 
     async def complete(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something to its end, also if the caller is cancelled."""
+        """Run `work` to completion even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
         await asyncio.shield(task)
 
     async def release(self, call: Callable[[], None]) -> None:
-        """Close or delete topics, for which others wait; see `disk_threads.py`."""
+        """Close or delete topics, in a thread of the release pool; see `disk_threads.py`."""
         await self._threads.release(call)
 
     def soon(self, source: str, then: Callable[[], None]) -> None:
-        """Call `then` when it is the turn of that source; see `fair_turns.py`."""
+        """Call `then` in the next turn of `source`; see `fair_turns.py`."""
         self.rounds.enqueue(source, then)
 
     async def settled(self) -> None:
-        """Wait until no thread is at work and no answer is awaited; before topics are closed."""
+        """Wait until no thread is active and no reply is pending; called before topics close."""
         while self._answering or self._threads.active:
             await self._threads.settled()
             if self._answering:
@@ -256,7 +257,7 @@ class Broker:
     # --- idle topics ------------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """If as many topics are open as may be, begin to close some that nobody uses."""
+        """Begin to close idle topics if the limit of open topics is reached."""
         topics = self.topics
         if topics.open_max is None or topics.has_room():
             return
@@ -268,16 +269,16 @@ class Broker:
     def release_idle(
         self, idle_s: float, count: int, *, backlogs: bool = False
     ) -> Callable[[], None]:
-        """Take topics out of use that nobody has used for so long; what is returned closes them.
+        """Unregister up to `count` topics with an idle time of `idle_s`; the result closes them.
 
-        Those with a backlog only if `backlogs` says so.
+        Topics with a backlog are included only if `backlogs` is set.
         """
         closing = ExitStack()
         for topic in self.topics.idle(idle_s, count, backlogs=backlogs):
             if topic.name not in self._news and not (
                 topic in self._answers or topic in self._due or any(map(self.is_busy, topic.lanes))
             ):
-                # One that a thread has claimed is not idle.
+                # A topic that a thread has claimed is not idle.
                 with suppress(Claimed):
                     closing.callback(self.topics.unloading([topic.name], wait=False))
         return closing.close
@@ -286,12 +287,12 @@ class Broker:
         try:
             await self.release(close)
         except LithifyError as error:
-            log.warning("an idle topic was not closed in order", reason=str(error))
+            log.warning("closing an idle topic failed", reason=str(error))
 
     # --- delivery ---------------------------------------------------------------------------
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
-        """Deliver at the end of the loop's round, once for all reasons that come up in it."""
+        """Schedule a delivery for the next loop iteration. Repeated calls are merged."""
         due = self._due.get(topic)
         if due is None:
             due = self._due[topic] = set()
@@ -303,12 +304,12 @@ class Broker:
             due.add(subscription)
 
     def _dispatch(self, topic: Topic) -> None:
-        """Deliver to subscriptions of a topic for one turn; the rest in a later one."""
+        """Deliver to the due subscriptions of a topic for one turn, and schedule the rest."""
         due = self._due.pop(topic)
         self._cost = 0
         while due and self._cost < TURN_COST:
             subscription = due.pop()
-            # One that is reading looks again at what it has to deliver when it has read.
+            # A subscription with a read in progress is dispatched again after the read.
             if subscription not in self._reading:
                 self._reading.add(subscription)
                 ended = partial(self._dispatched, topic, subscription)
@@ -323,13 +324,13 @@ class Broker:
         deliveries: list[Delivery],
         error: Exception | None,
     ) -> None:
-        """Send what a subscription has to deliver, and look whether there is more."""
+        """Send the deliveries of a subscription, then schedule its next dispatch."""
         self._reading.discard(subscription)
         self._cost += 4
         if error is None:
             try:
                 self._send(deliveries)
-            except Exception as problem:  # noqa: BLE001  (the other subscriptions go on)
+            except Exception as problem:  # noqa: BLE001  (other subscriptions continue)
                 error = problem
         if error is not None:
             self._cannot_deliver(topic, subscription, error)
@@ -352,7 +353,7 @@ class Broker:
         if isinstance(error, LithifyError):
             self._cannot_read(topic, subscription, error)
         elif isinstance(error, OSError):
-            # No more files can be opened, as a rule: it is tried again.
+            # Usually the limit of open files: retry later.
             if topic.cannot_read(subscription, ReadFailed(topic.log.directory, 0, error)):
                 log.warning("dispatch waits", topic=str(topic.name), reason=str(error))
             self._wake_at(self.topics.now_ms() + READ_RETRY_MS, topic, subscription)
@@ -369,16 +370,16 @@ class Broker:
         self._alarms.set(subscription, due_ms, again)
 
     def _cannot_read(self, topic: Topic, subscription: Subscription, error: LithifyError) -> None:
-        """An entry is damaged: send the consumers away, and refuse them with the reason.
+        """An entry is damaged: disconnect the consumers and refuse them with the reason.
 
-        Their clients subscribe again, are told why not (`Topic.check_readable`), and wait longer
-        each time; statistics and health show the reason. The log has it once.
+        Their clients subscribe again, receive the reason (`Topic.check_readable`), and back off.
+        Statistics and health show the reason. It is logged once.
         """
         if not isinstance(error, LogClosed):
             self.topics.damage.record(error)
             if topic.cannot_read(subscription, error):
                 log.error(
-                    "a subscription cannot be read on",
+                    "a subscription cannot read further",
                     topic=str(topic.name),
                     subscription=subscription.name,
                     reason=str(error),
@@ -387,7 +388,10 @@ class Broker:
             self.consumer_put_out(consumer)
 
     def expect_news(self, name: TopicName) -> asyncio.Future[None]:
-        """Over when a topic was appended to or closed, or permissions changed; several share it."""
+        """A future shared by all followers of a topic.
+
+        It is done after the next append, when the topic closes, or when permissions change.
+        """
         found = self._news.get(name)
         if found is None:
             self._loop = asyncio.get_running_loop()
@@ -395,36 +399,36 @@ class Broker:
         return found
 
     def tell_followers(self, name: TopicName) -> None:
-        """Wake those who follow a topic over HTTP."""
+        """Wake the HTTP requests that follow a topic."""
         found = self._news.pop(name, None) if self._news else None
         if found is not None:
             found.set_result(None)
 
-    # --- who may go on ----------------------------------------------------------------------
+    # --- review of permissions --------------------------------------------------------------
 
     def gate_opened(self, gate: Gate) -> None:
-        """A client is known: it is to be looked at again when permissions change."""
+        """The client is authenticated: review its session when permissions change."""
         self._gates.add(gate)
         self._loop = asyncio.get_running_loop()
 
     def gate_closed(self, gate: Gate) -> None:
-        """It is not known any more, or gone."""
+        """The client is not authenticated or has disconnected."""
         self._gates.discard(gate)
         self._alarms.cancel(gate)
 
     def at_time(self, gate: Gate, due_ms: int | None) -> None:
-        """Let the gate look at the wall clock then, and not before; None is never."""
+        """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
         if due_ms is None:
             self._alarms.cancel(gate)
         else:
             self._alarms.set(gate, due_ms, gate.look_at_clock)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call after a while; what is returned prevents that."""
+        """Call `call` after a delay; the returned function cancels it."""
         return asyncio.get_running_loop().call_later(seconds, call).cancel
 
     def _definitions_changed(self) -> None:
-        """In any thread: if permissions may have changed, look at all who are known."""
+        """If permissions may have changed, review all open gates. Called in any thread."""
         permissions = _permissions_of(self.topics)
         if all(map(is_, permissions, self._permissions)):
             return
@@ -433,11 +437,11 @@ class Broker:
             self._loop.call_soon_threadsafe(self._begin_review)
 
     def _begin_review(self) -> None:
-        going_on = bool(self._to_review)
+        in_progress = bool(self._to_review)
         self._to_review = deque(self._gates)
         for name in list(self._news):
             self.tell_followers(name)
-        if not going_on:
+        if not in_progress:
             self._review()
 
     def _review(self) -> None:
@@ -449,61 +453,62 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._review)
 
     def end(self) -> None:
-        """The node stops: those who follow a topic have seen all they will."""
+        """The node stops: end pending write retries and wake all followers."""
         self.ending = True
         self._write_retries.end()
         for name in list(self._news):
             self.tell_followers(name)
 
-    # --- who is where -----------------------------------------------------------------------
+    # --- sessions of producers and consumers ------------------------------------------------
 
     def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
-        """Remember whose producer it is."""
+        """Register a producer with its session."""
         self._producers[producer] = of, producer_id
 
     def producer_left(self, producer: Producer) -> None:
-        """Forget it."""
+        """Unregister a producer."""
         self._producers.pop(producer, None)
 
     def producer_ready(self, producer: Producer) -> None:
-        """It waited for the topic and has it now."""
+        """A waiting producer has become the exclusive producer of its topic."""
         of, producer_id = self._producers[producer]
         of.report_ready(producer_id)
 
     def producer_put_out(self, producer: Producer) -> None:
-        """Another one has taken its place."""
+        """Disconnect a producer that another one has replaced."""
         found = self._producers.pop(producer, None)
         if found is not None:
             found[0].put_out(found[1])
 
     def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
-        """Remember whose consumer it is."""
+        """Register a consumer with its session."""
         self._consumers[consumer] = of, consumer_id
 
     def consumer_left(self, consumer: Consumer) -> None:
-        """Forget it."""
+        """Unregister a consumer."""
         self._consumers.pop(consumer, None)
 
     def consumer_put_out(self, consumer: Consumer) -> None:
-        """Its subscription was moved or removed."""
+        """Disconnect a consumer whose subscription was moved or removed."""
         found = self._consumers.get(consumer)
         if found is not None:
             found[0].put_out(found[1])
 
     def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
-        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
+        """Disconnect all consumers of a subscription except `but`."""
         for number, consumer in enumerate(list(subscription.consumers), 1):
             if consumer is not but:
                 self.consumer_put_out(consumer)
             if not number % PUT_OUT_A_STEP:
                 yield None
-        # Those that have come back since; few, because what a client has to do takes longer.
+        # Consumers that have reconnected in the meantime. They are few: to reconnect takes a client
+        # longer than this loop.
         for consumer in list(subscription.consumers):
             if consumer is not but:
                 self.consumer_put_out(consumer)
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
-        """A consumer was put out; a reader's subscription stays only until it should be back."""
+        """Delete a reader's subscription if it does not reconnect in `RETURN_SECONDS_MAX`."""
         if subscription.durable:
             return
 
@@ -518,15 +523,15 @@ class Broker:
         self._forgetting[subscription] = loop.call_later(RETURN_SECONDS_MAX, forget)
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Tell the consumers of a failover subscription which of them is active.
+        """Notify the consumers of a failover subscription which of them is active.
 
-        Only those for which it has changed, and the last one, which may have just joined: a
-        subscription may have thousands that wait.
+        Only those whose state has changed, and the last one, which may have just joined: a
+        subscription may have thousands of standby consumers.
         """
-        told = set(islice(reversed(subscription.consumers), 1))
+        notified = set(islice(reversed(subscription.consumers), 1))
         if subscription.active is not before:
-            told |= {each for each in (before, subscription.active) if each is not None}
-        for consumer in told:
+            notified |= {each for each in (before, subscription.active) if each is not None}
+        for consumer in notified:
             found = self._consumers.get(consumer)
             if found is not None:
                 of, consumer_id = found
@@ -534,13 +539,13 @@ class Broker:
 
 
 def _permissions_of(topics: Topics) -> tuple[object, object]:
-    """Other objects whenever a permission may be another one."""
+    """The objects with all permissions. They are replaced, not modified, by any change."""
     current = topics.definitions.current
     return current.tenants, current.namespaces
 
 
 def _problem_of(pending: Pending) -> LithifyError | None:
-    """Why an append that is over has failed; None if it has not."""
+    """The error of a finished append; None if it succeeded."""
     try:
         pending.result()
     except LithifyError as error:

@@ -1,9 +1,9 @@
-"""What one connection may have, and what all of them may: more is refused, with the limit's name.
+"""Limits per connection and for all connections. A request above a limit is refused with its name.
 
-Each of them costs the node memory, or files, for as long as the connection lasts or longer. Clients
-put all partitions of a topic on one connection, so the first two are as many as a topic may have
-partitions. Pure values; a session checks them, the node's settings make them. `Peers` counts the
-connections of one port, for its listener.
+Producers, consumers and created topics cost memory or files while the connection lasts, or longer.
+Clients use one connection for all partitions of a topic, so the limits of producers and consumers
+are the maximum number of partitions. The values come from the node's settings; sessions check them.
+`Peers` counts the connections of one port, for its listener.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RANGES = {
 
 
 class TooMany(InvalidInput):
-    """A connection has as many as it may."""
+    """A connection has reached one of its limits."""
 
     def __init__(self, what: str, limit: int, setting: str) -> None:
         self.limit = limit
@@ -42,22 +42,22 @@ class TooMany(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The numbers, checked."""
+    """The limits; the constructor validates them."""
 
     connection_producers_max: int = 10_000
     connection_consumers_max: int = 10_000
     connection_topics_created_max: int = 1_000
-    """Topics that were created because the client used them."""
+    """Topics created on first use by the client."""
     connections_max: int = 10_000
-    """Of one port, that of Pulsar clients or that of HTTP."""
+    """Per port: that of Pulsar clients, or that of HTTP."""
     connections_per_address_max: int = 2_000
     connect_timeout_ms: int = 10_000
-    """Time for a new connection to finish its TLS handshake, and to send CONNECT or the headers of
-    an HTTP request."""
+    """Timeout of the TLS handshake of a new connection, and of its CONNECT or the headers of its
+    first HTTP request."""
     frame_timeout_ms: int = 60_000
-    """Time to finish a frame of the Pulsar protocol; time in which some of an HTTP body comes."""
+    """Timeout of a complete frame of the Pulsar protocol; idle timeout within an HTTP body."""
     receive_bytes_max: int = 256 * 2**20
-    """For unfinished frames of all Pulsar clients together, above 256 KiB for each of them."""
+    """Total of the incomplete frames of all Pulsar clients, without the first 256 KiB of each."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -65,15 +65,15 @@ class ConnectionLimits:
             check_range(name, getattr(self, name), lowest, highest)
 
     def check_producers(self, count: int) -> None:
-        """May one that has so many producers have one more?"""
+        """Raise `TooMany` if a connection with `count` producers must not add one."""
         _check("producers", count, self.connection_producers_max, "connection_producers_max")
 
     def check_consumers(self, count: int) -> None:
-        """May one that has so many consumers have one more?"""
+        """Raise `TooMany` if a connection with `count` consumers must not add one."""
         _check("consumers", count, self.connection_consumers_max, "connection_consumers_max")
 
     def check_topics_created(self, count: int) -> None:
-        """May one that has created so many topics create one more?"""
+        """Raise `TooMany` if a connection that created `count` topics must not create another."""
         what, limit = "created topics", self.connection_topics_created_max
         _check(what, count, limit, "connection_topics_created_max")
 
@@ -84,19 +84,19 @@ def _check(what: str, count: int, limit: int, setting: str) -> None:
 
 
 class Peers:
-    """The connections of one port: how many there are, and what their buffers have."""
+    """The number of connections of one port, by address, and the size of their buffers."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.buffer_bytes = 0
         self._refused = 0
-        """Connections that were refused since a refusal was logged."""
+        """Connections refused since the last logged refusal."""
         self._logged_s = float("-inf")
         self._count = 0
         self._by_address: Counter[str] = Counter()
 
     def add(self, address: str) -> str | None:
-        """Count a connection; if it is one too many it is not counted, and this is the reason."""
+        """Count a connection. Above a limit it is not counted, and the reason is returned."""
         limits = self.limits
         if self._count >= limits.connections_max:
             return f"there are {self._count} connections, which is the limit (connections_max)"
@@ -111,7 +111,7 @@ class Peers:
         return None
 
     def log_refusal(self, log: Logger, peer: str, reason: str) -> None:
-        """Log why a connection was refused, once a second: strangers do not fill the log."""
+        """Log a refusal, at most one line per second: unauthenticated peers cannot fill the log."""
         self._refused += 1
         now_s = time.monotonic()
         if now_s - self._logged_s >= REFUSALS_S:
@@ -119,7 +119,7 @@ class Peers:
             self._refused, self._logged_s = 0, now_s
 
     def remove(self, address: str) -> None:
-        """A connection that was counted is closed."""
+        """Uncount a closed connection."""
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:

@@ -1,4 +1,8 @@
-"""A session's consumers: SUBSCRIBE, FLOW, ACK, SEEK, REDELIVER and what else they send."""
+"""The consumers of a session and their commands: SUBSCRIBE, FLOW, ACK, SEEK, REDELIVER and others.
+
+Acknowledgements, redeliveries and disconnects of many consumers are split into steps of bounded
+cost, so that one client cannot block the event loop.
+"""
 
 from __future__ import annotations
 
@@ -47,21 +51,23 @@ __all__ = ["Consuming"]
 
 _Type = wire.BaseCommand
 STEP_COST = 20
-"""Of acknowledgements taken in one turn of the loop, about 0.2 ms. Each is a write, which may take
-ten times as long while the disk is busy. A source has several turns in a round."""
+"""Cost of the acknowledgements per turn, about 0.2 ms. Each is a write, which may take ten times as
+long while the disk is busy. A source has several turns in a round."""
 READ_COST = 10
 LONG_ACK = 1000
-"""Ids in one command."""
+"""Number of message ids from which an ACK ends the turn before it is processed."""
 ACK_SET_WORDS_MAX = BATCH_MESSAGES_MAX // 64
 REDELIVERED_A_STEP = 500
 LEAVING_A_STEP = 20
-"""Consumers that leave, or are put out, in one turn of the loop."""
+"""Consumers that leave, or are disconnected, per turn."""
 SMALL_BYTES_MAX = 2**13
 RUN_MIN = 4
-"""So many entries, each not larger than that, are worth to be copied into one piece of memory."""
+"""From this number of consecutive entries of up to `SMALL_BYTES_MAX`, copying them into one buffer
+is faster than sending each."""
 _SIZES_MAX = 1000
 _SENT_MAX = 10_000
-"""Batches to a consumer of which is known how many messages they have, or how they went out."""
+"""Delivered batches per consumer whose message count (`_SIZES_MAX`) or wire form (`_SENT_MAX`) is
+kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,36 +79,36 @@ class _Joined:
     subscription: Subscription
     consumer: Consumer
     leaving: bool = False
-    """It may not go on, and is to be put out."""
+    """It has lost its permission and will be disconnected."""
     batches: dict[int, tuple[int, WireBatch | None]] = field(default_factory=dict)
-    """Of the batches delivered last: how many messages they have, which the client does not say in
-    an acknowledgement, and how they went out if it was not as they are."""
+    """The batches delivered last, by position: their message count, which an acknowledgement does
+    not contain, and their wire form if it differs from the stored one."""
 
     def remember(self, delivery: Delivery) -> None:
-        """Note a batch; the one that was noted first is forgotten if there are too many."""
+        """Store a delivered batch; above the limit the oldest is dropped."""
         batches, entry = self.batches, delivery.entry
         batches.pop(entry.position, None)
         batches[entry.position] = message_count(entry), delivery.wire
-        # How many messages it has can be read again, but not in which form it went out.
+        # The message count can be read from the log again, the wire form cannot.
         if len(batches) > (_SENT_MAX if self.subscription.compacted else _SIZES_MAX):
             del batches[next(iter(batches))]
 
     def forget_up_to(self, position: int) -> None:
-        """These are acknowledged."""
+        """Drop the batches up to `position`, which are acknowledged."""
         while self.batches and (first := next(iter(self.batches))) <= position:
             del self.batches[first]
 
 
 class Consuming:
-    """The consumers of one session."""
+    """Handles the consumers of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
-        self._to_put_out: deque[_Joined] = deque()
+        self._to_disconnect: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
-        """The commands that this takes."""
+        """The handler of each command type of this class."""
         return {
             _Type.SUBSCRIBE: partial(self._session.repeating, self._subscribe),
             _Type.FLOW: self._flow,
@@ -122,7 +128,7 @@ class Consuming:
         host = self._session.host
         known = self._joined.get(request.consumer_id)
         if known is not None:
-            # The client asks again because the answer was late: it is the same consumer.
+            # The client repeats a request whose reply was late: it is the same consumer.
             self._session.send(replies.success(request.request_id))
             return
         try:
@@ -146,7 +152,7 @@ class Consuming:
     def _join(
         self, topic: Topic, command: wire.BaseCommand, name: str
     ) -> Steps[tuple[_Joined, Consumer | None]]:
-        """Add a consumer to the subscription that it asks for; also who was active before."""
+        """Add a consumer to its subscription; also returns the previous active consumer."""
         request = command.subscribe
         check = partial(self._session.check_unchanged, topic, command)
         subscription = yield from self._subscription(topic, request, check)
@@ -167,16 +173,16 @@ class Consuming:
             )
             check()
         except SubscriptionRemoved as error:
-            self._give_up(topic, subscription, consumer)
+            self._undo_join(topic, subscription, consumer)
             raise BeginAgain from error
         except BaseException:
-            # Also if the client is gone.
-            self._give_up(topic, subscription, consumer)
+            # Also GeneratorExit, if the client has disconnected.
+            self._undo_join(topic, subscription, consumer)
             raise
         return _Joined(request.consumer_id, topic, subscription, consumer), was_active
 
-    def _give_up(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
-        """A consumer that has not joined leaves; others may have waited for its place."""
+    def _undo_join(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+        """Remove a consumer that failed to join; another one may become active."""
         host, was_active = self._session.host, subscription.active
         topic.leave(subscription, consumer)
         if subscription.active is not None and subscription.active is not was_active:
@@ -186,7 +192,7 @@ class Consuming:
     def _subscription(
         self, topic: Topic, request: wire.CommandSubscribe, check_unchanged: Callable[[], None]
     ) -> Steps[Subscription]:
-        """The subscription that a consumer asks for, if it may have it."""
+        """Open or create the subscription of a SUBSCRIBE command, if allowed."""
         name, topics = request.subscription, self._session.host.topics
 
         def check() -> None:
@@ -218,12 +224,12 @@ class Consuming:
             self._fail(request_id, _missing(consumer_id))
         return joined
 
-    def _is_there(self, joined: _Joined) -> bool:
-        """Is it still a consumer of this connection? It may be put out while a command waits."""
+    def _is_joined(self, joined: _Joined) -> bool:
+        """Is it still joined? A consumer may be disconnected while its command waits."""
         return self._joined.get(joined.id) is joined
 
-    def _check_there(self, joined: _Joined) -> None:
-        if not self._is_there(joined):
+    def _check_joined(self, joined: _Joined) -> None:
+        if not self._is_joined(joined):
             raise _missing(joined.id)
 
     def _leave(self, joined: _Joined, *, keep: bool = False) -> None:
@@ -237,7 +243,7 @@ class Consuming:
         host.dispatch(joined.topic, subscription)
 
     def put_out(self, consumer_id: int) -> None:
-        """The subscription was moved: the client has to subscribe again."""
+        """Disconnect a consumer; its client subscribes again."""
         joined = self._joined.pop(consumer_id, None)
         if joined is not None:
             self._leave(joined, keep=True)
@@ -264,7 +270,7 @@ class Consuming:
             )
             return
         yield from self._session.host.putting_out(subscription, but=joined.consumer)
-        if not self._is_there(joined):
+        if not self._is_joined(joined):
             self._fail(request.request_id, _missing(joined.id))
             return
         del self._joined[request.consumer_id]
@@ -272,14 +278,14 @@ class Consuming:
         try:
             yield from joined.topic.unsubscribing(subscription)
         except LithifyError as error:
-            # It is still there, but without this consumer, whose client subscribes again.
+            # The subscription still exists. This consumer has left it; its client subscribes again.
             self._fail(request.request_id, error)
             self._session.send(replies.close_consumer(request.consumer_id))
             return
         self._session.send(replies.success(request.request_id))
 
     def close(self) -> None:
-        """The connection is gone: its consumers get nothing more, and leave, some at a time."""
+        """The connection is closed: stop delivery at once; the consumers leave in steps."""
         self.pause()
         self._leave_some()
 
@@ -290,31 +296,31 @@ class Consuming:
             self._session.host.soon(self._session.source, self._leave_some)
 
     def close_unauthorized(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the consumers that may not go on; the client is told for each.
+        """Close the consumers without permission, and notify the client of each.
 
-        From now on they get nothing; they are closed some at a time.
+        Delivery to them stops at once; they are closed in steps.
         """
         for joined in self._joined.values():
             if not joined.leaving and not may_stay(joined.topic.name.namespace):
                 joined.leaving = joined.consumer.paused = True
-                self._to_put_out.append(joined)
-        self._put_out_some()
+                self._to_disconnect.append(joined)
+        self._disconnect_some()
 
-    def _put_out_some(self) -> None:
-        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
-            joined = self._to_put_out.popleft()
-            if self._is_there(joined):
+    def _disconnect_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_disconnect))):
+            joined = self._to_disconnect.popleft()
+            if self._is_joined(joined):
                 self.put_out(joined.id)
-        if self._to_put_out:
-            self._session.host.soon(self._session.source, self._put_out_some)
+        if self._to_disconnect:
+            self._session.host.soon(self._session.source, self._disconnect_some)
 
     def pause(self) -> None:
-        """Deliver nothing more to this connection."""
+        """Stop delivery to this connection."""
         for joined in self._joined.values():
             joined.consumer.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume delivery to this connection."""
         for joined in self._joined.values():
             joined.consumer.paused = joined.leaving
             self._session.host.dispatch(joined.topic, joined.subscription)
@@ -343,7 +349,7 @@ class Consuming:
         self._send_small(joined, run)
 
     def _send_small(self, joined: _Joined, run: list[Delivery]) -> None:
-        """Send small entries as they are stored: many are copied at once, behind their headers."""
+        """Send small entries in their stored form, copied with their headers into one buffer."""
         if len(run) < RUN_MIN:
             for delivery in run:
                 self._send_one(joined, delivery)
@@ -381,7 +387,7 @@ class Consuming:
         self._session.send(body)
 
     def set_active(self, consumer_id: int, *, active: bool) -> None:
-        """Failover: this consumer gets the messages from now on, or no longer."""
+        """Notify a consumer of a failover subscription whether it is the active one."""
         self._session.send(replies.active_consumer_change(consumer_id, active=active))
 
     def _ack(self, command: wire.BaseCommand) -> Steps[None] | None:
@@ -390,23 +396,23 @@ class Consuming:
         if joined is None:
             return None
         if request.ack_type == wire.CommandAck.Cumulative and not joined.subscription.kind.single:
-            # Several consumers hold entries of it: what one has done says nothing of the others.
+            # Several consumers hold entries: one of them cannot acknowledge those of the others.
             kind = joined.subscription.kind.name.lower()
-            self._answer_ack(joined, request, f"a {kind} subscription takes no cumulative ACK")
+            self._answer_ack(joined, request, f"a {kind} subscription accepts no cumulative ACK")
             return None
         return self._acks(joined, request)
 
     def _acks(self, joined: _Joined, request: wire.CommandAck) -> Steps[None]:
-        """Take the acknowledgements of a command in steps that cost about the same."""
+        """Apply the acknowledgements of a command, in steps of about the same cost."""
         problem, cost = "", 0
         try:
             if len(request.message_id) > LONG_ACK:
-                # To read the command has taken a turn.
+                # Parsing the command has used up this turn.
                 yield None
             returns_permits = _returns_permits(joined, request)
             for message_id in request.message_id:
                 if returns_permits:
-                    _give_permits_back(joined, message_id)
+                    _return_permits(joined, message_id)
                 cost += yield from self._ack_one(joined, message_id, request.ack_type)
                 if cost >= STEP_COST:
                     cost = 0
@@ -425,10 +431,10 @@ class Consuming:
     def _ack_one(
         self, joined: _Joined, message_id: wire.MessageIdData, ack_type: int
     ) -> Steps[int]:
-        """Take one acknowledgement; what it cost, in units of about 10 µs."""
+        """Apply one acknowledgement; returns its cost, in units of about 10 µs."""
         position = position_of(message_id)
         topic, subscription = joined.topic, joined.subscription
-        check = partial(self._check_there, joined)
+        check = partial(self._check_joined, joined)
         if position > topic.last_position:
             raise InvalidInput(f"position {position} is behind the last, {topic.last_position}")
         whole, part, cost = True, None, 1
@@ -440,7 +446,7 @@ class Consuming:
             bits = bits_from_words(message_id.ack_set)
             part = yield from self._part_of(joined, position, bits)
             whole = part is not None and not part.remaining
-            # One whose size has to be looked up costs a read; a large batch is copied and written.
+            # An unknown batch size costs a read; the bits of a large batch are copied and written.
             cost = 2 if part is None else 2 + part.size // 4096
             if position not in joined.batches:
                 cost += READ_COST
@@ -458,10 +464,10 @@ class Consuming:
 
     @staticmethod
     def _part_of(joined: _Joined, position: int, bits: int) -> Steps[AckedBatch | None]:
-        """What of a batch is acknowledged if the client has these left of it.
+        """The acknowledged part of a batch, from the bits of its remaining messages.
 
-        None if nobody knows any more in which form it went out, and so which messages these are:
-        they stay as they are, and come again when the consumer comes back.
+        None if the wire form of the batch is not known, so that the bits cannot be mapped to its
+        messages. They stay unacknowledged, and are delivered again when the consumer reconnects.
         """
         size, sent = joined.batches.get(position, (0, None))
         if not size:
@@ -488,7 +494,7 @@ class Consuming:
                 some = ids[start : start + REDELIVERED_A_STEP]
                 subscription.redeliver(joined.consumer, [position_of(each) for each in some])
                 yield None
-                if not self._is_there(joined):
+                if not self._is_joined(joined):
                     return
         self._session.host.dispatch(joined.topic, subscription)
 
@@ -506,13 +512,13 @@ class Consuming:
                     min(request.message_publish_time, LATEST),
                     compacted=joined.subscription.compacted,
                 )
-                self._check_there(joined)
+                self._check_joined(joined)
             else:
                 position = resolved(position_of(request.message_id), topic)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
-        # The client must see CLOSE_CONSUMER before SUCCESS, or it drops what comes next.
+        # CLOSE_CONSUMER must arrive before SUCCESS: otherwise the client drops the next messages.
         yield from self._session.host.putting_out(joined.subscription)
         try:
             yield from topic.seeking(joined.subscription, position)
@@ -536,8 +542,8 @@ class Consuming:
         ledger, entry = unpack(mark_delete) if mark_delete >= 0 else (-1, -1)
         marked = MessageId(ledger, entry, -1, topic.name.partition)
         if last.entry >= 0:
-            # Behind the last message it is moved over what does not exist or is not retained, and
-            # the client would take that for a message which is not there.
+            # The cursor may be past the last message, over positions without a retained message.
+            # The client would take such a position for a message.
             marked = min(marked, replace(last, batch_index=-1))
         self._session.send(replies.last_message_id(request.request_id, last, marked))
 
@@ -563,14 +569,15 @@ def _missing(consumer_id: int) -> InvalidInput:
 
 
 def _returns_permits(joined: _Joined, ack: wire.CommandAck) -> bool:
-    """Could the client not open these? Of the permits that a batch has cost it returns only one.
+    """Does the ACK report messages that the client could not decode?
 
-    Only the Java client returns all, and only of a batch that it cannot decrypt.
+    For such a batch a client returns only one of the permits that the batch has cost. Only the Java
+    client returns all of them, and only for a batch that it cannot decrypt.
     """
     undecrypted = ack.validation_error == wire.CommandAck.DecryptionError
     return ack.HasField("validation_error") and not (undecrypted and joined.consumer.client.is_java)
 
 
-def _give_permits_back(joined: _Joined, message_id: wire.MessageIdData) -> None:
+def _return_permits(joined: _Joined, message_id: wire.MessageIdData) -> None:
     size, sent = joined.batches.pop(position_of(message_id), (1, None))
     joined.consumer.grant((size if sent is None else sent.messages) - 1)

@@ -1,20 +1,20 @@
-"""Drives operations in steps from the event loop; what waits for the disk is done in threads.
+"""Drives operations in steps from the event loop; threads make the calls that wait for the disk.
 
 1. An operation (`topics/disk_steps.py`) runs in the loop until it yields.
-2. For `None` it goes on when its owner's turn comes, by default in the loop's next iteration.
-3. For `DiskCall` it goes on when a thread has made the call. Calls on the same object are made one
-   at a time, in order: they wait in a queue of that object, and each is asked for only when it is
-   its turn, because those before it may have done the same.
-4. An operation whose owner is not alive any more is closed when its call has returned.
+2. After `None` it continues in the next turn of its owner, by default in the loop's next iteration.
+3. After a `DiskCall` it continues when a thread has made the call. Each object has a queue: calls
+   on the same object are made one at a time, in order. `DiskCall.find` runs only when the call is
+   the next one, because an earlier call may have done the same work.
+4. If the owner is not alive when a call returns, the operation is closed.
 
-A topic has some of these objects: for its appends, its reads, its cursors, its subscriptions and
-its schemas. So a topic whose disk is slow has a few threads at most, and leaves the others to other
-topics. None of these waits for another one.
+A topic has several such objects: for its appends, its reads, its cursors, its subscriptions and its
+schemas. So a topic on a slow disk occupies a few threads at most, and other topics use the rest. No
+thread waits for another thread.
 
-What others wait for (a topic that is closed or deleted, by whose name nobody can open it meanwhile)
-has threads of its own, `release`: in the pool of those who wait it might never have its turn.
+Closing or deleting a topic blocks the calls that open it again. It uses a pool of its own,
+`release`: in the common pool it could wait behind the calls that wait for it.
 
-The loop's thread only. For the broker.
+Used only in the thread of the event loop, by the broker.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from lithify.topics.disk_steps import DiskCall, Steps
 
     Ended = Callable[[Any, Exception | None], None]
-    """Called with the result of an operation, or with its error."""
+    """Callback with the result of an operation, or with its error."""
 
 __all__ = ["WORK_THREADS", "WorkThreads"]
 
 WORK_THREADS = 64
-"""Started as they are needed. Each waits for a disk, so there are more than cores."""
+"""Started on demand. Threads mostly wait for a disk, so there are more threads than cores."""
 RELEASE_THREADS = 16
-"""These wait for nothing but a disk."""
+"""Threads that close and delete topics; they wait for the disk only."""
 
 T = TypeVar("T")
 
@@ -68,13 +68,13 @@ def _next_iteration(then: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """For whom an operation is done: is it still wanted, and how its next turn is had."""
+    """The owner of an operation: whether it is alive, and how to schedule its next turn."""
 
     is_alive: Callable[[], bool] = _always
     soon: Callable[[Callable[[], None]], None] = _next_iteration
 
 
-_ANYBODY = Owner()
+_NO_OWNER = Owner()
 
 
 class WorkThreads:
@@ -82,29 +82,29 @@ class WorkThreads:
 
     def __init__(self) -> None:
         self._queues: dict[object, deque[tuple[DiskCall, Ended]]] = {}
-        """By the object that a thread is at work on, or was until now: who waits for it."""
+        """Waiting calls, by object. An object has a queue while a thread runs a call on it."""
         self._active: set[object] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_busy(self, on: object) -> bool:
-        """Is a thread at work on it?"""
+        """Does a thread run a call on this object?"""
         return on in self._active
 
-    def carry_out(self, steps: Steps[T], ended: Ended, owner: Owner = _ANYBODY) -> None:
-        """Run an operation; `ended` is called at its end, before this returns if nothing waits."""
-        self._go_on(steps, ended, owner, None, None)
+    def carry_out(self, steps: Steps[T], ended: Ended, owner: Owner = _NO_OWNER) -> None:
+        """Run an operation and call `ended`; before this returns, if the operation never waits."""
+        self._continue(steps, ended, owner, None, None)
 
     def wait_for(
-        self, steps: Steps[T], wanted: DiskCall | None, ended: Ended, owner: Owner
+        self, steps: Steps[T], yielded: DiskCall | None, ended: Ended, owner: Owner
     ) -> None:
-        """The same of an operation that was begun and has yielded `wanted`."""
-        go_on = partial(self._go_on, steps, ended, owner)
-        answer = self._ask(wanted, go_on, owner)
+        """Continue an operation from its step `yielded`."""
+        proceed = partial(self._continue, steps, ended, owner)
+        answer = self._request(yielded, proceed, owner)
         if answer is not None:
-            go_on(*answer)
+            proceed(*answer)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run an operation; its result."""
+        """Run an operation and return its result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def ended(result: T, error: Exception | None) -> None:
@@ -119,21 +119,21 @@ class WorkThreads:
         return await future
 
     async def release(self, call: Callable[[], None]) -> None:
-        """Make a call that others wait for, in a thread that waits for none of them."""
+        """Make a call in the release pool."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(_release_pool(), call)
 
     @property
     def active(self) -> bool:
-        """Is any thread at work?"""
+        """Does any thread run a call?"""
         return bool(self._tasks)
 
     async def settled(self) -> None:
-        """Wait until no thread is at work."""
+        """Wait until no thread runs a call."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    def _go_on(
+    def _continue(
         self,
         steps: Steps[T],
         ended: Ended,
@@ -146,36 +146,37 @@ class WorkThreads:
             return
         while True:
             try:
-                wanted = steps.send(result) if error is None else steps.throw(error)
+                yielded = steps.send(result) if error is None else steps.throw(error)
             except StopIteration as stop:
                 ended(stop.value, None)
                 return
-            except Exception as problem:  # noqa: BLE001  (whoever asked for it gets it)
+            except Exception as problem:  # noqa: BLE001  (passed to the caller)
                 ended(None, problem)
                 return
-            answer = self._ask(wanted, partial(self._go_on, steps, ended, owner), owner)
+            proceed = partial(self._continue, steps, ended, owner)
+            answer = self._request(yielded, proceed, owner)
             if answer is None:
                 return
             result, error = answer
 
-    def _ask(
-        self, wanted: DiskCall | None, then: Ended, owner: Owner
+    def _request(
+        self, yielded: DiskCall | None, then: Ended, owner: Owner
     ) -> tuple[None, Exception | None] | None:
-        """Have it done, and `then` called; the answer if there is nothing to do."""
-        if wanted is None:
+        """Schedule a step and then call `then`; if there is nothing to do, return its arguments."""
+        if yielded is None:
             owner.soon(partial(then, None, None))
             return None
-        queue = self._queues.get(wanted.on)
+        queue = self._queues.get(yielded.on)
         if queue is not None:
-            queue.append((wanted, then))
+            queue.append((yielded, then))
             return None
         try:
-            call = wanted.find()
-        except Exception as problem:  # noqa: BLE001  (the operation gets it)
+            call = yielded.find()
+        except Exception as problem:  # noqa: BLE001  (raised in the operation)
             return None, problem
         if call is None:
             return None, None
-        self._start(wanted.on, call, then)
+        self._start(yielded.on, call, then)
         return None
 
     def _start(self, on: object, call: Callable[[], object], then: Ended) -> None:
@@ -194,29 +195,29 @@ class WorkThreads:
             self._active.add(on)
             try:
                 result = await loop.run_in_executor(_pool(), call)
-            except Exception as problem:  # noqa: BLE001  (the operation gets it)
+            except Exception as problem:  # noqa: BLE001  (raised in the operation)
                 error = problem
-            # What these ask for now waits behind those who are in the queue.
+            # Calls that `then` requests wait behind the queue.
             self._active.discard(on)
-            _tell(then, result, error)
+            _call(then, result, error)
             call = None
             while queue and call is None:
                 work, then = queue.popleft()
                 try:
                     call = work.find()
-                except Exception as problem:  # noqa: BLE001  (the operation gets it)
-                    _tell(then, None, problem)
+                except Exception as problem:  # noqa: BLE001  (raised in the operation)
+                    _call(then, None, problem)
                 else:
                     if call is None:
-                        _tell(then, None, None)
-                        # Thousands may wait for the same topic.
+                        _call(then, None, None)
+                        # Yield to the loop: thousands may wait for the same topic.
                         await asyncio.sleep(0)
         del self._queues[on]
 
 
-def _tell(then: Ended, result: object, error: Exception | None) -> None:
+def _call(then: Ended, result: object, error: Exception | None) -> None:
     try:
         then(result, error)
     except Exception:
-        # Those behind it must not wait for ever.
-        log.exception("an operation could not go on")
+        # A failed callback must not block the operations behind it.
+        log.exception("an operation could not continue")

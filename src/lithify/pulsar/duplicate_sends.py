@@ -1,4 +1,7 @@
-"""SENDs of a topic with deduplication: which are new, and the receipts of those that are not."""
+"""Deduplication of SENDs: splits them into new and duplicate entries, and makes receipts for both.
+
+Used by `producer_commands.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ def split_run(
     start: int,
     stop: int,
 ) -> list[Stretch]:
-    """Rows `start` to `stop` in stretches, counted from `start`.
+    """Split rows `start` to `stop` into new and duplicate stretches; offsets count from `start`.
 
-    The metadata's sequence ids decide, because they are what is found in the log later.
+    Uses the sequence ids in the metadata, because recovery reads them from the log.
     """
     if (sends.flags[start:stop] & hot.CHUNK_ID).any():
         ranges = zip(sends.entry_starts[start:stop], sends.entry_stops[start:stop], strict=True)
@@ -40,7 +43,7 @@ def split_run(
 def repeat_receipts(
     producer_id: int, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
 ) -> bytes:
-    """Receipts with the ids (-1, -1): it is in the log already, but not said where."""
+    """Receipts with the ids (-1, -1): the message is in the log, at a position not stated."""
     out = np.empty(hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
     producer_ids = np.array([hot.signed(producer_id)], dtype=np.int64)
     frames = []

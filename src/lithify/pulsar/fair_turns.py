@@ -1,22 +1,23 @@
-"""Turns of the connections at the Pulsar port, shared by source.
+"""Fair scheduling of the connections at the Pulsar port, by source.
 
-A *turn* is what a session does for its client at a stretch, about 2 ms (`session.TURN_COST`). The
-event loop runs whatever is ready, and a hundred connections may be: so turns are counted here.
+A *turn* is the work of a session without interruption, about 2 ms (`session.TURN_COST`). An event
+loop runs every ready callback, and hundreds of connections may be ready, so turns are scheduled
+here.
 
-1. A turn runs at once as long as no other one waits and the turns since the last round took less
-   than `ROUND_S` together. Otherwise it waits.
-2. In the next iteration of the loop a *round* begins. It takes one turn of each source in rotation,
-   until there are none or they took `ROUND_S`; then the loop does everything else that is ready,
-   and the next round follows.
+1. A turn runs at once if no other turn waits and the turns since the last round took less than
+   `ROUND_S` together. Otherwise it waits.
+2. A *round* begins in the next iteration of the loop. It runs one turn per source in rotation until
+   no turn waits or they took `ROUND_S`. The loop then runs all other ready callbacks, and the next
+   round follows.
 
-So an iteration of the loop spends `ROUND_S` and one turn on all connections, however many there
-are, and a source waits for one turn of each other source, however many connections those have. The
-source of a session is the name in its token, or its address as long as there is none.
+So an iteration of the loop spends `ROUND_S` and one turn on all connections, independent of their
+number. A source waits for one turn of each other source, independent of the number of its
+connections. The source of a session is the name in its token, otherwise its address.
 
-The time that is counted may be of several iterations: that ends a round early, and costs one more
-iteration for `ROUND_S` of work.
+The measured time may span several iterations. That ends a round early, and costs one more iteration
+per `ROUND_S` of work.
 
-Owned by the broker; of the event loop.
+Owned by the broker. Not thread-safe: used in the event loop.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ ROUND_S = 0.003
 
 
 class Rounds:
-    """The turns of all connections."""
+    """Schedules the turns of all connections."""
 
     def __init__(self, time_s: Callable[[], float] = time.perf_counter) -> None:
         self._time_s = time_s
         self._spent_s = 0.0
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
-        """By source, in the order in which they have their turns."""
+        """Waiting turns by source, in rotation order."""
         self._scheduled = False
-        """Is there to be a round in the next iteration?"""
+        """Does the next iteration run a round?"""
 
     @property
     def is_open(self) -> bool:
@@ -51,7 +52,7 @@ class Rounds:
         return not self._waiting and self._spent_s < ROUND_S
 
     def run(self, turn: Callable[[], None]) -> None:
-        """Run a turn now; only if `is_open` says so."""
+        """Run a turn now; requires `is_open`."""
         begun_s = self._time_s()
         try:
             turn()
@@ -59,7 +60,7 @@ class Rounds:
             self._spent_s += self._time_s() - begun_s
 
     def enqueue(self, source: str, turn: Callable[[], None]) -> None:
-        """Run a turn in a later iteration of the loop."""
+        """Queue a turn for a later round."""
         self._waiting.setdefault(source, deque()).append(turn)
         self._schedule()
 
@@ -69,7 +70,7 @@ class Rounds:
             asyncio.get_running_loop().call_soon(self._round)
 
     def _round(self) -> None:
-        # Turns that these enqueue are of this round, if there is time left.
+        # Turns that are enqueued during the round are part of it, if time is left.
         self._spent_s = 0.0
         try:
             while self._waiting and self._spent_s < ROUND_S:

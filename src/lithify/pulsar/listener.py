@@ -1,30 +1,29 @@
-"""TCP and TLS for sessions: the only module of this package that does I/O.
+"""TCP and TLS for sessions: the only module of this package that does network I/O.
 
-Each connection has one receive buffer. It begins with `STRANGER_BYTES` and stays below twice the
-largest first frame until it is known who the peer is. Then it grows to `RECEIVE_BYTES_FULL` under a
-peer that fills it, because what a receive costs does not depend on how much there is in it, and
-beyond that only for a frame that needs it: to twice the largest one and no further. What is left of
-a frame is moved to its front. Whatever a session sends within one receive goes out in one write;
-what is large is not joined with the rest but written by itself.
+Each connection has one receive buffer. It starts with `STRANGER_BYTES`, and stays below twice
+`CONNECT_BYTES_MAX` until the peer is authenticated. It then grows to `RECEIVE_BYTES_FULL` if the
+peer fills it, because the cost of a receive does not depend on its size. Beyond that it grows only
+for a frame that needs it, to at most twice the largest frame. The rest of an incomplete frame moves
+to the front of the buffer. The output of a session during one receive goes out in one write; large
+pieces are not joined, but written alone.
 
-A connection costs bounded memory, whatever its peer does:
+The memory of a connection is bounded, whatever its peer does:
 
-1. A peer that does not drain its socket is not read from, nothing is dispatched to it, and what it
-   has asked for already is not carried out, until it does. What was on its way when the socket
-   filled up is at most `OUT_BYTES_MAX` and one read of the log.
-2. A peer that sends faster than the disk writes is not read from while `UNANSWERED_MAX` of its
-   messages wait for their receipts.
-3. A peer that is silent is asked every `PING_SECONDS` whether it is there, and hung up on if it
-   does not answer by the next time. One that has not said CONNECT after `connect_timeout_ms`, or
-   does not finish a frame within `frame_timeout_ms`, is hung up on.
-4. What the buffers of all connections have above `RECEIVE_BYTES` each is at most
-   `receive_bytes_max` together: the peer that needs more is hung up on, and its client connects and
-   sends again. There are at most
-   `connections_max` of them, `connections_per_address_max` of one address; others are refused.
+1. While a peer does not drain its socket, its connection is not read, no messages are dispatched to
+   it, and its remaining commands are not executed. The output in flight at that moment is at most
+   `OUT_BYTES_MAX` and one read of the log.
+2. While `UNANSWERED_MAX` messages of a peer wait for receipts, because it sends faster than the
+   disk writes, its connection is not read.
+3. A silent peer gets a PING every `PING_SECONDS`. The connection is closed if no answer arrives
+   within the next `PING_SECONDS`, if CONNECT does not arrive within `connect_timeout_ms`, or if a
+   frame is not complete within `frame_timeout_ms`.
+4. All buffers together have at most `receive_bytes_max` above `RECEIVE_BYTES` each. The connection
+   that needs more is closed; its client reconnects and sends again. There are at most
+   `connections_max` connections, and `connections_per_address_max` per address; more are refused.
 
-Nor does it cost others much time: see `fair_turns.py`.
+The time that a connection costs others is bounded too, see `fair_turns.py`.
 
-A peer that breaks the protocol is sent what it had coming, then hung up on; the log says why.
+On a protocol error the pending output is sent, the connection is closed, and the reason is logged.
 """
 
 from __future__ import annotations
@@ -59,25 +58,25 @@ UNANSWERED_MAX = 10_000
 PING_SECONDS = 30
 LINGER_SECONDS = 5
 BACKLOG = 1024
-"""Connections that the operating system keeps until they are accepted."""
+"""Connections that the operating system queues until they are accepted."""
 ACCEPTS_MAX = 16
-"""Connections that are accepted at once. asyncio knows one number for both, and if no descriptor is
-left it reports the error that many times and comes back that many times a second later."""
+"""Connections that are accepted per loop iteration. asyncio has one parameter for both. If no file
+descriptor is left, it reports the error that many times and repeats that after a second."""
 
 log = get_logger("lithify.pulsar")
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """One connection."""
+    """One TCP or TLS connection of a Pulsar client."""
 
     def __init__(self, broker: Broker, connections: set[ClientConnection], peers: Peers) -> None:
         self._broker = broker
         self._connections = connections
         self._peers = peers
         self._address: str | None = None
-        """As it was counted; None if it was not."""
+        """The address that `Peers` has counted; None if the connection was refused."""
         self._frame_due_s: float | None = None
-        """When the frame that is in the buffer must be complete."""
+        """Deadline of the incomplete frame in the buffer."""
         self._frame_start = 0
         self._limit = broker.max_message_bytes + FRAME_MARGIN_BYTES
         self._buffer = np.empty(0, dtype=np.uint8)
@@ -87,17 +86,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._receiving = False
         self._queued = False
-        """Does it wait for its turn?"""
+        """Does the connection wait for its turn?"""
         self._draining = True
-        self._heard = True
-        self._asked = False
+        self._received = True
+        self._pinged = False
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Count the connection, and start its session or refuse it."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
@@ -114,20 +113,20 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._session = self._broker.session(self._send, self._handle)
         self._session.peer = self.peer
         limits = self._peers.limits
-        self._look_in(min(PING_SECONDS, limits.connect_timeout_ms / 1000))
+        self._check_in(min(PING_SECONDS, limits.connect_timeout_ms / 1000))
 
-    def _look_in(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look_after)
+    def _check_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check_deadlines)
 
     def _resize(self, size: int, start: int = 0, stop: int = 0) -> None:
-        """Another buffer, with what is between `start` and `stop` at its front."""
+        """Replace the buffer; the bytes from `start` to `stop` move to its front."""
         target = np.empty(size, dtype=np.uint8)
         target[: stop - start] = self._buffer[start:stop]
         self._peers.buffer_bytes += _counted(size) - _counted(len(self._buffer))
         self._buffer, self._start, self._stop = target, 0, stop - start
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Close the session and release the buffer."""
         self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -135,60 +134,61 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._session.close()
         if self._address is not None:
             self._peers.remove(self._address)
-        # Connection and session know each other, so they stay until the collector comes round.
+        # Connection and session form a reference cycle: free the buffer without waiting for GC.
         self._resize(0)
         if exc is not None:
             log.info("connection lost", peer=self.peer, reason=str(exc))
 
     def close(self) -> None:
-        """Hang up once everything that was sent has gone out, or could not for a while."""
+        """Close after all output is written, or after `LINGER_SECONDS`."""
         self._flush()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
-        """Hang up."""
+        """Close without writing the pending output."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _give_up(self, reason: str) -> None:
+    def _close_with(self, reason: str) -> None:
         log.warning("connection closed", peer=self.peer, reason=reason)
         assert self._session is not None
-        # Its producers and consumers must not wait for the socket to close.
+        # Do not keep its producers and consumers until the socket is closed.
         self._session.close()
         self.close()
 
-    def _look_after(self) -> None:
+    def _check_deadlines(self) -> None:
         session, transport = self._session, self._transport
         assert session is not None
         assert transport is not None
         limits = self._peers.limits
         if not session.connected:
-            self._give_up(f"no CONNECT within {limits.connect_timeout_ms} ms (connect_timeout_ms)")
+            why = f"no CONNECT within {limits.connect_timeout_ms} ms (connect_timeout_ms)"
+            self._close_with(why)
             return
         now_s = asyncio.get_running_loop().time()
         if self._frame_due_s is not None and now_s >= self._frame_due_s and transport.is_reading():
             why = f"a frame was not complete within {limits.frame_timeout_ms} ms (frame_timeout_ms)"
-            self._give_up(why)
+            self._close_with(why)
             return
-        if self._heard or not transport.is_reading():
-            self._asked = False
-        elif self._asked:
-            self._give_up(f"no answer to PING within {PING_SECONDS} s")
+        if self._received or not transport.is_reading():
+            self._pinged = False
+        elif self._pinged:
+            self._close_with(f"no answer to PING within {PING_SECONDS} s")
             return
         else:
-            self._asked = True
+            self._pinged = True
             self._send(replies.ping())
             if self._start == self._stop and len(self._buffer) > RECEIVE_BYTES:
                 self._resize(RECEIVE_BYTES)
-        self._heard = False
-        self._look_in(min(PING_SECONDS, limits.frame_timeout_ms / 1000))
+        self._received = False
+        self._check_in(min(PING_SECONDS, limits.frame_timeout_ms / 1000))
 
     # --- receiving --------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the protocol's name)
-        """Where the next bytes go."""
+        """Return the free end of the buffer; compact or grow the buffer if it is full."""
         if self._stop == len(self._buffer):
             left = self._stop - self._start
             session = self._session
@@ -198,20 +198,20 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._buffer[:left] = self._buffer[self._start : self._stop]
                 self._start, self._stop = 0, left
             else:
-                # With a small limit it is not known yet who the peer is.
+                # The limit is small while the peer is not authenticated.
                 least = RECEIVE_BYTES if limit == self._limit else STRANGER_BYTES
                 size = min(max(2 * len(self._buffer), least), 2 * limit)
                 self._resize(size, self._start, self._stop)
         return self._buffer.data[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process `nbytes` new bytes."""
         self._stop += nbytes
-        self._heard = True
-        self._go_on()
+        self._received = True
+        self._take_turn()
 
-    def _go_on(self) -> None:
-        """Have a turn: now, or when it is the turn of this connection; see `fair_turns.py`."""
+    def _take_turn(self) -> None:
+        """Run a turn now, or queue it for this connection's source; see `fair_turns.py`."""
         if self._queued:
             return
         rounds, session = self._broker.rounds, self._session
@@ -220,11 +220,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             rounds.run(self._handle)
             return
         self._queued = True
-        # What it has sent is in the buffer, which must not fill up meanwhile.
+        # Stop reading, so that the buffer does not fill up before the turn.
         self._read_or_not()
-        rounds.enqueue(session.source, self._have_turn)
+        rounds.enqueue(session.source, self._run_turn)
 
-    def _have_turn(self) -> None:
+    def _run_turn(self) -> None:
         self._queued = False
         if self._session is not None and not self._session.closed:
             self._handle()
@@ -236,19 +236,19 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             self._start = session.receive(self._buffer, self._start, self._stop)
         except (LithifyError, OSError) as error:
-            self._give_up(str(error))
+            self._close_with(str(error))
         except Exception:
             log.exception("a command failed", peer=self.peer)
-            self._give_up("a command failed")
+            self._close_with("a command failed")
         finally:
             self._receiving = False
         if self._start == self._stop:
             self._start = self._stop = 0
-        self._look_at_buffer(session)
+        self._check_buffer(session)
         self._flush()
 
-    def _look_at_buffer(self, session: Session) -> None:
-        """Note when an unfinished frame is due, and hang up if all buffers are too large."""
+    def _check_buffer(self, session: Session) -> None:
+        """Set the deadline of an incomplete frame; close if all buffers exceed their limit."""
         unfinished = self._start < self._stop and not session.waiting and not session.paused
         if not unfinished:
             self._frame_due_s = None
@@ -263,13 +263,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._start == self._stop:
             self._resize(RECEIVE_BYTES)
         elif peers.buffer_bytes > limit:
-            self._give_up(
-                f"frames that all connections are sending take {peers.buffer_bytes} bytes, "
+            self._close_with(
+                f"incomplete frames of all connections take {peers.buffer_bytes} bytes, "
                 f"the limit is {limit} (receive_bytes_max)"
             )
 
     def _read_or_not(self) -> None:
-        """Read on if the peer takes what it is sent and the disk keeps up with it."""
+        """Resume reading if the peer drains its socket and the disk keeps up; pause otherwise."""
         session, transport = self._session, self._transport
         assert session is not None
         assert transport is not None
@@ -278,10 +278,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         reading = transport.is_reading()
         limit = UNANSWERED_MAX if reading else UNANSWERED_MAX // 2
         busy = self._queued or session.waiting
-        wanted = self._draining and not busy and session.unanswered <= limit
-        if reading and not wanted:
+        should_read = self._draining and not busy and session.unanswered <= limit
+        if reading and not should_read:
             transport.pause_reading()
-        elif wanted and not reading:
+        elif should_read and not reading:
             transport.resume_reading()
 
     # --- sending ----------------------------------------------------------------------------
@@ -302,29 +302,29 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._read_or_not()
 
     def pause_writing(self) -> None:
-        """The peer does not take what it is sent."""
+        """The peer does not drain its socket: pause the session."""
         self._draining = False
         if self._session is not None:
             self._session.pause()
 
     def resume_writing(self) -> None:
-        """The peer has taken nearly all of it."""
+        """The peer has drained its socket: resume the session."""
         self._draining = True
         if self._session is not None and not self._session.closed:
             self._session.resume()
             if self._receiving:
                 return
-            # Its commands may have been left where they were, because of their answers.
-            self._go_on()
+            # Commands may be left in the buffer from before the pause.
+            self._take_turn()
 
 
 def _counted(size: int) -> int:
-    """What of a buffer counts for `receive_bytes_max`: what is more than each peer may have."""
+    """The bytes of a buffer above the share of each peer; they count for `receive_bytes_max`."""
     return max(0, size - RECEIVE_BYTES)
 
 
 def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
-    """What is to be written: small pieces joined, large ones as they are."""
+    """The pieces to write: consecutive small pieces are joined, large ones are not copied."""
     small: list[Buffer] = []
     for piece in pieces:
         if len(piece) < PIECE_BYTES_LARGE:
@@ -333,7 +333,7 @@ def _joined(pieces: list[Buffer]) -> Iterator[Buffer]:
         if small:
             yield b"".join(small)
             small = []
-        # The transport cuts off what it could send: of bytes it would make a copy for that.
+        # After a partial write the transport slices the rest: a view is sliced without a copy.
         yield memoryview(piece)
     if small:
         yield b"".join(small)
@@ -346,7 +346,7 @@ async def listen(
     connections: set[ClientConnection],
     tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
-    """Serve clients at an address; port 0 takes a free one."""
+    """Serve clients at an address; port 0 selects a free port."""
     loop = asyncio.get_running_loop()
     peers = Peers(broker.limits)
     timeout_s = broker.limits.connect_timeout_ms / 1000

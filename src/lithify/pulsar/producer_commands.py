@@ -1,4 +1,9 @@
-"""A session's producers: PRODUCER, SEND, CLOSE_PRODUCER."""
+"""The producers of a session and their commands: PRODUCER, SEND, CLOSE_PRODUCER.
+
+Entries of a topic are appended in the order of their SENDs, and receipts are sent in the order of
+the appends. After the first entry that is not written, a producer's later entries are dropped and
+the producer is disconnected: its client reconnects and sends all messages without receipts again.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +48,19 @@ if TYPE_CHECKING:
 __all__ = ["Producing"]
 
 GONE_MAX = 10_000
-"""Producers that were put out and not closed since; a message of an older one is an error."""
+"""Disconnected producers whose late SENDs are dropped; a SEND of an older one is an error."""
 
 LEAVING_A_STEP = 200
-"""Producers that leave, or are put out, in one turn of the loop."""
+"""Producers that leave, or are disconnected, per turn."""
 RUNS_A_TURN = 50
-"""Runs of SENDs, each of one producer, that are appended in one turn of the loop."""
+"""Runs of SENDs, each of one producer, that are appended per turn."""
 REFUSED_A_TURN = 100
-"""SENDs of a run that are refused in one turn of the loop."""
+"""SENDs of a run that are refused per turn."""
 
 _Type = wire.BaseCommand
 
 _LOG_FLAGS = np.zeros((frames.DELAYED | frames.BATCH) + 1, dtype=np.int64)
-"""What the log is told of an entry, by those two of its flags."""
+"""The log's flags of an entry, by the frame flags `DELAYED` and `BATCH`."""
 _LOG_FLAGS[frames.BATCH] = FLAG_BATCH
 _LOG_FLAGS[frames.DELAYED] = FLAG_DELAYED
 _LOG_FLAGS[frames.DELAYED | frames.BATCH] = FLAG_DELAYED | FLAG_BATCH
@@ -72,25 +77,25 @@ class _Joined:
     schema_version: bytes
     ready: bool = True
     failed: bool = False
-    """An append failed: what follows is not written, or it would stand before what is resent."""
+    """An append failed. Later entries are dropped: otherwise they would precede the resent ones."""
     leaving: bool = False
-    """It may not go on, and is to be put out."""
+    """It has lost its permission and will be disconnected."""
     waits: bool = False
-    """For the file system to take writes again, see `write_retries.py`."""
+    """It waits until the file system accepts writes again, see `write_retries.py`."""
 
 
 class Producing:
-    """The producers of one session."""
+    """Handles the producers of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
-        self._gone: dict[int, None] = {}
-        """Those that were put out last, whose messages may still be on their way."""
-        self._to_put_out: deque[_Joined] = deque()
+        self._disconnected: dict[int, None] = {}
+        """Ids of the producers disconnected last, which may have SENDs in flight."""
+        self._to_disconnect: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
-        """The commands that this takes."""
+        """The handler of each command type of this class."""
         return {
             _Type.PRODUCER: partial(self._session.repeating, self._producer),
             _Type.CLOSE_PRODUCER: self._close_producer,
@@ -104,7 +109,7 @@ class Producing:
         host = session.host
         known = self._joined.get(request.producer_id)
         if known is not None:
-            # The client asks again because the answer was late: it is the same producer.
+            # The client repeats a request whose reply was late: it is the same producer.
             known.request_id = request.request_id
             self._answer(known)
             return
@@ -131,7 +136,7 @@ class Producing:
                     topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
                     client=session.client(),
                 )
-                ready, put_out = topic.producers.add(producer)
+                ready, replaced = topic.producers.add(producer)
         except LithifyError as error:
             session.send(replies.error(request.request_id, error_code(error), str(error)))
             return
@@ -139,23 +144,23 @@ class Producing:
             request.producer_id, topic, producer, request.request_id, schema_version, ready
         )
         self._joined[request.producer_id] = joined
-        self._gone.pop(request.producer_id, None)
+        self._disconnected.pop(request.producer_id, None)
         host.producer_joined(producer, self, request.producer_id)
-        for other in put_out:
+        for other in replaced:
             host.producer_put_out(other)
         if topic.writer.deduplication is None:
             self._answer(joined)
         else:
-            # Only what is on its way now decides which sequence id is the last.
-            host.in_order(topic, lambda: self._answer_if_there(joined))
+            # The last sequence id is known once the appends in flight have their outcome.
+            host.in_order(topic, lambda: self._answer_if_joined(joined))
 
     def _check(self, topic: Topic, command: wire.BaseCommand, name: str) -> None:
-        """May a producer of that name join now?"""
+        """Raise an error if a producer with this name must not join now."""
         self._session.check_unchanged(topic, command)
         topic.writer.check_writable()
         check_producer(topic, name)
 
-    def _answer_if_there(self, joined: _Joined) -> None:
+    def _answer_if_joined(self, joined: _Joined) -> None:
         if self._joined.get(joined.id) is joined:
             self._answer(joined)
 
@@ -173,26 +178,26 @@ class Producing:
         )
 
     def report_ready(self, producer_id: int) -> None:
-        """The producer that waited for the topic has it now."""
+        """A waiting producer has become the exclusive producer of its topic: notify its client."""
         joined = self._joined.get(producer_id)
         if joined is not None and not joined.ready:
             joined.ready = True
             self._answer(joined)
 
     def put_out(self, producer_id: int) -> None:
-        """Another producer has taken the topic or the name over."""
+        """Disconnect a producer, for example because another one has replaced it."""
         if self._joined.pop(producer_id, None) is not None:
-            self._send_away(producer_id)
+            self._send_close(producer_id)
 
-    def _send_away(self, producer_id: int) -> None:
-        self._gone[producer_id] = None
-        if len(self._gone) > GONE_MAX:
-            del self._gone[next(iter(self._gone))]
+    def _send_close(self, producer_id: int) -> None:
+        self._disconnected[producer_id] = None
+        if len(self._disconnected) > GONE_MAX:
+            del self._disconnected[next(iter(self._disconnected))]
         self._session.send(replies.close_producer(producer_id))
 
     def _close_producer(self, command: wire.BaseCommand) -> None:
         request = command.close_producer
-        self._gone.pop(request.producer_id, None)
+        self._disconnected.pop(request.producer_id, None)
         joined = self._joined.pop(request.producer_id, None)
         if joined is not None:
             self._leave(joined)
@@ -206,37 +211,37 @@ class Producing:
             host.producer_ready(following)
 
     def close(self) -> None:
-        """The connection is gone: its producers leave, some at a time."""
+        """The connection is closed: its producers leave in steps."""
         for producer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
             self._leave(self._joined.pop(producer_id))
         if self._joined:
             self._session.host.soon(self._session.source, self.close)
 
     def close_unauthorized(self, may_stay: Callable[[Namespace], bool]) -> None:
-        """Close the producers that may not go on; the client is told for each.
+        """Close the producers without permission, and notify the client of each.
 
-        From now on they write nothing; they are closed some at a time.
+        Their writes stop at once; they are closed in steps.
         """
         for joined in self._joined.values():
             if not joined.leaving and not may_stay(joined.topic.name.namespace):
                 joined.leaving = joined.failed = True
-                self._to_put_out.append(joined)
-        self._put_out_some()
+                self._to_disconnect.append(joined)
+        self._disconnect_some()
 
-    def _put_out_some(self) -> None:
-        for _ in range(min(LEAVING_A_STEP, len(self._to_put_out))):
-            self._let_go(self._to_put_out.popleft())
-        if self._to_put_out:
-            self._session.host.soon(self._session.source, self._put_out_some)
+    def _disconnect_some(self) -> None:
+        for _ in range(min(LEAVING_A_STEP, len(self._to_disconnect))):
+            self._disconnect(self._to_disconnect.popleft())
+        if self._to_disconnect:
+            self._session.host.soon(self._session.source, self._disconnect_some)
 
     # --- messages ---------------------------------------------------------------------------
 
     def take(self, data: NDArray[np.uint8], sends: Sends) -> int:
-        """Append the entries of SEND frames, a run of the same producer at a time.
+        """Append the entries of SEND frames; consecutive frames of one producer form a run.
 
-        Returns how many were taken: all, unless the session has to wait before the next, or there
-        are more than `RUNS_A_TURN` runs, or a run with more than `REFUSED_A_TURN` bad ones or more
-        bytes than go into a segment.
+        Returns the number of processed frames. It is less than all if the session must wait, after
+        `RUNS_A_TURN` runs, after `REFUSED_A_TURN` bad frames in a run, and if a run has more bytes
+        than one append to a segment may have.
         """
         starts = [0]
         if not sends.plain:
@@ -249,11 +254,11 @@ class Producing:
         return stop
 
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> int:
-        """Where it ended."""
+        """Append one run, or its first part; returns the end of that part."""
         producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED
         joined = self._joined.get(producer_id)
-        if joined is None and producer_id in self._gone:
-            # It was put out while these were on their way; its client has been told.
+        if joined is None and producer_id in self._disconnected:
+            # The producer was disconnected while these were in flight; its client is notified.
             return stop
         if joined is None or not joined.ready:
             raise ProtocolError(f"SEND by producer {producer_id}, which has not joined")
@@ -293,14 +298,14 @@ class Producing:
         return joined.failed
 
     def _preparing(self, joined: _Joined, size_bytes: int) -> Steps[None]:
-        """Wait until so much can be appended without waiting; if it cannot, the producer goes."""
+        """Wait until `size_bytes` can be appended without waiting; a failure ends the producer."""
         try:
             yield from joined.topic.writer.preparing(size_bytes)
         except LithifyError as error:
             self._cannot_append(joined, error)
 
     def _cannot_append(self, joined: _Joined, error: LithifyError) -> None:
-        """Nothing was written: the producer goes once all before it has been answered."""
+        """Nothing was written: disconnect the producer after all earlier replies."""
         joined.failed = True
         refused = error if isinstance(error, WriteFailed) else None
         self._session.host.in_order(joined.topic, lambda: self._fail(joined, refused=refused))
@@ -310,15 +315,15 @@ class Producing:
         if joined.failed:
             return
         if flags & frames.UNUSUAL:
-            raise ProtocolError("SEND with a transaction, a marker or an id of its own")
+            raise ProtocolError("SEND with a transaction, a marker or a message id")
         what = "message metadata is malformed"
         if int(sends.crcs[place]) == frames.BAD_CRC:
             what = "CRC-32C of the message does not match"
         elif flags & frames.BAD_BATCH:
             size_bytes = int(sends.entry_stops[place] - sends.payload_starts[place])
             what = (
-                f"batch of {int(sends.nums_in_batch[place])} messages in {size_bytes} bytes: must"
-                f" have as many as it says, 1 to {BATCH_MESSAGES_MAX}"
+                f"batch of {int(sends.nums_in_batch[place])} messages in {size_bytes} bytes: the"
+                f" number must match the payload, and be 1 to {BATCH_MESSAGES_MAX}"
             )
         session = self._session
         frame = replies.send_error(
@@ -328,7 +333,7 @@ class Producing:
             what,
         )
         session.unanswered += 1
-        # Were it sent again after later ones, it would count as a duplicate.
+        # Resent after later messages, it would be dropped as a duplicate: so later ones must fail.
         joined.failed = joined.topic.writer.deduplication is not None
 
         def then() -> Steps[None] | None:
@@ -341,7 +346,7 @@ class Producing:
     def _append(
         self, data: NDArray[np.uint8], sends: Sends, joined: _Joined, start: int, stop: int
     ) -> None:
-        """Append what is new."""
+        """Append the new entries, and acknowledge the duplicates."""
         known = joined.topic.writer.deduplication
         if joined.failed:
             return
@@ -351,7 +356,7 @@ class Producing:
         try:
             stretches = split_run(known, joined.producer.name, data, sends, start, stop)
         except LithifyError:
-            # An append before this one has failed; its answer is on the way.
+            # An earlier append has failed; its reply is pending.
             joined.failed = True
             self._session.host.in_order(joined.topic, lambda: self._fail(joined))
             return
@@ -371,7 +376,7 @@ class Producing:
         stop: int,
         progress: ProducerProgress,
     ) -> None:
-        """Acknowledge duplicates, once what they repeat is durable."""
+        """Acknowledge duplicates once the original messages are durable."""
         session = self._session
         receipts = repeat_receipts(
             joined.id, sends.sequence_ids[start:stop], sends.highest_sequence_ids[start:stop]
@@ -397,7 +402,7 @@ class Producing:
         stop: int,
         progress: ProducerProgress | None = None,
     ) -> None:
-        """Append entries; `progress` is where deduplication sees the producer after them."""
+        """Append entries; `progress` is the producer's deduplication state after them."""
         if joined.failed:
             return
         bodies = Slices(
@@ -409,7 +414,7 @@ class Producing:
         topic = joined.topic
         producer = joined.producer
         known = topic.writer.deduplication if progress is not None else None
-        # Not the command's count: the metadata's was checked against the payload.
+        # The count in the metadata was checked against the payload; that in the command was not.
         counts = np.where(
             sends.flags[start:stop] & frames.BATCH != 0, sends.nums_in_batch[start:stop], 1
         )
@@ -443,7 +448,7 @@ class Producing:
                 return self._fail(joined, pending, refused)
             if known is not None and appended is not None:
                 known.durable(appended)
-            # Another producer may have joined with the same id meanwhile.
+            # Another producer may have joined with the same id since.
             if self._joined.get(joined.id) is joined:
                 self._receipts(joined.id, sequences, highest, runs)
             session.host.dispatch(topic)
@@ -454,15 +459,15 @@ class Producing:
     def _fail(
         self, joined: _Joined, failed: Pending | None = None, refused: WriteFailed | None = None
     ) -> Steps[None] | None:
-        """Let go of a producer, so that its client joins and sends again what has no receipt.
+        """Disconnect a producer: its client joins again, and resends messages without receipts.
 
-        If the file system `refused` the write, only once it takes writes again.
+        If the file system `refused` the write, it is disconnected once writes are accepted again.
         """
         joined.failed = True
         known = joined.topic.writer.deduplication
         if known is not None:
             return self._failing(known, joined, failed, refused)
-        self._let_go_later(joined, refused)
+        self._disconnect_later(joined, refused)
         return None
 
     def _failing(
@@ -472,20 +477,21 @@ class Producing:
         failed: Pending | None,
         refused: WriteFailed | None,
     ) -> Steps[None]:
-        # Whoever joins next is answered after that.
+        # The reply to the next producer that joins waits for these steps.
         yield from known.failing(joined.producer.name, failed)
-        self._let_go_later(joined, refused)
+        self._disconnect_later(joined, refused)
 
-    def _let_go_later(self, joined: _Joined, refused: WriteFailed | None) -> None:
+    def _disconnect_later(self, joined: _Joined, refused: WriteFailed | None) -> None:
         if joined.waits:
             return
         if refused is None:
-            self._let_go(joined)
+            self._disconnect(joined)
             return
         joined.waits = True
-        self._session.host.when_writable(joined.topic, str(refused), lambda: self._let_go(joined))
+        then = partial(self._disconnect, joined)
+        self._session.host.when_writable(joined.topic, str(refused), then)
 
-    def _let_go(self, joined: _Joined) -> None:
+    def _disconnect(self, joined: _Joined) -> None:
         if self._joined.get(joined.id) is joined:
             self._leave(joined)
             self.put_out(joined.id)
@@ -511,7 +517,7 @@ class Producing:
 
 
 def _piece(sends: Sends, start: int, stop: int, bytes_max: int) -> tuple[int, int]:
-    """What of a run is appended together: where it ends, and what it takes in the log."""
+    """The part of a run for one append: its end, and its size in the log."""
     begun = int(sends.entry_starts[start])
     size_bytes = int(sends.entry_stops[stop - 1]) - begun + HEADER_BYTES * (stop - start)
     if size_bytes <= bytes_max:

@@ -1,12 +1,12 @@
-"""Schemas on the wire: GET_SCHEMA, GET_OR_CREATE_SCHEMA, and those in PRODUCER and SUBSCRIBE.
+"""Schemas on the wire: GET_SCHEMA, GET_OR_CREATE_SCHEMA, and the schemas in PRODUCER and SUBSCRIBE.
 
-A producer's schema becomes the topic's next version if it is compatible. A consumer's has to be
-compatible with the topic's; it becomes the first version only of a topic that nobody has written
-to. Whoever brings none, or plain bytes, is not asked for one.
+A compatible schema of a producer becomes the next version of the topic's schema. A consumer's
+schema must be compatible with the topic's; it becomes the first version only if the topic has no
+messages. A client without a schema, or with plain bytes, is accepted.
 
-The schemas of a topic are read when they are first asked for, a new version waits for the disk, and
-any new definition for its parser: all that is done in threads, in the steps of the commands. The
-queue for that is one of the schemas: appends and subscriptions of the topic do not wait in it.
+The first use of a topic's schemas reads them from disk, a new version is written to disk, and a new
+definition is parsed. Threads do all three, in the steps of the commands. Their queue is keyed by
+the schemas: appends and subscriptions of the topic do not wait in it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _NO_SCHEMA = frozenset((SchemaType.NONE, SchemaType.AUTO_CONSUME))
 
 
 def producer_schema(topics: Topics, topic: Topic, request: wire.CommandProducer) -> Steps[bytes]:
-    """The version of a producer's schema, empty if it has none; raises `IncompatibleSchema`."""
+    """Register a producer's schema; returns its version, or b"" for a producer without a schema.
+
+    Raises `IncompatibleSchema`.
+    """
     schema = _from_wire(request.schema) if request.HasField("schema") else None
     if schema is None:
         return b""
@@ -72,7 +75,7 @@ def consumer_schema(topics: Topics, topic: Topic, request: wire.CommandSubscribe
 
 
 def _opened(topics: Topics, name: TopicName) -> Steps[Schemas]:
-    """The schemas of a topic."""
+    """Read the schemas of a topic unless they are in memory."""
     schemas = topics.opened_schemas(name)
     if schemas is None:
         schemas = yield DiskCall(name, lambda: partial(topics.schemas, name))
@@ -80,7 +83,7 @@ def _opened(topics: Topics, name: TopicName) -> Steps[Schemas]:
 
 
 def _registered(schemas: Schemas, schema: Schema) -> Steps[bytes]:
-    """The version of a schema, a new one if need be."""
+    """The version of a schema; registers it if it is new."""
     found = schemas.decided(schema)
     if found is None:
         found = yield DiskCall(schemas, lambda: partial(schemas.register, schema))
@@ -88,13 +91,13 @@ def _registered(schemas: Schemas, schema: Schema) -> Steps[bytes]:
 
 
 class SchemaRequests:
-    """What a session is asked about schemas."""
+    """Handles the schema commands of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def handlers(self) -> dict[int, Handler]:
-        """The commands that this takes."""
+        """The handler of each command type of this class."""
         return {_Type.GET_SCHEMA: self._get, _Type.GET_OR_CREATE_SCHEMA: self._get_or_create}
 
     def _get(self, command: wire.BaseCommand) -> Steps[None]:
@@ -113,7 +116,7 @@ class SchemaRequests:
             reply.error_message = str(error)
         else:
             if found is None or found.schema is None:
-                # Of all codes the one that clients take as "there is none".
+                # Clients take this code, and no other, as "no schema".
                 reply.error_code = wire.ServerError.TopicNotFound
                 reply.error_message = f"topic {request.topic} has no such schema"
             else:

@@ -1,6 +1,6 @@
-"""Where in a topic the commands of consumers point to. Pure, but for the time search of a topic.
+"""Maps the positions, times and hash ranges in consumer commands to positions in a topic.
 
-For `consumer_commands.py`.
+Pure, except for the search of a topic by time. Used by `consumer_commands.py`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def position_of(message_id: wire.MessageIdData) -> int:
         return -1 if ledger == replies.UNSIGNED - 1 else LATEST
     if entry >= LATEST:
         return pack(ledger, 0) - 1
-    # No ledger has so many entries, and a larger number would be one of the next ledger.
+    # No ledger has this number of entries, and a larger one would point into the next ledger.
     return pack(ledger, min(entry, 2**PACKED_ENTRY_BITS - 1))
 
 
 def resolved(position: int, topic: Topic) -> int:
-    """A place to begin at: what is yet to be written is not skipped."""
+    """Clamp a start position to the log, so that future entries are not skipped."""
     return min(max(position, 0), topic.log.next_position)
 
 
 def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps[int]:
-    """Where a new subscription begins.
+    """The start position of a new subscription.
 
-    A time to roll back by comes first: clients send it together with an id that means nothing.
+    The rollback duration has priority: clients send it together with a meaningless message id.
     """
     seconds = request.start_message_rollback_duration_sec
     if seconds > 0 and request.subscription not in topic.subscriptions:
@@ -57,11 +57,11 @@ def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps
 
 
 def slots_of(request: wire.CommandSubscribe) -> list[tuple[int, int]]:
-    """The hash ranges that a sticky consumer asks for; none for the others."""
+    """The hash ranges of a sticky consumer; empty for other consumers."""
     if request.keySharedMeta.keySharedMode != wire.KeySharedMeta.STICKY:
         return []
     ranges = request.keySharedMeta.hashRanges
     if len(ranges) > RANGES_MAX:
-        # Before time is spent on each of them.
+        # Check the count before any range is processed.
         raise InvalidInput(f"{len(ranges)} hash ranges are above the limit {RANGES_MAX}")
     return [(each.start, each.end) for each in ranges]

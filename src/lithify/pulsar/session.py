@@ -1,26 +1,25 @@
-"""One connection of a Pulsar client, without the connection: bytes in, bytes out.
+"""The protocol state of one Pulsar connection, without network I/O: bytes in, bytes out.
 
-The listener hands over what it has received and sends what comes back; TCP, TLS and tests do the
-same. Time and topics are parameters.
+The listener passes in received bytes and sends the bytes that come back. TCP, TLS and tests use the
+same interface. Time and topics are parameters.
 
-A command that may have to wait for the disk is an operation in steps (`topics/disk_steps.py`): it
-is parsed once, and the broker carries it out, the waiting parts in threads. Until it has ended
-nothing that the client has sent behind it is looked at. Other connections go on. SEND frames that
-must wait (a segment is rolled, deduplication is switched) stay in the receive buffer and are
-scanned again.
+A command that may wait for the disk is an operation in steps (`topics/disk_steps.py`). It is parsed
+once; the broker runs it, and threads run the steps that wait. Later bytes of the same client are
+not processed before it ends; other connections continue. SEND frames that must wait (for a segment
+roll, or a change of deduplication) stay in the receive buffer and are scanned again.
 
-No client holds the loop: a *turn* of a session ends after commands that cost `TURN_COST` together,
-and a command that takes longer (an acknowledgement of thousands of messages) ends its turn itself.
+No client can block the event loop. A *turn* of a session ends after commands with a total cost of
+`TURN_COST`. A long command (an acknowledgement of thousands of messages) ends its turn itself.
 Sources share the loop turn by turn (`fair_turns.py`). Other callbacks of the loop run between
 rounds.
 
-States: *new* until CONNECT, then *connected*, then *closed*. A command out of place, a frame that
-cannot be one, a topic that may not be used: the first two close the connection with a reason, the
-last is answered with an error that the client turns into an exception.
+States: *new* until CONNECT, then *connected*, then *closed*. A command in the wrong state or a
+malformed frame closes the connection with a reason. A command on a topic that the client may not
+use is answered with an error, which the client raises as an exception.
 
-SEND frames go the short way (`fast_path/frames.py`): all that stand together in one receive are
-checked by compiled code, appended as one batch, and answered together once they are durable.
-Everything else is parsed by the generated code.
+SEND frames use the fast path (`fast_path/frames.py`): compiled code checks all consecutive SEND
+frames of one receive. They are appended as one batch, and acknowledged together once durable.
+The generated protobuf code parses all other commands.
 """
 
 from __future__ import annotations
@@ -72,22 +71,22 @@ if TYPE_CHECKING:
     from lithify.topics.topics import Topics
 
     Handler = Callable[[wire.BaseCommand], Steps[None] | None]
-    """Carries out a command; what is left to do of it, if anything."""
+    """Executes a command; returns its remaining steps, if any."""
 
 __all__ = ["PROTOCOL_VERSION", "Host", "Session"]
 
 PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
-# These come often, and nobody looks at a text in them.
+# Frequent commands whose text fields are not used.
 _TEXT_UNUSED = frozenset((_Type.ACK, _Type.FLOW, _Type.PING, _Type.PONG))
 COMMAND_BYTES_MAX = 512 * 2**10
-"""Of any command but SEND. The parser takes up to 8 ns a byte, so this is 4 ms. The largest command
-of a client is a schema of `SCHEMA_BYTES_MAX`, or 50 000 message ids."""
+"""Limit for all commands except SEND. The parser takes up to 8 ns per byte, so this is 4 ms. The
+largest command of a client has a schema of `SCHEMA_BYTES_MAX`, or 50 000 message ids."""
 CHECKED_MESSAGES_MAX = 50_000
-"""Messages in batches that are checked in one turn of the loop, about 1 ms."""
+"""Messages in batches that are checked per turn, about 1 ms."""
 SENDS_PER_COST = 10
 TURN_COST = 200
-"""About 2 ms: what commands cost is in units of 10 µs."""
+"""Limit per turn, about 2 ms. One unit of cost is 10 µs."""
 _COSTS: dict[int, int] = {
     _Type.PING: 1,
     _Type.PONG: 1,
@@ -107,7 +106,7 @@ _USES_TOPIC: dict[int, str] = {
 
 
 class Host(Protocol):
-    """What a session needs of the broker around it."""
+    """The interface of the broker that a session uses."""
 
     topics: Topics
     access: Permissions | None
@@ -118,17 +117,17 @@ class Host(Protocol):
     limits: ConnectionLimits
 
     def is_busy(self, on: object) -> bool:
-        """Is a thread doing something for it that others have to wait for?"""
+        """Does a thread run a call on this object?"""
 
     def wait_for(
         self,
         steps: Steps[None],
-        wanted: DiskCall | None,
+        yielded: DiskCall | None,
         ended: Ended,
         is_alive: Callable[[], bool],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Go on with an operation that has yielded `wanted`, see `disk_threads.py`."""
+        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
 
     def when_durable(
         self,
@@ -136,70 +135,70 @@ class Host(Protocol):
         pending: Pending,
         then: Callable[[LithifyError | None], Steps[None] | None],
     ) -> None:
-        """Call `then` once an append is durable or has failed; in the order of the calls.
+        """Call `then` once an append is durable or has failed. Keeps the order of these calls.
 
-        What `then` returns is carried out before the next one is called.
+        The steps that `then` returns run to their end before the next callback of the topic.
         """
 
     def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
-        """Call `then` once everything given to `when_durable` before has been called."""
+        """Call `then` after all callbacks that were added to this topic before it."""
 
     def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
         """Open a topic if it is not open."""
 
     def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
-        """Call `then` once the file system takes writes to a topic again."""
+        """Call `then` once a topic's directory accepts writes again."""
 
     def soon(self, source: str, then: Callable[[], None]) -> None:
-        """Call `then` when it is the turn of that source, after what is ready in the loop now."""
+        """Call `then` in the next turn of `source`, after the callbacks that are ready now."""
 
     def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
-        """There may be something to deliver: to one subscription, or to all of a topic."""
+        """Schedule a delivery to one subscription, or to all subscriptions of a topic."""
 
     def new_name(self) -> str:
-        """A name that nobody has."""
+        """Return a unique name for a producer or consumer that has none."""
 
     def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
-        """Remember whose producer it is."""
+        """Register a producer with its session."""
 
     def producer_left(self, producer: Producer) -> None:
-        """Forget it."""
+        """Unregister a producer."""
 
     def producer_ready(self, producer: Producer) -> None:
-        """It waited for the topic and has it now."""
+        """A waiting producer has become the exclusive producer of its topic."""
 
     def producer_put_out(self, producer: Producer) -> None:
-        """Another one has taken its place."""
+        """Disconnect a producer that another one has replaced."""
 
     def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
-        """Remember whose consumer it is."""
+        """Register a consumer with its session."""
 
     def consumer_left(self, consumer: Consumer) -> None:
-        """Forget it."""
+        """Unregister a consumer."""
 
     def consumer_put_out(self, consumer: Consumer) -> None:
-        """Its subscription was moved or removed."""
+        """Disconnect a consumer whose subscription was moved or removed."""
 
     def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
-        """Put the consumers of a subscription out, but for one; none of them is left at the end."""
+        """Disconnect all consumers of a subscription except `but`."""
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
-        """A consumer was put out; a reader's subscription stays only until it should be back."""
+        """Delete a reader's subscription if it does not reconnect in `RETURN_SECONDS_MAX`."""
 
     def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Tell the consumers of a failover subscription which of them is active."""
+        """Notify the consumers of a failover subscription which of them is active."""
 
     def gate_opened(self, gate: Gate) -> None:
-        """A client is known: it is to be looked at again when permissions change."""
+        """The client is authenticated: review its session when permissions change."""
 
     def gate_closed(self, gate: Gate) -> None:
-        """It is not known any more, or gone."""
+        """The client is not authenticated or has disconnected."""
 
     def at_time(self, gate: Gate, due_ms: int | None) -> None:
-        """Let the gate look at the wall clock then, and not before; None is never."""
+        """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call after a while; what is returned prevents that."""
+        """Call `call` after a delay; the returned function cancels it."""
 
 
 def _end_of_turn() -> Steps[None]:
@@ -207,7 +206,7 @@ def _end_of_turn() -> Steps[None]:
 
 
 class Session:
-    """The protocol's side of one connection."""
+    """The session of one connection."""
 
     def __init__(
         self,
@@ -215,28 +214,28 @@ class Session:
         send: Callable[[Buffer], None],
         wake: Callable[[], None] | None = None,
     ) -> None:
-        """`wake` is called when what `receive` has left can be handed over again.
+        """`wake` is called when the bytes that `receive` has not consumed can be passed in again.
 
-        Without it the session does not leave anything, and waits for the disk itself.
+        Without `wake`, `receive` consumes all complete frames and blocks for the disk.
         """
         self.host = host
         self.send = send
         self.closed = False
         self.paused = False
         self.waiting = False
-        """An operation is going on, without whose end it cannot go on, or its turn is over."""
+        """The session waits for an operation in progress, or for its next turn."""
         self._starting = False
         self._problem: Exception | None = None
         """Why the last operation failed."""
         self._checked: tuple[NDArray[np.uint8], int, Sends] | None = None
-        """A large batch that a thread has checked: the buffer, where it is, what was found."""
+        """A large batch that a thread has checked: the buffer, its offset, the result."""
         self._wake = wake
         self._created: set[TopicName] = set()
         self.unanswered = 0
-        """Messages that were sent and wait for their receipts."""
+        """Received messages without a receipt."""
         self._connected = False
         self.peer = ""
-        """The address of the client, if there is one."""
+        """The address of the client; empty if unknown."""
         self._client_version = ""
         self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
         self._gate = Gate(self, host.access)
@@ -257,11 +256,11 @@ class Session:
     # --- bytes ------------------------------------------------------------------------------
 
     def receive(self, data: NDArray[np.uint8], start: int, stop: int) -> int:
-        """Handle the complete frames in `data[start:stop]`; where the first incomplete one begins.
+        """Handle the complete frames in `data[start:stop]`; returns the offset of the rest.
 
-        Stops early, and is to be called again after `resume`, if the client does not take the
-        answers, and when it is woken, if something has to be done first. Raises `ProtocolError` if
-        the connection has to be closed.
+        Stops early while the session is paused, because the client does not read its replies, or
+        waits for an operation. The caller calls again after `resume` or `wake`. Raises
+        `ProtocolError` if the connection must be closed.
         """
         self._gate.look_at_clock()
         self._raise_problem()
@@ -299,7 +298,7 @@ class Session:
         return start
 
     def _scan(self, data: NDArray[np.uint8], start: int, stop: int, limit: int) -> Sends | None:
-        """The SEND frames there; None if a thread has to check a large batch first."""
+        """Scan SEND frames; None if a thread must check a large batch first."""
         checked, self._checked = self._checked, None
         if checked is not None and checked[0] is data and checked[1] == start:
             return checked[2]
@@ -309,29 +308,29 @@ class Session:
         if sends.why != frames.LARGE_BATCH:
             return sends
 
-        # The buffer stays as it is: nothing is read from the client while the session waits.
+        # The buffer does not change: the listener does not read while the session waits.
         self.in_steps(self._check(data, start, limit))
         return None
 
     def _check(self, data: NDArray[np.uint8], start: int, limit: int) -> Steps[None]:
-        """Check a large batch in a thread; alone, because the frames behind it may be as large."""
+        """Check one large batch in a thread. The frames behind it may be as large."""
         frame_stop = start + 4 + int.from_bytes(data[start : start + 4].tobytes(), "big")
         scan = partial(frames.scan_sends, data, start, frame_stop, limit)
         found: Sends = yield DiskCall(self, lambda: scan)
         self._checked = data, start, replace(found, why=frames.FULL)
 
     def in_steps(self, steps: Steps[None]) -> None:
-        """Run an operation; nothing else of this client is carried out before its end."""
+        """Run an operation. The session handles no other command before it ends."""
         if self._wake is None:
             run_here(steps)
             return
-        # Most have nothing to wait for.
+        # Most operations do not wait.
         try:
-            wanted = next(steps)
+            yielded = next(steps)
         except StopIteration:
             return
         self.waiting = self._starting = True
-        self.host.wait_for(steps, wanted, self._ended, self._is_open, self._soon)
+        self.host.wait_for(steps, yielded, self._ended, self._is_open, self._soon)
         self._starting = False
         self._raise_problem()
 
@@ -342,15 +341,15 @@ class Session:
         self.host.soon(self.source, then)
 
     def _ended(self, _: None, error: Exception | None) -> None:
-        # The connection is closed by it, as by any other error of a command.
+        # `_raise_problem` raises it in `receive`, which closes the connection.
         self._problem = error
         if self._starting:
             self.waiting = False
         else:
-            # Many may come back from threads at once: each waits for its turn.
-            self._soon(self._go_on)
+            # The operations of many sessions may end at once: each session waits for its turn.
+            self._soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self.waiting = False
         if self._wake is not None and not self.closed:
             self._wake()
@@ -361,39 +360,39 @@ class Session:
 
     @property
     def frame_bytes_max(self) -> int:
-        """The largest frame taken now: a small one until it is known who the client is."""
-        known = self._connected and self._gate.knows_client
-        return self._limit if known else CONNECT_BYTES_MAX
+        """The frame size limit; small until the client is authenticated."""
+        authenticated = self._connected and self._gate.knows_client
+        return self._limit if authenticated else CONNECT_BYTES_MAX
 
     @property
     def source(self) -> str:
-        """Whose turns these are: of the name in a token, or else of an address."""
+        """The source that shares turns: the name in the client's token, otherwise its address."""
         name = self._gate.client_name
         return f"name {name}" if name else f"address {self.peer.rpartition(':')[0]}"
 
     @property
     def connected(self) -> bool:
-        """Has the client introduced itself?"""
+        """Has the client sent CONNECT?"""
         return self._connected
 
     def answered(self, count: int) -> None:
-        """So many messages wait for nothing any more."""
+        """`count` messages have their outcome: a receipt, an error, or a failed producer."""
         self.unanswered -= count
-        # There may be no answer to send, but whoever stopped reading for this has to look again.
+        # An empty send: the listener checks whether to resume reading, even without a reply.
         self.send(b"")
 
     def pause(self) -> None:
-        """The client does not take what it is sent: deliver nothing more."""
+        """The client does not read its socket: stop delivery."""
         self.paused = True
         self._consuming.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """The client reads its socket again: resume delivery."""
         self.paused = False
         self._consuming.resume()
 
     def _command(self, data: memoryview) -> int:
-        """Carry out a command, or begin to; its type."""
+        """Parse and execute a command, or start it; returns its type."""
         if len(data) > COMMAND_BYTES_MAX:
             raise ProtocolError(
                 f"command of {len(data)} bytes is larger than the limit {COMMAND_BYTES_MAX}"
@@ -415,14 +414,14 @@ class Session:
         return int(command.type)
 
     def handle(self, command: wire.BaseCommand) -> Steps[None] | None:
-        """Carry out a command, or refuse it; what is left to do of it, if anything."""
+        """Execute or refuse a command; returns its remaining steps, if any."""
         handler = self._handlers.get(command.type)
         if handler is None:
-            raise ProtocolError(f"command {command.type} is not one that a broker takes")
+            raise ProtocolError(f"command {command.type} is not supported by a broker")
         return handler(command) if self._gate.admits(command) else None
 
     def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
-        """Carry out a command, and again whenever it has to begin anew (`BeginAgain`)."""
+        """Execute a command, and restart it on each `BeginAgain`."""
         while True:
             try:
                 steps = handler(command)
@@ -434,14 +433,14 @@ class Session:
             return
 
     def check_unchanged(self, topic: Topic, command: wire.BaseCommand) -> None:
-        """Raise `BeginAgain` if, since a command began, its topic or its permission is gone."""
+        """Raise `BeginAgain` if the command has lost its topic or permission since it began."""
         if not (self._is_served(topic) and self._gate.still_admits(command)):
             raise BeginAgain
         topic.writer.check_open()
 
     @contextmanager
     def using(self, topic: Topic) -> Iterator[None]:
-        """Raise `BeginAgain` for an error of a topic that was unloaded or deleted meanwhile."""
+        """Raise `BeginAgain` for an error of a topic that was unloaded or deleted since."""
         try:
             yield
         except LithifyError as error:
@@ -453,7 +452,7 @@ class Session:
         return self.host.topics.opened_topic(topic.name) is topic
 
     def close(self) -> None:
-        """The connection is gone: producers and consumers go with it."""
+        """The connection is closed: close its producers and consumers."""
         if not self.closed:
             self.closed = True
             self._gate.close()
@@ -461,7 +460,7 @@ class Session:
             self._consuming.close()
 
     def close_unauthorized(self, may: Callable[[Namespace, Action], bool]) -> None:
-        """Close the producers and consumers that may not go on, and tell the client."""
+        """Close the producers and consumers without permission, and notify the client."""
         may = cache(may)
         self._producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
         self._consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
@@ -469,7 +468,7 @@ class Session:
     # --- topics -----------------------------------------------------------------------------
 
     def topic(self, command: wire.BaseCommand) -> Steps[Topic]:
-        """The topic that a command uses, opened or created if that may be, and ready to be used."""
+        """Open the topic of a command, or create it if allowed; it is ready for appends."""
         topics = self.host.topics
         name = TopicName.parse(getattr(command, _USES_TOPIC[command.type]).topic)
         while True:
@@ -480,15 +479,15 @@ class Session:
                     raise TopicNotFound(f"topic {name} does not exist")
                 yield from self.host.opening(name, create=create)
                 continue
-            # If this fails, what is appended will.
+            # An append reports the failure.
             with suppress(LithifyError, OSError):
                 yield DiskCall(topic.writer, partial(topic.writer.preparation, 0))
             if self._is_served(topic):
                 return topic
 
     def _may_create(self, name: TopicName, command: wire.BaseCommand) -> bool:
-        wanted = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
-        if not (self.host.topics.settings.auto_create and wanted):
+        requested = command.type != _Type.SUBSCRIBE or command.subscribe.force_topic_creation
+        if not (self.host.topics.settings.auto_create and requested):
             return False
         if not (name in self._created or self.host.topics.exists(name)):
             self.host.limits.check_topics_created(len(self._created))
@@ -496,7 +495,7 @@ class Session:
         return True
 
     def client(self) -> ClientInfo:
-        """Whose a producer or consumer is that joins now."""
+        """Describe this client, for a producer or consumer that joins now."""
         return ClientInfo(self.peer, self._client_version, self.host.topics.now_ms())
 
     # --- connection and lookup --------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Calls at times of the wall clock, in an event loop.
+"""Timers by the wall clock, in an event loop.
 
-Messages and tokens name times of the wall clock, which may jump, while the timers of an event loop
-count seconds that pass. So one timer looks at the wall clock when the next alarm should be due, and
-at least every `LOOK_S`: a jump forward is noticed within that time, and after a jump backward the
-alarm waits on. An owner has one alarm; setting it again replaces it.
+Messages and tokens have times of the wall clock, which may jump. The timers of an event loop use
+the monotonic clock. So one loop timer checks the wall clock when the next alarm is due, and at
+least every `LOOK_S`: a jump forward is noticed within that time, and after a jump backward the
+alarm keeps waiting. An owner has one alarm; setting it again replaces it.
 
-One event loop. Owned by the broker.
+Not thread-safe. Owned by the broker.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["LOOK_S", "Alarms"]
 
 LOOK_S = 1.0
 CALLS_MAX = 100
-"""Alarms that go off before others in the loop have their turn."""
+"""Alarms that are called per iteration of the loop."""
 STALE_MAX = 1000
-"""Replaced and cancelled alarms that stay in the heap until they are due."""
+"""Replaced and cancelled alarms that may stay in the heap until they are due."""
 
 log = get_logger("lithify.pulsar")
 
@@ -41,14 +41,14 @@ class Alarms:
         self._numbers = itertools.count()
         self._heap: list[tuple[int, int, Hashable]] = []
         self._set: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
-        """(number, time, what to call) of each; a row of the heap with another number is stale."""
+        """(number, time, callback) per owner; a heap row with another number is stale."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._set)
 
     def set(self, owner: Hashable, due_ms: int, call: Callable[[], None]) -> None:
-        """Call at a time, in the loop that runs now; soon, if it has passed."""
+        """Schedule `call` in the running loop; a time in the past is due at once."""
         known = self._set.get(owner)
         if known is not None and known[1] == due_ms:
             self._set[owner] = known[0], due_ms, call
@@ -63,7 +63,7 @@ class Alarms:
             self._start_timer()
 
     def cancel(self, owner: Hashable) -> None:
-        """Do not call; nothing if there is no alarm."""
+        """Cancel the alarm of `owner`, if it has one."""
         self._set.pop(owner, None)
         if not self._set:
             self._heap.clear()
@@ -73,7 +73,7 @@ class Alarms:
         known = self._set.get(row[2])
         return known is not None and known[0] == row[1]
 
-    def _look(self) -> None:
+    def _call_due(self) -> None:
         self._timer = None
         now_ms = self._clock.now_ms()
         calls = 0
@@ -85,7 +85,7 @@ class Alarms:
                 try:
                     call()
                 except Exception:
-                    # The alarms behind it must go off.
+                    # A failed callback must not stop later alarms.
                     log.exception("an alarm failed", owner=repr(row[2]))
         self._start_timer()
 
@@ -94,7 +94,7 @@ class Alarms:
         if self._heap:
             left_s = max(0, self._heap[0][0] - self._clock.now_ms()) / 1000
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(left_s, LOOK_S), self._look)
+            self._timer = loop.call_later(min(left_s, LOOK_S), self._call_due)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -1,18 +1,19 @@
-"""Producers whose messages the file system refused: kept waiting until it takes writes again.
+"""Keeps producers waiting whose messages the file system refused, until it accepts writes again.
 
-A client that is told to reconnect sends its messages again at once, and the C++ client begins its
-send timeout anew with each connection: on a full disk it would reconnect for ever and its
-application never hear of it. So such a producer stays connected and gets no receipts, and its
-client's own send timeout runs. Meanwhile:
+A disconnected client sends its messages again at once, and the C++ client restarts its send timeout
+with each connection: on a full disk it would reconnect forever, and its application would never get
+an error. So such a producer stays connected without receipts, and the send timeout of its client
+runs. In the meantime:
 
-1. What it sends is dropped. It has no receipt, so its client sends it again, or has given it up.
-2. A thread asks again and again whether the topic's directory takes writes. The first time is after
-   `DELAY_S_MIN`. If writes fail again soon after the answer was yes, the delay doubles, up to
-   `DELAY_S_MAX`, which is more than the send timeout of clients that did not set one.
-3. Once it does, all waiting producers of the topic are let go: their clients reconnect and send
-   what has not timed out.
+1. Its new messages are dropped. They have no receipt, so the client sends them again or has given
+   up.
+2. A thread checks periodically whether the topic's directory accepts writes, first after
+   `DELAY_S_MIN`. If writes fail again soon after a successful check, the delay doubles, up to
+   `DELAY_S_MAX`, which is longer than the default send timeout of clients.
+3. Once a check succeeds, all waiting producers of the topic are disconnected. Their clients
+   reconnect and send the messages that have not timed out.
 
-In the event loop of the broker, which owns it.
+Runs in the event loop of the broker, which owns it.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ log = get_logger("lithify.pulsar")
 
 
 class WriteRetries:
-    """See the module."""
+    """The waiting producers of a broker, by topic."""
 
     def __init__(self, why_not_writable: Callable[[Topic], str]) -> None:
-        """`why_not_writable` is called in a thread and answers "" when it is worth a try."""
+        """`why_not_writable` is called in a thread; it returns "" if writes may succeed."""
         self._why_not_writable = why_not_writable
         self._waiting: dict[Topic, list[Callable[[], None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._released: dict[Topic, tuple[float, float]] = {}
-        """When the producers of a topic were last let go, and the delay before."""
+        """Per topic, the time of the last successful check, and the delay before it."""
 
     def wait(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
-        """Call `then` once the topic can be written again; `reason` is logged once a wait."""
+        """Call `then` once the topic accepts writes; `reason` is logged once per wait."""
         waiting = self._waiting.get(topic)
         if waiting is not None:
             waiting.append(then)
             return
         self._waiting[topic] = [then]
         log.error(
-            "producers wait until the disk takes writes", topic=str(topic.name), reason=reason
+            "producers wait until the disk accepts writes", topic=str(topic.name), reason=reason
         )
         task = asyncio.get_running_loop().create_task(self._retry(topic))
         self._tasks.add(task)
@@ -76,11 +77,11 @@ class WriteRetries:
             if loop.time() - at_s < 2 * before_s
         }
         self._released[topic] = loop.time(), delay_s
-        log.info("the disk takes writes again", topic=str(topic.name))
+        log.info("the disk accepts writes again", topic=str(topic.name))
         for then in self._waiting.pop(topic):
             then()
 
     def end(self) -> None:
-        """The node stops: nobody waits any more."""
+        """The node stops: cancel all waits."""
         for task in self._tasks:
             task.cancel()

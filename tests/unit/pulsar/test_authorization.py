@@ -414,7 +414,7 @@ def test_a_command_that_nobody_thought_about_is_not_let_through() -> None:
     visit = Visit()
     visit.connects(visit.token())
     visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
-    with pytest.raises(ProtocolError, match="permitted"):
+    with pytest.raises(ProtocolError, match="has no permission rule"):
         visit.session.handle(Command(type=Command.REACHED_END_OF_TOPIC))
 
 

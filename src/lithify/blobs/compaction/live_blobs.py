@@ -5,12 +5,12 @@
    bit per row.
 3. **verdict**: convert the bits into live positions and counts, one task per segment.
 
-Each step is a job of the `Jobs` of the run. Above the horizon only rows are read: a blob's newest
-record may be there.
+Each step is a job of the `Jobs` of the run. Above the horizon only index rows are read: the newest
+record of a blob may be there.
 
-Records are judged by the time at which the run began. A write during the run cannot revive what it
-finds dead: a blob that is expired or gone takes no more records, and a record that is not the
-newest never becomes the newest.
+Records are judged as of the start of the run. A write during the run cannot revive a record that is
+judged dead: an expired or deleted blob accepts no more records, and a record that is not the newest
+never becomes the newest.
 
 `BlobRewriting` builds the key index of a rewritten segment. Called by `store_compaction.py`.
 """
@@ -68,7 +68,7 @@ _BUCKET_SHIFT = np.uint64(56)
 
 
 def no_replicas() -> None:
-    """The callback of a store without replicas."""
+    """The default of `replicas_passed`, for a store without replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _index_task(question: LiveSetQuestion, segment: SegmentRef) -> IndexTask:
 
 
 def _rows_above(higher: Sequence[IndexTask], recent: KeyRows) -> KeyRows:
-    """The live rows above the horizon; those of one blob in the order of positions."""
+    """The live rows above the horizon; the rows of a blob are in the order of positions."""
     parts = [recent]
     for task in reversed(higher):
         rows, dead = read_part(task, 0, BUCKETS)
@@ -210,7 +210,7 @@ class BlobRewriting:
 
 
 def _moved(task: IndexTask, copied: Copied, allowance: Allowance) -> KeyRows:
-    """The rows of a source that were copied, in the order of positions, with their new offsets."""
+    """The copied rows of a source, in the order of positions, with their new offsets."""
     with open_index(task) as index:
         rows = index.read(before_read=allowance.read)
     places = np.searchsorted(copied.positions, rows.position)

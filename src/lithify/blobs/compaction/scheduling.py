@@ -1,24 +1,24 @@
-"""The compaction of all blob stores of a node: what they bring to the queue.
+"""Schedules the compaction of all blob stores of a node: reports their triggers to the queue.
 
-    request_id = compactions.request(store, policy)      # waits for its turn
-    compactions.status("photos", request_id)             # how that one is, or its report
-    compactions.request_due_runs()                       # once a second: what the triggers say
+    request_id = compactions.request(store, policy)      # the run waits for its turn
+    compactions.status("photos", request_id)             # progress of that run, or its report
+    compactions.request_due_runs()                       # once per second: report the triggers
     compactions.cancel("photos"); compactions.status("photos"); compactions.close()
 
-When a run on a store is called for, if its settings say so (`BlobSettings.triggers`):
+These triggers request a run on a store, if its settings have them (`BlobSettings.triggers`):
 
 | trigger | when |
 |---|---|
-| unfinished | a run was killed: found at the first look, resumed whatever the triggers are |
-| periodic | as soon as the node looks, and then `every_ms` after the beginning of the last run |
-| admin | whenever a person asks; without this trigger such a request is refused |
+| unfinished | a run was killed: found by the first check, resumed regardless of the settings |
+| periodic | at the first check of a node, then `every_ms` after the start of the last run |
+| admin | on each request of a user; without this trigger such a request is refused |
 
-A trigger only asks. Whether a run is worth it its policy and settings decide; the report, which is
-in the status, says why not. A store of one segment, which cannot be compacted, is left alone.
-Order, fairness, back-off and disks are the queue's (`compaction/scheduling/run_queue.py`).
+A trigger only requests a run. The policy and the settings decide whether the run is worth its cost;
+the report in the status has the reason if it is not. A store with one segment cannot be compacted
+and is skipped. Order, fairness, back-off and disks are decided by the queue
+(`compaction/scheduling/run_queue.py`).
 
-All methods may be called from any thread. A store that is closed suspends its run itself: the next
-process resumes it.
+Any thread may call any method. Closing a store suspends its run; the next process resumes it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Scheduled:
         return self.runs.device
 
     def began_ms(self) -> None:
-        """The first visit of a node is due at once."""
+        """None: the first periodic run after the start of a node is due at once."""
 
     def observe(self) -> Observation:
         settings, shape = self.store.settings, self.store.shape
@@ -80,7 +80,7 @@ class _Scheduled:
 
 
 class BlobCompactions:
-    """See the module."""
+    """Requests, status and triggers of the runs on a node's stores; see the module."""
 
     def __init__(
         self,
@@ -88,19 +88,19 @@ class BlobCompactions:
         queue: RunQueue,
         damage: Damage | None = None,
     ) -> None:
-        """`opened` are the stores of the node that are open, by name.
+        """`opened` returns the open stores of the node, by name.
 
-        `damage` is told what runs come across.
+        `damage` records the damage that runs find.
         """
         self._opened = opened
         self._damage = damage or Damage()
         self.queue = queue
 
     def request(self, store: BlobStore, policy: str | None = None, *, waits: bool = True) -> str:
-        """Have a store compacted as soon as its turn comes; raises if it cannot be.
+        """Queue a run on a store and return the id of the request; raises if it cannot run.
 
-        The id of the request: each is a run of its own, also while another one goes on. One that
-        does not wait is refused if it would have to.
+        Each request is a separate run, also while another one is in progress. Without `waits` it is
+        refused if it would have to wait.
         """
         compaction = store.compaction
         compaction.check(policy)
@@ -114,7 +114,7 @@ class BlobCompactions:
         return self.queue.request(self._of(store), run, waits=waits)
 
     def status(self, name: str, request_id: str | None = None) -> CompactionStatus:
-        """That of a store, or of a request; a run that waits for its turn counts as running.
+        """The status of a store, or of a request; a run that waits for its turn counts as running.
 
         Raises `RequestUnknown`.
         """
@@ -124,22 +124,22 @@ class BlobCompactions:
         return self.queue.status(_Scheduled(name, store, self._damage), request_id)
 
     def cancel(self, name: str) -> bool:
-        """Stop the run of a store, or forget the request; False if there is neither."""
+        """Stop the run of a store, or remove its request; False if there is neither."""
         store = self._opened().get(name)
         return store is not None and self.queue.cancel(_Scheduled(name, store, self._damage))
 
     def is_busy(self, store: BlobStore) -> bool:
-        """Does a run of it go on or wait for its turn?"""
+        """Is a run on the store in progress, or waiting for its turn?"""
         return self.queue.is_busy(self._of(store))
 
     def request_due_runs(self) -> None:
-        """Tell the queue what the triggers say."""
+        """Report the triggers of all open stores to the queue."""
         opened = self._opened()
         logs = [_Scheduled(name, store, self._damage) for name, store in opened.items()]
         self.queue.observe(KIND, logs)
 
     def close(self) -> None:
-        """Suspend the runs that are going on, forget the others, wait until nothing goes on."""
+        """Suspend the runs in progress, remove the waiting ones, and wait until all stopped."""
         self.queue.close()
 
     def _of(self, store: BlobStore) -> _Scheduled:

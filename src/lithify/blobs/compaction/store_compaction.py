@@ -13,8 +13,8 @@
 4. The index opens the segments that the run has written.
 5. Delete retired files. A blob that is open for reading pins its files.
 
-Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store of
-one segment has nothing that could be compacted, and the report says so. One run per store and per
+Policies are the kernel's `all`, `stats` and `hybrid`, and those of installed packages. A store with
+one segment cannot be compacted, so runs on it are refused. One run per store and per
 disk at a time: another run waits, and a dry run waits for a run on its own store. Any thread may
 call, and `run` takes long. The stores of a node take turns in its queue (`scheduling.py`).
 """
@@ -79,7 +79,7 @@ NO_GAIN = (WhyNot.NOTHING_SEALED, WhyNot.NOTHING_TO_GAIN)
 
 
 class BlobCompaction:
-    """See the module."""
+    """Plans and runs the compaction of one store; see the module."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class BlobCompaction:
         self._reclaiming = threading.Lock()
         self._closed = False
         self.latencies = Latencies()
-        """Of gets; the store adds them."""
+        """Latencies of gets; the store adds them."""
         self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
-        """Of the current run."""
+        """The rate of the current run."""
         self._published = published
         self._reclaimed = reclaimed
         self._erase_paused = erase_paused
@@ -147,7 +147,7 @@ class BlobCompaction:
     def plan(
         self, policy: str | None = None, jobs: Jobs | None = None, *, waits: bool = True
     ) -> DryRun:
-        """What a run would do now. Builds missing key indexes and changes nothing else.
+        """Plan a run without running it. Builds missing key indexes and changes nothing else.
 
         Waits for the current run, or is refused without `waits`.
         """
@@ -165,7 +165,7 @@ class BlobCompaction:
         jobs: Jobs | None = None,
         progress: Progress = ignore_progress,
     ) -> Report:
-        """Compact now, by this policy or by the one in the settings, when disk and store are free.
+        """Compact with this policy, or with that of the settings, once disk and store are free.
 
         `progress` may be a `RunControl`.
         """
@@ -201,7 +201,7 @@ class BlobCompaction:
                 self._published()
 
     def unfinished_as_of_ms(self) -> int:
-        """The time at which the unfinished run judged; 0 if there is none."""
+        """The time as of which the unfinished run judges records; 0 if there is no such run."""
         try:
             record = self._journal.read()
         except (Corrupt, UnsupportedVersion):
@@ -233,7 +233,7 @@ class BlobCompaction:
         return self.runs.status()
 
     def cancel(self) -> None:
-        """Ask the current run to stop; the store stays as it is."""
+        """Cancel the current run; the store is unchanged."""
         self.runs.cancel()
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class BlobCompaction:
         )
 
     def _last_full_ms(self) -> int:
-        """When everything was compacted last, 0 if never."""
+        """The start of the last run that compacted everything; 0 if there was none."""
         for report in self.history.newest(HISTORY_MAX):
             if report.result == "done" and report.policy in ("all", "hybrid:all"):
                 return report.started_ms

@@ -112,7 +112,7 @@ def get(
 
 
 def _check_replaceable(path: str) -> None:
-    """Refuse a device, which would be replaced by a file."""
+    """Refuse devices: the write would replace one with a file."""
     from lithify.fs import LocalFileSystem
 
     with suppress(FileNotFoundError):
@@ -121,7 +121,7 @@ def _check_replaceable(path: str) -> None:
 
 
 def _write(path: str, pieces: Iterable[bytes]) -> int:
-    """Create or replace a file, once all of its content has come; its size."""
+    """Create or replace a file after all of its content has arrived; returns its size."""
     import secrets
 
     from lithify.fs import LocalFileSystem

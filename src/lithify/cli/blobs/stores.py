@@ -63,7 +63,7 @@ Segment = Annotated[str, typer.Option(metavar="SIZE", help="Must divide the capa
 
 
 def _settings_of(texts: list[str] | None) -> dict[str, Any]:
-    """The settings that `--set NAME=VALUE` gives; a value is JSON, or else text."""
+    """Parse the settings in `--set NAME=VALUE`; a value that is not JSON is text."""
     from lithify.blobs.definition import named_settings, parse_value
 
     pairs = (pair("setting", text) for text in texts or [])

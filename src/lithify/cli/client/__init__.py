@@ -1,10 +1,10 @@
-"""Where the verbs on topics and blob stores send their requests.
+"""Selects the client for the requests of the verbs on topics and blob stores.
 
     --data DIR                      the HTTP application in this process, on that directory
     --url URL, or LITHIFY_URL       the node at that address
     neither                         the node at http://127.0.0.1:8080
 
-Both ways take the same requests and give the same answers, so a verb is written once.
+Both clients accept the same requests and return the same responses, so a verb is written once.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def open_client(
     create: bool = False,
     spark: SparkOptions | None = None,
 ) -> Iterator[Client]:
-    """A client of what the options name; `create` makes a data directory that does not exist.
+    """The client for the options; `create` creates a data directory that does not exist.
 
-    A command that may run a compaction gives its `spark` options.
+    A command that may run a compaction passes its `spark` options.
     """
     if data is None:
         if spark is not None and (option := spark.first_given):
@@ -53,7 +53,7 @@ def open_client(
         return
     if url is not None:
         raise InvalidInput("--data and --url name two different places: give one of them")
-    # An invalid option is found before the directory is opened.
+    # Validate the options before the directory is opened.
     target = None if spark is None else spark.target()
     from lithify.cli.client.process import ProcessClient, open_data
 

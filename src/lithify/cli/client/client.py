@@ -1,10 +1,10 @@
-"""The requests of a verb and their answers, however they are sent.
+"""The interface of clients: requests of a verb and their responses.
 
-`Client.send` is all that differs between a node and this process: one request, and an answer whose
-body is read as it comes. A body that is sent is either JSON or pieces of bytes, as they come.
+Only `Client.send` differs between a node and this process: it sends one request and returns a
+response with a streamed body. The body of a request is either JSON or a stream of pieces.
 
-A status of 400 or more is `Refused`, with the exit code that the same error has in the process:
-2 for a request that is wrong, 3 for what does not exist, 4 for a refusal, 1 for a failure.
+A status of 400 or more raises `Refused`, with the exit code of the same error in the process: 2 for
+an invalid request, 3 for a missing object, 4 for a refusal, 1 for a failure.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EXIT_CODES: dict[int, int] = {
     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: USAGE,
     HTTPStatus.UNPROCESSABLE_ENTITY: USAGE,
 }
-"""Of other statuses, 4xx is a refusal and 5xx a failure."""
+"""Exit codes by status. Other statuses: 4xx is a refusal, 5xx a failure."""
 
 
 class NodeNotReached(LithifyError):
@@ -81,18 +81,18 @@ class Refused(LithifyError):
 
 
 class Answer(ABC):
-    """An answer whose status has come, and whose body is still coming."""
+    """A response whose status has arrived, and whose body is being received."""
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Headers, by names in lower case."""
 
     @abstractmethod
     def pieces(self) -> Iterator[bytes]:
-        """The body, in pieces as they come; raises what keeps the rest from coming."""
+        """The body, in pieces as they arrive; raises an error if the rest cannot arrive."""
 
     def read(self) -> bytes:
-        """All of the body."""
+        """The whole body."""
         return b"".join(self.pieces())
 
 
@@ -100,7 +100,7 @@ class Client(ABC):
     """Sends the requests of a command, one at a time."""
 
     name: str
-    """Of the node or the directory, for messages."""
+    """The name of the node or the directory, for messages."""
 
     @abstractmethod
     def send(
@@ -112,7 +112,7 @@ class Client(ABC):
         body: bytes | Iterable[bytes] | None,
         timeout_s: float | None,
     ) -> AbstractContextManager[Answer]:
-        """Send a request; what `open` does with the answer is the same for all clients."""
+        """Send a request; returns the response, of any status. Called by `open`."""
 
     @abstractmethod
     def start_spark(self, status_path: str) -> None:
@@ -132,7 +132,7 @@ class Client(ABC):
         pieces: Iterable[bytes] | None = None,
         timeout_s: float | None = TIMEOUT_S,
     ) -> Iterator[Answer]:
-        """The answer to a request, to be read; raises `Refused` if it is an error."""
+        """Send a request and return the response to read; raises `Refused` if it is an error."""
         body: bytes | Iterable[bytes] | None = pieces
         given = dict(headers or {})
         if json_body is not None:
@@ -146,7 +146,7 @@ class Client(ABC):
             yield answer
 
     def call(self, method: str, path: str, json_body: object = None, **options: Any) -> Any:
-        """The JSON of an answer; None if its body is empty."""
+        """The JSON of a response; None if its body is empty."""
         with self.open(method, path, json_body, **options) as answer:
             text = answer.read()
         return json.loads(text) if text else None

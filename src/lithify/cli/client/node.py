@@ -1,8 +1,8 @@
 """A client of the node at an address, over HTTP.
 
-A node that asks for a token is sent that of LITHIFY_TOKEN. Each request has a connection of its
-own. An error before a request was sent, or of a request that changes nothing, is `NodeNotReached`;
-after a change was sent it is `AnswerLost`.
+Requests have the token in LITHIFY_TOKEN, if it is set. Each request uses a new connection. An error
+before a request was sent, or of a request that changes nothing, is `NodeNotReached`; after a change
+was sent it is `AnswerLost`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIECE_BYTES = 2**20
 
 
 class NodeClient(Client):
-    """See the module; without a `url` the environment or the default names the node."""
+    """A client over HTTP; without a `url` the environment or the default has the address."""
 
     def __init__(self, url: str | None) -> None:
         self.name = (url or os.environ.get("LITHIFY_URL") or DEFAULT_URL).rstrip("/")
@@ -55,7 +55,7 @@ class NodeClient(Client):
                 self._send(connection, method, path, headers, body)
                 response = connection.getresponse()
             except (HTTPException, ConnectionError, TimeoutError) as error:
-                # Not every OSError: pieces may come from a disk that fails.
+                # Not all of OSError: the pieces of a body may be read from a failing disk.
                 raise self._no_answer(method, error) from error
             yield _NodeAnswer(response, lambda error: self._no_answer(method, error))
 
@@ -87,7 +87,7 @@ class NodeClient(Client):
         else:
             given["transfer-encoding"] = "chunked"
         for name, value in given.items():
-            # The library takes headers as Latin-1; the node reads their bytes as UTF-8.
+            # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
             connection.putheader(name, value.encode())
         connection.endheaders(body if isinstance(body, bytes) else None)
         if body is not None and not isinstance(body, bytes):
@@ -109,19 +109,19 @@ class _NodeAnswer(Answer):
         self.headers = {name.lower(): value for name, value in response.getheaders()}
 
     def pieces(self) -> Iterator[bytes]:
-        """See `Answer`. Not by `readline`, which takes a connection that broke for the end."""
+        """See `Answer`. Without `readline`, which treats a broken connection as the end."""
         try:
             while piece := self._response.read1(PIECE_BYTES):
                 yield piece
         except (OSError, HTTPException, ValueError) as error:
             raise self._no_answer(_Ended(error)) from error
         if self._response.length:
-            # The library takes an end that came too early for an end.
+            # The library does not report an early end.
             raise self._no_answer(_Ended(f"{self._response.length} bytes are missing"))
 
 
 class _Ended(Exception):
-    """An answer that ended before its end."""
+    """The error of an incomplete response."""
 
     def __init__(self, why: object) -> None:
         super().__init__(f"it ended: {why}")
@@ -132,5 +132,5 @@ def _send_pieces(connection: HTTPConnection, pieces: Iterable[bytes]) -> None:
         try:
             connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         except ConnectionError:
-            # A node that refuses does not wait for the rest: its answer is there, and says why.
+            # A node that refuses a request does not read the rest of it. Its response has arrived.
             return

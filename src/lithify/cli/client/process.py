@@ -1,14 +1,14 @@
 """A client of the HTTP application in this process, on a data directory that no node serves.
 
-A request is an ASGI call: no socket, and nothing that listens. The event loop runs only while the
-command waits for an answer or for the next piece of one:
+A request is an ASGI call, without a socket. The event loop runs only while the command waits for a
+response or for its next piece:
 
-1. `send` starts the application as a task and runs the loop until the answer begins. The
-   application reads the body in between, a piece at a time; reading stdin stops the loop meanwhile,
-   which has nothing else to do.
+1. `send` starts the application as a task and runs the loop until the response begins. In between
+   the application reads the body of the request, piece by piece. Reading stdin blocks the loop,
+   which has no other work then.
 2. `pieces` runs the loop until the application has sent another piece. The loop stops while the
-   command works on it, so the application is at most a few pieces ahead.
-3. When the command has read what it wants of the answer, the task is cancelled.
+   command processes it, so the application is at most a few pieces ahead.
+3. When the command has read as much of the response as it needs, the task is cancelled.
 4. `close` cancels the runs of compaction, which the next run resumes, and waits for all threads.
 
 The caller owns the directory, so no access is checked. Ctrl-C is raised where the loop runs.
@@ -68,7 +68,7 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Import without the garbage collector: it takes 0.1 s to find that nothing is garbage."""
+    """Import with the garbage collector disabled: it would take 0.1 s and find no garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -79,7 +79,7 @@ def _without_collections() -> Iterator[None]:
 
 
 class ProcessClient(Client):
-    """See the module."""
+    """A client without a node; see the module."""
 
     def __init__(self, node: Node, target: SparkTarget | None) -> None:
         """`target` is the Spark of `start_spark`; None if the command never starts one."""
@@ -94,7 +94,7 @@ class ProcessClient(Client):
         self._stack = ExitStack()
         self._stack.callback(self._loop.close)
         node.blobs.peers = _AnyPeers()
-        # Each broker names its producers: no two of them may have the same name.
+        # A name per broker, so that the generated names of producers are unique.
         name = f"lithify-{secrets.token_hex(4)}"
         broker = Broker(node.topics, name=name, version=f"Lithify {__version__}")
         self._app = create_app(broker, node.blobs, empty=True)
@@ -112,7 +112,7 @@ class ProcessClient(Client):
         trace: TracebackType | None,
     ) -> None:
         with self._stack:
-            # Runs first: they use the session, which ends with the stack.
+            # End the runs first: they use the session, which the stack closes.
             self._node.topics.compactions.close()
             self._node.blobs.compactions.close()
 
@@ -124,7 +124,7 @@ class ProcessClient(Client):
         from lithify.topics.compaction.topic_compaction import TOPIC_TASKS
 
         assert self._target is not None
-        self.call("GET", status_path)  # A log that does not exist is found before Spark starts.
+        self.call("GET", status_path)  # Detect a missing log before Spark starts.
         session = open_session(self._target, preload=(*TOPIC_TASKS, *BLOB_TASKS))
         self._stack.callback(session.stop)
         self._node.queue.jobs = SparkJobs(session)
@@ -155,27 +155,27 @@ class ProcessClient(Client):
             task.cancel()
             self._run(asyncio.wait({task}))
             if not task.cancelled():
-                task.exception()  # It was raised by `begin`, or came after what was read.
+                task.exception()  # `begin` has raised it, or it came after the read part.
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return self._loop.run_until_complete(work)
 
 
 class _Exchange:
-    """A request and its answer, as the application sees them."""
+    """A request and its response, with the ASGI interface of the application."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._sent = False
         """Has the application read all of the body?"""
         self.failure: Exception | None = None
-        """Raised by the body of the request."""
+        """The error of the iterator with the request's body."""
         self.messages: deque[dict[str, Any]] = deque()
-        """What the application has sent, and the command has not taken."""
+        """Pieces that the application has sent and the command has not read."""
         self.more = asyncio.Event()
 
     async def receive(self) -> dict[str, Any]:
-        """The next piece of the body; then nothing until the task of the request is cancelled."""
+        """Return the next piece of the body; after the last one, wait for the cancellation."""
         if self._sent:
             await asyncio.Future()
         try:
@@ -187,7 +187,7 @@ class _Exchange:
         return {"type": "http.request", "body": piece or b"", "more_body": not self._sent}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Never waits: the loop stops while the command works on what it was sent."""
+        """Store a message. Never waits: the loop stops while the command processes a piece."""
         self.messages.append(dict(message))
         self.more.set()
 
@@ -205,12 +205,12 @@ class _ProcessAnswer(Answer):
         self._ended = False
 
     def begin(self) -> None:
-        """Wait for status and headers; raise an error that is no refusal."""
+        """Wait for status and headers; raises errors of the application."""
         start = self._next()
         if self._exchange.failure is not None:
             raise self._exchange.failure
         if start["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
-            # The error itself says more than its answer, if it was none of Lithify's.
+            # An error that is not Lithify's has more details than the response to it.
             self._run(asyncio.wait({self._task}))
             self._task.result()
         self.status = start["status"]
@@ -238,14 +238,14 @@ class _ProcessAnswer(Answer):
 
 
 class AnswerIncomplete(LithifyError):
-    """The content of a blob cannot be read to its end."""
+    """The content of a blob cannot be read completely."""
 
     def __init__(self) -> None:
         super().__init__("the answer ended early: its data is damaged or cannot be read")
 
 
 async def _either(event: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Wait for an event, or for the task that would set it to end."""
+    """Wait for an event, or for the end of the task that sets it."""
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -270,9 +270,9 @@ def _scope(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]
 
 
 class _AnyPeers(BlobPeers):
-    """The replicas of a store may be any: the node that will serve the directory asks its peers.
+    """Accepts any replica of a store: the node that will serve the directory checks its peers.
 
-    None of them is asked for a blob.
+    No replica is asked for a blob.
     """
 
     def url_of(self, replica: str, store: str) -> str:  # noqa: ARG002

@@ -4,8 +4,8 @@
     lithify log dump PATH [--from P] [--limit N] [--compacted] [--json]
     lithify log verify PATH [--json]
 
-All three can read a log that is in use: they pin its generation meanwhile, if they may. They use
-the library on the files; no node is asked.
+All three can read a log that is in use: they pin its generation while they read, if permissions
+allow it. They use the library on the files; no node is involved.
 """
 
 from __future__ import annotations

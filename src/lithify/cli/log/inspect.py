@@ -145,7 +145,7 @@ def verify(path: Directory, as_json: AsJson = False) -> None:
 
 
 def check_log(fs: FileSystem, directory: str, progress: Callable[[int], None]) -> Verification:
-    """Verify a log together with the journal and the history of its compaction."""
+    """Verify a log, and the journal and history of its compaction."""
     from lithify.compaction.reports.report import History
     from lithify.compaction.run.journal import Journal
     from lithify.log.file_names import HISTORY
@@ -207,7 +207,7 @@ def _verification_json(found: Verification) -> dict[str, Any]:
 
 
 def _damage_json(damage: LithifyError) -> dict[str, Any]:
-    """The place of the damage, as far as it is known."""
+    """The known details of the damage's position."""
     return {
         "file": getattr(damage, "path", None),
         "offset": damage.offset if isinstance(damage, Corrupt) else None,

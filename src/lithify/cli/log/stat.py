@@ -46,10 +46,10 @@ class LogStat:
     now_ms: int
     manifest: Manifest
     segments: tuple[SegmentRef, ...]
-    """Of the log; the active one with its current counts."""
+    """The segments of the log; the active one with its current counts."""
     torn_bytes: int
     holds: tuple[Hold, ...]
-    """Those that the files show; a process that has the log open may have more."""
+    """The pins in files; a process that has the log open may have more."""
     pins: tuple[PinInfo, ...]
     run: RunRecord | None
     reports: tuple[Report, ...]
@@ -57,11 +57,11 @@ class LogStat:
 
     @property
     def last_position(self) -> int:
-        """Of the whole log."""
+        """Totals of the whole log."""
         return max([self.manifest.last_position, *(s.last_position for s in self.segments)])
 
     def to_json(self) -> dict[str, Any]:
-        """Raw numbers under the names of the code."""
+        """The row for `--json`: raw numbers, named as in the code."""
         manifest, segments, view = self.manifest, self.segments, self.manifest.view
         run = self.run
         return {
@@ -144,7 +144,7 @@ def _or_damage(read: Callable[[], T], damage: list[str]) -> T | None:
 
 
 def _counted(active: SegmentRef, writer: SegmentWriter, file_bytes: int) -> SegmentRef:
-    """The active segment as the manifest would describe it if it were sealed now."""
+    """The manifest's entry for the active segment if it were sealed now."""
     _, footer = writer.footer()
     return replace(
         active,
@@ -164,7 +164,7 @@ def _holds(manifest: Manifest, run: RunRecord | None) -> Iterator[Hold]:
 
 
 def _file_bytes(stat: LogStat) -> int:
-    """Of all files with entries and dead sets on disk, each counted once."""
+    """The size of all segments and dead sets on disk, each counted once."""
     sizes = stat.manifest.sizes()
     sizes[stat.segments[-1].name] = stat.segments[-1].file_bytes
     retired = sum(retired.file_bytes for retired in stat.manifest.retired)

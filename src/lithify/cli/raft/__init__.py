@@ -12,8 +12,8 @@
     lithify raft restore DIR --id n1 --data NEW
     lithify raft recover --from DIR --to NEW
 
-Nodes are asked over their own protocol. All verbs but `serve` and the last three take `--nodes
-host:port[,host:port…]`, of which one that runs is enough, `--group` and `--json`.
+Requests to nodes use the Raft client protocol. All verbs except `serve` and the last three have
+`--nodes host:port[,host:port…]`, of which one must run, `--group` and `--json`.
 """
 
 from __future__ import annotations

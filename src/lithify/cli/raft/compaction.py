@@ -1,9 +1,9 @@
 """`lithify raft`, the verbs of compaction: compact, compaction-status, -history, cancel.
 
-Every member has files of its own, so all nodes that are named are asked at the same time, and each
-has a row. A node that does not answer within a few seconds is `unreachable`: exit code 1 if some
-did not answer, 5 if none did. Exit code 1 if a run failed, 4 with `--no-wait` if a node would have
-had to wait.
+Every member has its own files, so the command sends a request to all given nodes concurrently and
+prints a row for each. A node that does not answer within a few seconds is `unreachable`: exit code
+1 if some did not answer, 5 if none did. Exit code 1 if a run failed, 4 with `--no-wait` if a run
+would have had to wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GroupArgument = Annotated[
 ]
 
 PLAN_S = 60.0
-"""A dry run may read the headers of all segments."""
+"""Timeout of a dry run, which may read the headers of all segments."""
 
 
 def compact(
@@ -67,7 +67,7 @@ def compact(
     if dry_run:
         if wait or rewrite:
             raise InvalidInput("--dry-run goes with neither --wait nor --rewrite")
-        # An unreachable node is found at once; the others may take longer.
+        # An unreachable node is detected at once; the others may take longer.
         found = _ask(nodes, tls, group, ask="status")
         asked = {at: {"ask": "plan"} for at, each in found.items() if not _code(each)}
         found |= ask_all(asked, tls, group, ClientOperation.COMPACTION, PLAN_S)
@@ -183,7 +183,7 @@ def _ask(nodes: str, tls: str, group: str, **given: object) -> Found:
     return ask_all(asked, tls, group, ClientOperation.COMPACTION, EACH_S)
 
 
-# --- the answers of the nodes -----------------------------------------------------------------
+# --- the responses of the nodes ---------------------------------------------------------------
 
 
 def _code(answer: Row | LithifyError) -> int:

@@ -1,8 +1,8 @@
 """`lithify raft`, the verbs on members, groups and snapshots.
 
-They find the leader. `snapshot` and `overview`, and the verbs of compaction (`compaction.py`), ask
-each node that is named, because every member has files of its own. All nodes are asked at the same
-time and each has a row; a node that does not answer within a few seconds is `unreachable`. Exit
+They find the leader. `snapshot` and `overview`, and the verbs of compaction (`compaction.py`), send
+a request to each given node, because every member has its own files. The requests are concurrent,
+and each node has a row; a node that does not answer within a few seconds is `unreachable`. Exit
 code 1 if some did not answer, 5 if none did.
 """
 
@@ -173,7 +173,7 @@ def drop(
 
 
 def _print_if(as_json: bool, found: Any) -> None:
-    """The answer of a node; only programs use it."""
+    """The response of a node, for `--json`."""
     if as_json:
         print_json(found)
 

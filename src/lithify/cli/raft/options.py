@@ -53,14 +53,14 @@ TlsFiles = Annotated[
 ]
 
 EACH_S = 3.0
-"""Timeout of `ask_each`; a node that runs answers at once."""
+"""Timeout of `ask_each`; a running node answers at once."""
 
 NODES = "127.0.0.1:7001"
 GROUP = "default"
 
 
 def named_address(text: str) -> tuple[str, Address]:
-    """The parts of `n2=127.0.0.1:7002`."""
+    """Parse `n2=127.0.0.1:7002` into name and address."""
     from lithify.raft.net.client_operations import parse_address
 
     name, equals, address = text.partition("=")
@@ -96,14 +96,14 @@ def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awai
 
 
 def ask(nodes: str, tls: str, group: str, operation: ClientOperation, **given: object) -> Any:
-    """The answer of a node to an operation with JSON."""
+    """The JSON response of a node to an operation."""
     return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))
 
 
 def ask_each(
     nodes: str, tls: str, group: str, operation: ClientOperation, **given: object
 ) -> dict[str, dict[str, Any] | LithifyError]:
-    """The answer of each of the nodes, by address; all are asked at the same time."""
+    """The response of each node, by address; the requests are concurrent."""
     return ask_all(dict.fromkeys(nodes.split(","), given), tls, group, operation)
 
 
@@ -114,7 +114,7 @@ def ask_all(
     operation: ClientOperation,
     timeout_s: float = EACH_S,
 ) -> dict[str, dict[str, Any] | LithifyError]:
-    """The same, with parameters of its own for each address."""
+    """Like `ask_each`, with different parameters for each address."""
     from lithify.raft.client.client import RaftClient
     from lithify.raft.net.client_operations import parse_address
 

@@ -5,9 +5,7 @@
     lithify raft restore DIR --id n1 --data NEW        create a data directory from a backup
     lithify raft recover --from DIR --to NEW           create it from that of a stopped node
 
-The last three work on files and ask no node.
-
-`docs/runbooks.md` says when to use which.
+The last three work on files, without a node. `docs/runbooks.md` describes when to use each.
 """
 
 from __future__ import annotations

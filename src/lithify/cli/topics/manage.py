@@ -106,7 +106,7 @@ def delete(
         except Refused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            # The files of a defined topic may be missing; its deletion is not refused.
+            # A defined topic may have no files; it can still be deleted.
             partitions = 0
         client.call("DELETE", f"{path}/partitions" if partitions else path)
     print_result({"topic": str(name)}, f"deleted {name}", as_json=as_json)

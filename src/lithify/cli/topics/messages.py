@@ -81,7 +81,7 @@ def _requests(groups: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def _produced(client: Client, path: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Append messages and wait until they are durable; their ids."""
+    """Append messages and wait until they are durable; returns their ids."""
     results = client.call("POST", path, {"messages": rows})["messagePublishResults"]
     failed = [row["errorMsg"] for row in results if row["errorCode"]]
     if failed:

@@ -1,8 +1,8 @@
-"""Backlog quotas: how far a subscription may be behind before producers are refused.
+"""Backlog quotas: the size of a subscription's backlog above which producers are refused.
 
-Of Pulsar's quotas only one is supported: in bytes, enforced by refusing producers. Requests for
-others are refused, not ignored. In the definitions it is `backlog_bytes_max`, see `policies.py` of
-the topics; a size below 0 is no limit.
+Only one of Pulsar's quotas is supported: a limit in bytes that refuses producers. Requests for
+others are refused, not ignored. The setting in the definitions is `backlog_bytes_max`, see
+`topics/definitions/policies.py`; a size below 0 is no limit.
 """
 
 from http import HTTPStatus
@@ -64,7 +64,7 @@ async def set_quota(
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Set how far behind a subscription may be."""
+    """Set the backlog quota of a namespace."""
     await change_settings(broker, name, _settings(wanted, backlogQuotaType))
     return Response(status_code=204)
 
@@ -99,8 +99,8 @@ async def topic_quotas(
 ) -> dict[str, dict[str, Any]]:
     """The topic's own quotas, or with `applied` the effective ones."""
     if applied:
-        held = applied_to(broker, name).backlog_bytes_max
-        return quota_map({BACKLOG_BYTES_MAX: held} if held >= 0 else {})
+        limit_bytes = applied_to(broker, name).backlog_bytes_max
+        return quota_map({BACKLOG_BYTES_MAX: limit_bytes} if limit_bytes >= 0 else {})
     return quota_map(topic_settings_of(broker, name))
 
 
@@ -111,7 +111,7 @@ async def set_topic_quota(
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
-    """Set how far behind a subscription of a topic may be."""
+    """Set the backlog quota of a topic."""
     await change_topic_settings(broker, name, _settings(wanted, backlogQuotaType))
     return Response(status_code=204)
 

@@ -5,11 +5,11 @@
 | compaction                 | PUT: run; GET: status and last error, as Pulsar's tools expect it   |
 |                            | DELETE: cancel                                                      |
 | compaction/progress        | GET: status with phase, progress and report, one row per partition; |
-|                            | with `?request` that of the runs which were requested together      |
+|                            | with `?request` that of the runs of one request                     |
 | compaction/plan            | POST: what a run would do, one row per partition                    |
 | compaction/history         | GET: the reports of the last runs, newest first                     |
 | compactionThreshold        | GET, POST, DELETE: bytes, as Pulsar's tools expect it               |
-| compactionSettings         | GET, POST, DELETE: see `topics/definitions/compaction_settings.py` |
+| compactionSettings         | GET, POST, DELETE: see `topics/definitions/compaction_settings.py`  |
 | subscription/__compaction  | DELETE: delete the compacted view                                   |
 
 A namespace has compactionThreshold (with PUT) and compactionSettings. A run is a background task;
@@ -109,7 +109,7 @@ async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> lis
     rows = []
     for topic in await topics_at(broker, name):
         while wait and topic.compaction.running:
-            # No thread waits as long as a run takes.
+            # Not in a thread: it would be blocked during the whole run.
             await asyncio.sleep(POLL_S)
         rows.append(await asyncio.to_thread(plan_row, topic, jobs, waits=wait))
     return rows
@@ -158,8 +158,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             reason = f"setting {name} is unknown, must be one of {', '.join(_NAMES)}"
             raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, reason)
         kind = type(defaults[name])
-        given = float if kind is float and type(value) is int else type(value)
-        if value is not None and given is not kind:
+        actual = float if kind is float and type(value) is int else type(value)
+        if value is not None and actual is not kind:
             reason = f"setting {name} is {value!r}, must be of the type of {defaults[name]!r}"
             raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, reason)
     TopicCompactionSettings(**{key: value for key, value in values.items() if value is not None})

@@ -1,8 +1,8 @@
-"""The settings in definitions: reading, changing and converting them for HTTP.
+"""Reads, changes and converts the settings in definitions, for HTTP.
 
 The settings of a namespace are the defaults of its topics. Those of a topic apply to all its
-partitions, and the name of a partition stands for the whole topic. In the definitions they have the
-names and units that `policies.py` of the topics reads, over HTTP they have Pulsar's.
+partitions, and the name of a partition means the whole topic. The definitions have the names and
+units of `topics/definitions/policies.py`; over HTTP they are Pulsar's.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Disconnects clients from topics, so that these can be moved or removed.
 
-A disconnected client looks its topic up and reconnects automatically. Readers that follow a topic
-over HTTP are woken when it is closed, so that they look for it again.
+A disconnected client repeats the lookup of its topic and reconnects automatically. Readers that
+follow a topic over HTTP are woken when it is closed, and open it again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 UNLOADED_TOGETHER = 200
-"""Partitions that are taken out of use in one turn of the loop, less than 1 ms."""
+"""Partitions that are unregistered per turn of the loop, less than 1 ms."""
 WAIT_S = 1.0
-"""A thread waits no longer: the event that it waits for may need one of the same threads."""
+"""Limit of one wait in a thread: the event that it waits for may need a thread of the same pool."""
 
 
 def putting_out_of_topic(broker: Broker, topic: Topic) -> Steps[None]:
-    """Send the consumers and producers of a topic away."""
+    """Disconnect the consumers and producers of a topic, in steps."""
     for number, subscription in enumerate(list(topic.subscriptions.values()), 1):
         yield from broker.putting_out(subscription)
         if not number % PUT_OUT_A_STEP:
@@ -45,9 +45,9 @@ def putting_out_of_topic(broker: Broker, topic: Topic) -> Steps[None]:
 
 
 def putting_out_producers(broker: Broker, topic: Topic) -> Steps[None]:
-    """Send the producers of a topic away."""
+    """Disconnect the producers of a topic, in steps."""
     producers = topic.producers
-    # Those that wait go first: they must not take the place of one that leaves.
+    # Waiting producers first: otherwise one would become the exclusive producer on each removal.
     for number, producer in enumerate([*producers.waiting, *producers.joined.values()], 1):
         producers.remove(producer)
         broker.producer_put_out(producer)
@@ -58,29 +58,30 @@ def putting_out_producers(broker: Broker, topic: Topic) -> Steps[None]:
 async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
     """Delete a topic, which must have no clients; `force` disconnects them first."""
     if not broker.topics.exists(name):
-        # Nobody uses it. Whether it was lost is known after a look at the disk.
+        # The topic is not defined. A check of the disk shows whether its definition was lost.
         await broker.call(name, partial(broker.topics.delete_lost, name))
         return
 
     def take() -> Callable[[], None]:
         return broker.topics.deleting(name, wait=False, in_use=force)
 
-    await _take_out(broker, parts_of(broker, name), take)
+    await _disconnect_and_close(broker, parts_of(broker, name), take)
 
 
 async def unload(broker: Broker, names: list[TopicName]) -> None:
-    """Send everybody away who uses one of these topics, and close them; use opens them again."""
+    """Disconnect all clients of these topics and close them; the next use opens them again."""
     for start in range(0, len(names), UNLOADED_TOGETHER):
         some = names[start : start + UNLOADED_TOGETHER]
-        await _take_out(broker, some, partial(broker.topics.unloading, some, wait=False))
+        take = partial(broker.topics.unloading, some, wait=False)
+        await _disconnect_and_close(broker, some, take)
 
 
-async def _take_out(
+async def _disconnect_and_close(
     broker: Broker, names: list[TopicName], take: Callable[[], Callable[[], None]]
 ) -> None:
-    """Take topics out of use, send away who uses them, some at a time, and do the rest in a thread.
+    """Unregister topics, disconnect their clients in steps, then close or delete them in a thread.
 
-    From the first step on nobody can join: who opens one of these topics waits for the last.
+    No client can join after the first step: opening one of these topics waits for the last step.
     """
     try:
         while True:

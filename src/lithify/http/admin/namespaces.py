@@ -1,7 +1,7 @@
 """Namespaces: list, read, create, delete, their topics, and the policies their topics inherit.
 
-Policies are stored in the settings of the namespace's definition, with the names that `policies.py`
-of the topics reads; over HTTP they have Pulsar's names and units.
+Policies are stored in the settings of the namespace's definition, with the names of
+`topics/definitions/policies.py`; over HTTP they have Pulsar's names and units.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ async def delete_namespace(
 
 @router.get("/{tenant}/{namespace}/topics")
 async def topics(name: NamespacePath, broker: BrokerHere, mode: Mode = "PERSISTENT") -> list[str]:
-    """Its topics, with each partition as a topic. All are persistent."""
+    """The topics of a namespace, with each partition as a topic. All are persistent."""
     broker.topics.definitions.current.namespace(name)
     return [] if mode == "NON_PERSISTENT" else broker.topics.names_in(name)
 

@@ -1,7 +1,7 @@
-"""Settings of a topic and of its namespace that are one number: GET, set and DELETE.
+"""Routes for settings of a topic and of its namespace with a single number: GET, set and DELETE.
 
-GET says what was set, null if nothing was; of a topic with `applied=true` what holds for it. DELETE
-goes back to what the level above says.
+GET returns the value that was set, or null; for a topic with `applied=true` the effective value.
+DELETE reverts to the level above.
 """
 
 from collections.abc import Callable
@@ -41,8 +41,8 @@ def add_topic_number(
 
     @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
     async def number(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
-        said = applied_of(broker, name) if applied else topic_settings_of(broker, name)
-        found: int | None = said.get(setting)
+        settings = applied_of(broker, name) if applied else topic_settings_of(broker, name)
+        found: int | None = settings.get(setting)
         return found
 
     @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")

@@ -2,7 +2,7 @@
 
 | of a topic                 | of a namespace             | in the definitions         |
 |----------------------------|----------------------------|----------------------------|
-| retention, messageTTL      | `namespaces.py`            | `definition_settings.py`              |
+| retention, messageTTL      | `namespaces.py`            | `definition_settings.py`   |
 | maxProducers               | maxProducersPerTopic       | producers_max              |
 | maxConsumers               | maxConsumersPerTopic       | consumers_max              |
 | maxSubscriptionsPerTopic   | maxSubscriptionsPerTopic   | subscriptions_max          |
@@ -67,7 +67,7 @@ def _settings(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, An
 async def retention(
     name: TopicPath, broker: BrokerHere, *, applied: bool = False
 ) -> dict[str, int] | None:
-    """How long its acknowledged messages are kept."""
+    """The retention of its acknowledged messages."""
     return retention_of(_settings(broker, name, applied=applied))
 
 
@@ -75,7 +75,7 @@ async def retention(
 async def set_retention(
     name: TopicPath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
 ) -> Response:
-    """Set how long its acknowledged messages are kept."""
+    """Set the retention of its acknowledged messages."""
     await change_topic_settings(broker, name, wanted.settings())
     return _done()
 

@@ -26,7 +26,7 @@ router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags
 
 
 class SchemaBody(BaseModel):
-    """A schema as it is sent: its type by name, its definition as text."""
+    """A schema in JSON: its type by name, its definition as text."""
 
     type: str
     definition: str = Field(alias="schema")

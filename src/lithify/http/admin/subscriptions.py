@@ -1,6 +1,7 @@
 """Subscriptions: list, create, delete, move, skip, expire, peek.
 
-For a partitioned topic each applies to all partitions; positions are those of one partition.
+For a partitioned topic each request applies to all partitions, except that a position belongs to
+one partition.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ async def _found(broker: Broker, name: TopicName, subscription: str) -> _Found:
 
 
 async def _move(broker: Broker, topic: Topic, subscription: Subscription, position: int) -> None:
-    """Let a subscription begin again at a position."""
+    """Move a subscription to a position."""
 
     def steps() -> Steps[None]:
         yield from broker.putting_out(subscription)
@@ -73,7 +74,7 @@ async def _skip_below(
 
 
 async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
-    """Acknowledge the messages that are older than this."""
+    """Acknowledge the messages older than `seconds`."""
     if seconds < 0:
         raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
     time_ms = broker.topics.now_ms() - seconds * 1000
@@ -215,7 +216,7 @@ async def expire(
 
 @router.post("/all_subscription/expireMessages/{seconds}", status_code=204)
 async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Response:
-    """The same for every subscription."""
+    """Acknowledge the messages older than `seconds`, for every subscription."""
     found = [
         (topic, each)
         for topic in await topics_at(broker, name)

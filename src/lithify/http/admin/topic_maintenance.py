@@ -1,10 +1,9 @@
 """Maintenance of a whole topic: unload, terminate, trim, truncate.
 
     unload      disconnect the clients and close the topic; the next use opens it again
-    terminate   refuse all further writes, for good; consumers read what is there
-    trim        delete now what retention does not keep, not within a second or so
-    truncate    acknowledge and delete all messages, without regard to retention, and the
-                compacted view
+    terminate   refuse all further writes, permanently; consumers read the existing messages
+    trim        delete the messages that retention does not keep now, not at the next maintenance
+    truncate    acknowledge and delete all messages, regardless of retention, and the compacted view
 
 All but terminate apply to all partitions of a partitioned topic; terminating those has its own
 path, as in Pulsar.
@@ -54,7 +53,7 @@ async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
 
 @router.post("/terminate/partitions")
 async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
-    """The same for all partitions of a topic, by their numbers."""
+    """Refuse all further writes to all partitions; returns the last ids by partition number."""
     if not broker.topics.partitions(name):
         await topic_at(broker, name)
         raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, f"topic {name} is not partitioned")
@@ -64,7 +63,8 @@ async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str,
 
 async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]]:
     for topic in topics:
-        # From here on: what is written before the definitions are durable would follow the last.
+        # Refuse writes now, before the definitions are durable: otherwise messages could follow the
+        # id that is returned as the last one.
         topic.writer.terminated = True
     try:
         for topic in topics:
@@ -76,7 +76,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         raise
     found = []
     for topic in topics:
-        # One that was unloaded meanwhile has been opened by older definitions.
+        # A topic that was unloaded in the meantime was reopened with the old definitions.
         current = await broker.topic(topic.name)
         current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
@@ -98,7 +98,7 @@ def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
 
 @router.post("/trim", status_code=204)
 async def trim(name: TopicPath, broker: BrokerHere) -> Response:
-    """Delete what retention does not keep."""
+    """Delete the messages that retention does not keep."""
     for topic in await topics_at(broker, name):
         await broker.run(topic.enforcing())
         await asyncio.to_thread(topic.maintain_files)

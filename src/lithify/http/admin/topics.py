@@ -206,7 +206,7 @@ async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
 async def _of_each(
     broker: Broker, name: TopicName, of: Callable[[Topic], Steps[dict[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """The result for each partition, by its name."""
+    """Call a function for each partition; returns the results by name."""
     topics = await topics_at(broker, name)
     return {str(topic.name): await in_turns(of(topic), broker) for topic in topics}
 

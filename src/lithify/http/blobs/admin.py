@@ -88,7 +88,7 @@ async def run(
             response.status_code = HTTPStatus.OK
             jobs = service.stores.compactions.queue.jobs
             while wait and store.compaction.running:
-                # No thread waits as long as a run takes.
+                # Not in a thread: it would be blocked during the whole run.
                 await asyncio.sleep(POLL_S)
             plan = partial(plan_row, waits=wait)
             return await service.threads.step(plan, name, store, policy, jobs)

@@ -1,22 +1,22 @@
-"""Transfer of blob contents over HTTP, in both directions.
+"""Transfers blob contents over HTTP, in both directions.
 
-Out. A get is one step of a thread: find the blob, evaluate the request's conditions, read and check
-the first piece, which is all of it up to 1 MiB. Each further piece is one step, taken when the
-client has received the one before. So a client takes two pieces of memory, for any size of the blob
-and any speed. A client that receives nothing for `STALL_S` is disconnected, because the blob that
-it reads cannot be reclaimed. If damage is found after the status was sent, the connection is
-closed: the client sees that bytes are missing.
+Out. The first step of a get, in a thread: find the blob, evaluate the request's conditions, read
+and check the first piece, up to 1 MiB. Each further piece is one step, which runs when the client
+has received the previous one. So a client takes two pieces of memory, for any size of the blob and
+any speed. A client that receives nothing for `STALL_S` is disconnected, because the blob that it
+reads cannot be reclaimed. If damage is found after the status was sent, the connection is closed:
+the client detects the missing bytes.
 
-In. Up to 1 MiB is buffered in the event loop, without a thread. Most contents are complete by then
-and are put in one step of a thread. A larger one is read by a dedicated thread through `Upload`,
-which requests the next piece from the loop when it has spooled the one before. A client that
-disconnects early, or takes longer than `STALL_S` for a piece, has put nothing.
+In. Up to 1 MiB is buffered in the event loop, without a thread. Most contents are complete by then;
+one step in a thread puts them. A dedicated thread reads a larger content through `Upload`, which
+requests the next piece from the loop when it has spooled the previous one. If a client disconnects
+early, or takes longer than `STALL_S` for a piece, nothing is put.
 
-At most `READS_MAX` clients read contents of more than one piece, others are refused; at most
-`PUTS_MAX` write, `LARGE_MAX` of them more than one piece, and others wait. Callers share these
-places (`http/fair_shares.py`). A client needs one once it has sent `BEGUN_BYTES`, or everything:
-the server buffers as much for any connection. So clients that send only a few bytes do not block
-others.
+At most `READS_MAX` clients read contents of more than one piece; more are refused. At most
+`PUTS_MAX` clients write, `LARGE_MAX` of them more than one piece; more wait. Callers share these
+places (`http/fair_shares.py`). A client needs a place once it has sent `BEGUN_BYTES` or the whole
+content: the server buffers that much for any connection. So clients that send only a few bytes do
+not block others.
 
 Called by the routes of blobs, in the event loop; `Upload.read` by the thread of the put.
 """
@@ -66,7 +66,7 @@ PUTS_MAX = 128
 LARGE_MAX = 32
 """Concurrent uploads of large contents: each occupies a thread as long as its client takes."""
 STEPS_MAX = 32
-"""Concurrent steps of threads; as many puts share an fsync."""
+"""Concurrent steps in threads; up to this number of puts share an fsync."""
 BEGUN_BYTES = 64 * 1024
 
 log = get_logger("lithify.http")
@@ -116,7 +116,7 @@ class BlobPieces(Protocol):
 
 @dataclass(slots=True)
 class Content:
-    """An answer whose first piece was read."""
+    """A response whose first piece was read."""
 
     status: HTTPStatus
     headers: list[tuple[bytes, bytes]]
@@ -200,16 +200,16 @@ class BlobAnswer(Response):
         self, blob: BlobPieces, receive: Receive, send: Send, damage: Damage
     ) -> None:
         left_bytes = self._content.rest_bytes
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         pieces = iter(blob)
         reading = asyncio.ensure_future(self._threads.step(next, pieces))
         try:
-            while not gone.done():
-                # A thread cannot be cancelled: if this task is, it must wait for the thread.
+            while not disconnected.done():
+                # A thread cannot be cancelled: a cancelled task must wait for its thread.
                 piece = await asyncio.shield(reading)
                 left_bytes -= len(piece)
                 body = {"type": "http.response.body", "body": piece, "more_body": left_bytes > 0}
-                # Returns when the client has received most of the piece before this one.
+                # Returns when the client has received most of the previous piece.
                 async with client_time():
                     await send(body)
                 if not left_bytes:
@@ -223,11 +223,11 @@ class BlobAnswer(Response):
                 "reading a blob failed during its transfer", blob=blob.blob_id, reason=str(error)
             )
         finally:
-            gone.cancel()
+            disconnected.cancel()
             await asyncio.wait({reading})
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
@@ -239,8 +239,8 @@ async def _gone(receive: Receive) -> None:
 class Upload:
     """A content being received, as a stream for the thread that puts it."""
 
-    def __init__(self, begun: bytes, chunks: AsyncIterator[bytes]) -> None:
-        self._held = begun
+    def __init__(self, first: bytes, chunks: AsyncIterator[bytes]) -> None:
+        self._held = first
         self._chunks = chunks
         self._loop = asyncio.get_running_loop()
         self._coming: Future[bytes] | None = None
@@ -272,19 +272,19 @@ async def receive_content(
     """Receive the body of a request and call `put` with it, as bytes or as a stream."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit_bytes:
-        # Before its first byte was sent, if the client waits for 100 Continue.
+        # Before the body is read: a client that waits for 100 Continue has not sent any of it.
         raise BlobTooLarge(int(announced), limit_bytes)
     chunks, caller = request.stream(), caller_of(request)
     try:
-        begun, ended = await gather(chunks, BEGUN_BYTES)
+        first, ended = await gather(chunks, BEGUN_BYTES)
         async with threads.puts.waits(caller):
             if not ended:
-                more, ended = await gather(chunks, PIECE_BYTES - len(begun))
-                begun += more
+                more, ended = await gather(chunks, PIECE_BYTES - len(first))
+                first += more
             if ended:
-                return await threads.step(put, begun)
+                return await threads.step(put, first)
             async with threads.large.waits(caller):
-                upload = Upload(begun, chunks)
+                upload = Upload(first, chunks)
                 try:
                     return await threads.upload(lambda: put(upload))
                 finally:

@@ -1,13 +1,14 @@
 """Fast path for the content of a blob.
 
-Most requests for blobs are gets without options. Trying the routes in order, and resolving the
-dependencies of the matching one, would take longer than the get itself. So one route precedes all
-others and handles
+Most requests for blobs are gets without options. Matching the routes in order, and resolving the
+dependencies of the match, would take longer than the get itself. So one route precedes all others
+and handles
 
     GET /blobs/STORE/ID
 
-unless it has a query, or its last segment is that of another route. Those, and the description of
-routes, are in `stores_and_blobs.py`, whose `get` is called here. Authorization is the same.
+unless it has a query, or its last segment is that of another route. Such requests are handled by
+`stores_and_blobs.py`, which also has the description of the routes, and whose `get` is called here.
+Authorization is the same.
 
 Called by `http/app.py`.
 """
@@ -34,13 +35,13 @@ _A_STORE = "/blobs/{store}/"
 
 
 class FastGet(BaseRoute):
-    """See the module."""
+    """The route of gets without options; see the module."""
 
     path = f"{_A_STORE}{{blob_id}}"
     """The route that `authorize` uses."""
 
     def __init__(self, routers: Iterable[APIRouter]) -> None:
-        """Requests that these routers have routes for are not handled here."""
+        """Requests that match a route of `routers` are not handled here."""
         paths = (getattr(route, "path", "") for router in routers for route in router.routes)
         self._words = frozenset(
             path.removeprefix(_A_STORE) for path in paths if path.startswith(_A_STORE)

@@ -15,9 +15,9 @@ all metadata unchanged.
 
 With ETags of contents (`etag_of` in `blobs/json_rows.py`):
 
-1. `If-Match` must name the tag, else 412. `If-None-Match` must not, else 304.
-2. `Range` is used if `If-Range` names the tag or is absent, and if it is one range of bytes. All
-   others are ignored, which HTTP allows.
+1. `If-Match` must have the tag, otherwise 412. `If-None-Match` must not, otherwise 304.
+2. `Range` is used if `If-Range` has the tag or is absent, and if it is one range of bytes. Other
+   ranges are ignored, which HTTP allows.
 
 Pure. Called by the routes of blobs.
 """
@@ -68,12 +68,12 @@ class PutOptions:
     content_type: str
     metadata: Mapping[str, str]
     ttl_ms: int | None
-    """From the creation of the blob; None: it never expires."""
+    """Time to live from the creation of the blob; None: it never expires."""
 
 
 def put_options(headers: Headers) -> PutOptions:
     """Parse the headers of a put; raises `InvalidInput`."""
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     metadata: dict[str, str] = {}
     for raw_name, raw_value in headers.raw:
         name = raw_name.decode("latin-1").lower()
@@ -86,14 +86,14 @@ def put_options(headers: Headers) -> PutOptions:
         if name.startswith(_METADATA):
             _put(metadata, name.removeprefix(_METADATA), value, name)
         elif name in (_SERVICE, _OWNER, _TYPE, TTL, "content-type"):
-            _put(given, name, value, name)
+            _put(options, name, value, name)
         else:
             raise InvalidInput(f"header {name} is unknown: blobs have no such header")
-    ttl = given.get(TTL)
+    ttl = options.get(TTL)
     return PutOptions(
-        given.get(_SERVICE, ""),
-        given.get(_OWNER, ""),
-        given.get(_TYPE) or given.get("content-type") or _ANY_TYPE,
+        options.get(_SERVICE, ""),
+        options.get(_OWNER, ""),
+        options.get(_TYPE) or options.get("content-type") or _ANY_TYPE,
         metadata,
         None if ttl is None else ttl_ms_of(ttl),
     )
@@ -146,15 +146,15 @@ def names_tag(condition: str, tag: str, *, weak: bool) -> bool:
 
 def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
     """The requested half-open range of bytes; None: all. It may lie outside the content."""
-    wanted, only_if = headers.get("range"), headers.get("if-range")
-    if wanted is None or (only_if is not None and only_if.strip() != tag):
+    requested, only_if = headers.get("range"), headers.get("if-range")
+    if requested is None or (only_if is not None and only_if.strip() != tag):
         return None
-    found = _RANGE.fullmatch(wanted.strip())
+    found = _RANGE.fullmatch(requested.strip())
     if found is None or found.groups() == ("", ""):
         return None
     first, last = found.groups()
     if not first:
-        # The last bytes; zero of them is a range that no content has.
+        # A suffix range; with a length of zero no content satisfies it.
         return (max(0, size - int(last)), size) if int(last) else (size, size)
     if last and int(last) < int(first):
         return None

@@ -1,14 +1,14 @@
 """Metrics of blobs: operations over HTTP with their durations, and the use of the stores.
 
     lithify_blobs_capacity_bytes{store}               fixed at creation
-    lithify_blobs_used_bytes{store}                   of its segments, live or not
-    lithify_blobs_valid_bytes{store}                  by the last requested statistics
+    lithify_blobs_used_bytes{store}                   size of its segments, live or dead data
+    lithify_blobs_valid_bytes{store}                  in the last requested statistics
     lithify_blobs_compaction_runs_total{store,result} done or failed, within the history
-    lithify_blobs_compaction_reclaimed_bytes{store}   by the last run
+    lithify_blobs_compaction_reclaimed_bytes{store}   in the last run
     lithify_blobs_operation_seconds{store,operation}  a histogram of successful operations
-    lithify_blobs_replica_lag_entries{store,replica}  of the replica's log, not read
-    lithify_blobs_replica_pulled_bytes_total{…}       contents read from it
-    lithify_blobs_replica_errors_total{…}             failed reads
+    lithify_blobs_replica_lag_entries{store,replica}  unread entries of the replica's log
+    lithify_blobs_replica_pulled_bytes_total{…}       contents read from the replica
+    lithify_blobs_replica_errors_total{…}             failed reads of the replica
 
 An operation is put (until the blob is durable, including the upload), get (until the first piece
 was read), head, delete, ttl or undelete. Stores that are not open are not opened for metrics.
@@ -41,13 +41,13 @@ BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class BlobMeters:
-    """Counts and seconds by store and operation."""
+    """Counts and durations of operations, by store and operation."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], list[int]] = {}
         self._sums_s: dict[tuple[str, str], float] = {}
         self.valid_bytes: dict[str, int] = {}
-        """By store, of its last statistics."""
+        """Valid bytes by store, in its last statistics."""
 
     def add(self, store: str, operation: str, took_s: float) -> None:
         """Record an operation."""

@@ -2,12 +2,12 @@
 
 A read is a get, a head, or the request for everything but the content (`/info`).
 
-1. The replicas are asked in the order in which they are listed.
-2. The first one that has the blob serves it: its answer is passed on, piece by piece, with its
-   headers. It evaluates ranges and conditions.
-3. The first one that answers deleted or expired ends the search. One that does not know the blob,
-   or does not answer, is skipped.
-4. If no replica knows the blob, it is not found.
+1. Ask the replicas in the order of the list.
+2. The first replica that has the blob serves it: its response is forwarded, piece by piece, with
+   its headers. The replica evaluates ranges and conditions.
+3. A replica that reports the blob as deleted or expired ends the search. A replica without the
+   blob, or that does not respond, is skipped.
+4. If no replica has the blob, it is not found.
 
 Called by the read routes, in a thread.
 """
@@ -98,7 +98,7 @@ def open_elsewhere(
     headers: Headers,
     connect: Callable[[str], HttpPeer],
 ) -> Content:
-    """Open a blob that is not here at the first replica that has it.
+    """Open a blob at the first replica that has it.
 
     `connect` raises `ReplicaUnreachable` for one that must not be asked.
     """

@@ -12,8 +12,8 @@
 | /blobs/STORE/ID/undelete   | PUT: undo a delete                                                  |
 
 With `?include=expired|deleted|all` a read sees more blobs. Headers are in `headers.py`, the
-transfer of contents in `content.py`, compaction in `admin.py`. An invalid request is
-answered with 400 and the reason in the body.
+transfer of contents in `content.py`, compaction in `admin.py`. The response to an invalid request
+is 400, with the reason in the body.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -130,7 +130,7 @@ class NewTtl(BaseModel):
 
 @router.get("")
 async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
-    """The stores of a namespace, with their use, or with the error that keeps one closed."""
+    """The stores of a namespace with their use, or with the error of a store that cannot open."""
     rows = []
     for name in service.stores.names(str(Namespace.parse(namespace))):
         # One that is deleted in the meantime is not listed.
@@ -244,40 +244,40 @@ async def get(
     *,
     replicas: bool = True,
 ) -> Response:
-    """The content of a blob, or a range of it; a replica's answer if it is not here."""
+    """The content of a blob, or a range of it; if it is not in this store, from a replica."""
     # No dependencies here: resolving them takes a quarter of the time of a small get.
     service: BlobService = request.app.state.blobs
     name, threads = decoded(store), service.threads
     opened = await service.store(name)
     with service.using(name, opened, "get"):
         now_ms = service.stores.now_ms()
-        asked = decoded(blob_id), include, request.headers
+        arguments = decoded(blob_id), include, request.headers
         try:
-            content = await threads.step(open_content, opened, *asked, now_ms)
+            content = await threads.step(open_content, opened, *arguments, now_ms)
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, GET, name, opened, *asked)
+            return await _proxied(service, GET, name, opened, *arguments)
     return BlobAnswer(content, threads)
 
 
-async def _elsewhere(
+async def _proxied(
     service: BlobService,
-    look: BlobRequest,
+    kind: BlobRequest,
     name: str,
     store: BlobStore,
     blob_id: str,
     include: Include,
     headers: Headers,
 ) -> BlobAnswer:
-    """The answer of a replica for a blob that is not here."""
+    """The response of a replica for a blob that is not in this store."""
     stores, threads = service.stores, service.threads
     namespace = stores.definition(name).namespace
 
     def connect(url: str) -> HttpPeer:
         return stores.peers.connect(url, namespace)
 
-    content = await threads.step(open_elsewhere, look, store, blob_id, include, headers, connect)
+    content = await threads.step(open_elsewhere, kind, store, blob_id, include, headers, connect)
     return BlobAnswer(content, threads)
 
 
@@ -299,7 +299,7 @@ async def head(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, HEAD, name, store, blob_id, include, request.headers)
+            return await _proxied(service, HEAD, name, store, blob_id, include, request.headers)
     known = is_known(request.headers, etag_of(info))
     answer = Response(status_code=HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
     length = [] if known else [(b"content-length", b"%d" % info.size)]
@@ -324,7 +324,7 @@ async def info_of_blob(
         except BlobNotFound:
             if not replicas:
                 raise
-            return await _elsewhere(service, INFO, name, store, blob_id, include, Headers())
+            return await _proxied(service, INFO, name, store, blob_id, include, Headers())
     return info_row(info, service.stores.now_ms())
 
 

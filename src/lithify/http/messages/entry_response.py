@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["PEEK_MAX", "message_response", "peek_response"]
 
 PEEK_MAX = 10_000
-"""Maximum number of a peek: it reads all entries before it."""
+"""Limit of the number in a peek: it reads all entries before that one."""
 
 _IN_KEYS = string.ascii_letters + string.digits + "-_."
 _IN_VALUES = "".join(c for c in string.punctuation if c != "%") + " "

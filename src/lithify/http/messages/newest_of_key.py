@@ -2,8 +2,9 @@
 
     GET /topics/persistent/TENANT/NAMESPACE/TOPIC/keys/KEY
 
-The answer is a row of `read.py` of the topics; 404 if the key has no message or was deleted. In a
-partitioned topic all partitions are searched, because the producer chose the partition.
+The response is a row of `topics/reading/json_rows.py`; 404 if the key has no message or was
+deleted. In a partitioned topic all partitions are searched, because the producer has selected the
+partition.
 
 Lookups read the disk, so they run in a thread, one at a time.
 

@@ -5,20 +5,18 @@
 
     {"messagePublishResults": [{"messageId": "3:17:-1", "errorCode": 0}, …]}
 
-As in Pulsar, with two differences. A payload or key that is not text is given as `payloadBase64` or
-`keyBase64`, and a message without payload is a tombstone. Schemas are not applied; a request that
-names one is refused. In a partitioned topic the hash of the key selects the partition, and messages
-without a key are distributed round-robin; …/partitions/N names one.
+As in Pulsar, with two differences. A payload or key that is not text is sent as `payloadBase64` or
+`keyBase64`, and a message without payload is a tombstone. Schemas are not applied; a request with a
+schema is refused. In a partitioned topic the hash of the key selects the partition, and messages
+without a key are distributed round-robin; …/partitions/N selects one.
 
-1. The body is read after the caller was let in, of `REQUESTS_MAX` requests at a time: memory is
-   bounded by that and by twice the largest message. Callers share these places
-   (`http/fair_shares.py`).
-2. Everything is checked before anything is written: what is refused has changed nothing.
-3. All of that is done in pieces, with others in between; a large message is made by a thread.
-4. Messages are appended in their order and answered once they are durable, each by its own result:
-   a write that failed has `errorCode` 1 and the reason. What was checked first is checked again
-   before each piece is appended, with nothing in between. A topic that was unloaded meanwhile is
-   opened again.
+1. Authorize the caller, then read the body, for up to `REQUESTS_MAX` requests at a time. This and
+   twice the largest message bound the memory. Callers share these places (`http/fair_shares.py`).
+2. Check all messages before the first write: a refused request has changed nothing.
+3. Work in steps, so that other tasks can run in between. A thread builds large messages.
+4. Append the messages in their order, and respond once they are durable, with one result per
+   message: a failed write has `errorCode` 1 and the reason. Permission and topic are checked again
+   directly before each append. A topic that was unloaded in the meantime is opened again.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -60,7 +58,7 @@ router = APIRouter(prefix="/topics/persistent/{tenant}/{namespace}/{topic}", tag
 REQUESTS_MAX = 16
 MESSAGES_MAX = 10_000
 VALUES_MAX = 20 * MESSAGES_MAX
-"""In the JSON of a request, with keys and properties."""
+"""Limit of JSON values in a request, including keys and properties."""
 DECODED_BYTES = 2**18
 """Base64 decoded per step; a multiple of 4."""
 LARGE_BYTES = 2**16
@@ -75,7 +73,7 @@ _NOT_ALLOWED = NotAuthenticated, NotAuthorized
 def _decoded(text: object) -> bytes:
     """Decode Base64 in pieces: one call would block other threads."""
     if not isinstance(text, str):
-        raise ValueError("must be a text")  # noqa: TRY004  (pydantic makes an error of it)
+        raise ValueError("must be a text")  # noqa: TRY004  (pydantic reports a ValueError)
     if "=" in text[:-2]:
         raise ValueError("padding is not at the end")
     # Strict: invalid Base64 is refused, while pydantic's own type would ignore characters.
@@ -111,7 +109,7 @@ class NewMessages(BaseModel):
 
 
 class NewRows(BaseModel):
-    """The same, with messages that are checked one by one."""
+    """The body with unvalidated messages, which are validated one by one."""
 
     model_config = ConfigDict(extra="forbid")
     messages: list[Any] = Field(min_length=1, max_length=MESSAGES_MAX)
@@ -126,7 +124,7 @@ _BODY = {
 
 
 async def _body(request: Request) -> list[bytes]:
-    """The body in pieces: joining them takes milliseconds."""
+    """The body in pieces, not joined: that takes milliseconds."""
     chunks = request.stream()
     pieces, ended = [], False
     while not ended:
@@ -170,11 +168,11 @@ class HttpProducer:
         self._requests = Shares(REQUESTS_MAX, "requests that produce")
 
     async def publish(self, request: Request, name: TopicName, partition: int | None) -> Response:
-        """Produce the messages in a request's body; returns the answer."""
+        """Produce the messages in a request's body; returns the response."""
         async with self._requests.waits(caller_of(request)):
             body = await _body(request)
             rows = await asyncio.to_thread(_rows, body)
-            # One time for all, in the message and in the frame: reads skip segments by it.
+            # One publish time for all, also in the log's frames: reads skip segments by time.
             now_ms = self._broker.topics.now_ms()
             made = []
             begun_s = time.perf_counter()
@@ -269,7 +267,7 @@ class HttpProducer:
     async def _append(
         self, request: Request, topic: Topic, bodies: list[bytes], now_ms: int
     ) -> tuple[Topic, Pending | LithifyError]:
-        """Append messages; also the topic, which is another one if it was unloaded meanwhile."""
+        """Append messages; also returns the topic, which may have been reopened."""
         while True:
             try:
                 return topic, await self._broker.run(_appending(request, topic, bodies, now_ms))
@@ -309,7 +307,7 @@ def _check_writable(topic: Topic) -> None:
     topic.writer.check_writable()
     exclusive = topic.producers.exclusive
     if exclusive is not None:
-        raise ProducerBusy(f"producer {exclusive.name} has the topic for itself")
+        raise ProducerBusy(f"producer {exclusive.name} has exclusive access to the topic")
 
 
 def _is_large(row: object) -> bool:
@@ -324,7 +322,7 @@ def _is_large(row: object) -> bool:
 
 
 def _chunks(topic: Topic, numbers: list[int], bodies: list[bytes]) -> Iterator[list[int]]:
-    """Numbers of messages in groups that can be appended at a stretch."""
+    """Split the numbers of messages into groups of one append each."""
     some: list[int] = []
     limit = min(APPENDED_BYTES, topic.writer.append_bytes_max)
     size_bytes = 0

@@ -6,14 +6,15 @@
         &limit=N                at most this many
         &follow=true            and later ones, until the caller disconnects
 
-A row has the form of `read.py` of the topics. Without `follow` the answer ends at the last message
-at the time of the request. A row with an `error` and no `id` tells why it ends early.
+A row has the format of `topics/reading/json_rows.py`. Without `follow` the response ends at the
+message that was the last one at the time of the request. A row with an `error` and no `id` is the
+reason for an early end.
 
-Memory: a reader has one piece of about a megabyte, which is read in a thread and sent before the
-next is read; a waiting one has none. There are `READERS_MAX` places, which callers share; a client
-that does not receive what it is sent loses its place (`http/fair_shares.py`). If the topic is
-unloaded in the meantime, it is opened again. The answer ends when the topic is deleted, and when
-the caller's token expires or its permission is revoked.
+Memory: a reader has one piece of about a megabyte, which a thread reads, and which is sent before
+the next one is read; a waiting reader has none. Callers share `READERS_MAX` places; a client that
+does not receive its data loses its place (`http/fair_shares.py`). If the topic is unloaded in the
+meantime, it is opened again. The response ends when the topic is deleted, and when the caller's
+token expires or its permission is revoked.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """

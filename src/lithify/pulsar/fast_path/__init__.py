@@ -1,3 +1,3 @@
-"""The two paths of every message, compiled: SEND frames in, MESSAGE frames out."""
+"""Compiled fast paths: parse SEND frames, write MESSAGE and SEND_RECEIPT frames."""
 
 __all__: list[str] = []

@@ -1,28 +1,28 @@
-"""The two paths every message takes, compiled: SEND frames in and MESSAGE frames out.
+"""The compiled fast paths of all messages: parse SEND frames, write MESSAGE frames.
 
-A generated parser costs microseconds a message, these loops a fraction of one. They know the bytes
-of four messages (CommandSend, CommandSendReceipt, CommandMessage, MessageMetadata) and must say the
-same as the generated code; tests hold the two together.
+A generated parser takes microseconds per message, these loops a fraction of one. They implement
+four protobuf messages (CommandSend, CommandSendReceipt, CommandMessage, MessageMetadata), and must
+agree with the generated code; tests compare the two.
 
-Producing, for the bytes a connection has received:
+Producing, for the received bytes of a connection:
 
-1. `scan_sends` reads SEND frames from the front: ids, byte ranges, CRC and metadata of each. It
-   stops at the first frame that is something else, not complete, too large or malformed.
-2. Any of these but an incomplete one goes to `framing.next_frame`, which cuts it out or refuses it.
-3. A row flagged `UNUSUAL` has something in it that this module does not read (a transaction, a
-   marker, an id given by the client, indexes of a compacted batch, an unknown compression): only
-   its byte ranges count, the caller parses it with the generated code.
-4. Once entries are durable, `write_receipts` makes the answers of a run of them.
+1. `scan_sends` parses SEND frames from the front: ids, byte ranges, CRC and metadata of each. It
+   stops at the first frame that is not a SEND, incomplete, too large or malformed.
+2. Such a frame, unless it is incomplete, goes to `framing.next_frame`, which parses or refuses it.
+3. A row with the flag `UNUSUAL` contains a field that this module does not parse (a transaction, a
+   marker, an id given by the client, indexes of a compacted batch, an unknown compression). Only
+   its byte ranges are valid; the caller parses it with the generated code.
+4. Once entries are durable, `write_receipts` writes the receipts of a run.
 
-Dispatching, for entries read from the log: `messages` copies a run of small ones, each behind its
-header (`write_messages`), for one send; `message_header` makes the header of an entry that is large
-or has more to it (an ack set, a redelivery count, an epoch).
+Dispatching, for entries read from the log: `messages` copies a run of small entries, each behind
+its header (`write_messages`), for one send. `message_header` makes the header of a single entry
+that is large or needs more fields (an ack set, a redelivery count, an epoch).
 
-Invariants: no byte outside the given range is read or written, whatever the bytes are. A row that
-is neither `UNUSUAL` nor `BAD_METADATA`, and whose CRC is not bad, is one that the generated code
-parses and reads in the same way.
+Invariants: no byte outside the given range is read or written, for any input. The generated code
+parses every row that is neither `UNUSUAL` nor `BAD_METADATA` and has no bad CRC, with the same
+values.
 
-Pure. For sessions; `check_batch` also for whoever makes a batch.
+Pure. Used by sessions; `check_batch` also by the code that makes batches.
 """
 
 from __future__ import annotations
@@ -100,18 +100,18 @@ __all__ = [
 ]
 
 SENDS_MAX = 1000
-"""Rows of one scan. A column is then 8000 bytes: with 8192 all columns would fight over the same
-few lines of the CPU's first cache."""
+"""Rows of one scan. A column then has 8000 bytes: with 8192, all columns would map to the same sets
+of the L1 cache."""
 
 _SEND_FRAME_BYTES_MIN = 17
-"""8 of sizes, 4 for type and length, 2 ids of 2 bytes, an entry of 1."""
+"""Sizes: 8; type and length: 4; two ids: 4; entry: 1."""
 
 _NO_WORDS = np.empty(0, dtype=np.int64)
 _SIGNED_MAX = 2**63 - 1
 
 
 class _Column:
-    """One column of `Sends`, cut out when it is asked for: most scans are of a frame or two."""
+    """One column of `Sends`, sliced on access: most scans have one or two frames."""
 
     __slots__ = ("_number",)
 
@@ -125,11 +125,11 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """SEND frames that stand one after the other; every column has a number for each.
+    """Consecutive SEND frames; every column has one number per frame.
 
-    Offsets are into the scanned array. What the protocol has as uint64 is int64 here, so that the
-    largest reads -1, as in Pulsar itself. Of an entry whose CRC is bad the metadata was not read:
-    its columns have their defaults.
+    Offsets are into the scanned array. The protocol's uint64 fields are int64 with the same bits,
+    so the largest is -1, as in Pulsar. The metadata of an entry with a bad CRC is not parsed; its
+    columns have their defaults.
     """
 
     rows: NDArray[np.int64]
@@ -137,37 +137,38 @@ class Sends:
     stop: int
     """Where the scan stopped."""
     why: int
-    """`END`; `NEED_MORE` inside a frame; `FULL`, go on at `stop`; `NOT_A_SEND`, which a malformed
-    frame is too; `OVER_LIMIT`; `LARGE_BATCH`, one that takes longer than was to be checked."""
+    """Why the scan stopped. `END`: at the end of the data; `NEED_MORE`: at an incomplete frame;
+    `FULL`: rows full, continue at `stop`; `NOT_A_SEND`: at another or a malformed frame;
+    `OVER_LIMIT`: at a frame above the limit; `LARGE_BATCH`: at a batch above `messages_max`."""
 
     plain: bool
-    """All are of one producer, and none has a bad CRC or is `UNUSUAL` or `BAD_…`."""
+    """All frames are of one producer, and none has a bad CRC, `UNUSUAL` or a `BAD_…` flag."""
 
     frame_starts = _Column(read_kernels.FRAME_START)
     entry_starts = _Column(read_kernels.ENTRY_START)
-    """Where the CRC's magic is, or without a CRC the metadata's size: the first byte to store."""
+    """The first byte to store: the CRC's magic, or without a CRC the metadata's size."""
     payload_starts = _Column(read_kernels.PAYLOAD_START)
-    """Where the metadata ends; where the entry does, if it is bad."""
+    """The end of the metadata; the end of the entry if the metadata is bad."""
     entry_stops = _Column(read_kernels.ENTRY_STOP)
-    """Where the frame ends too."""
+    """The end of the entry and of its frame."""
     producer_ids = _Column(read_kernels.PRODUCER_ID)
     sequence_ids = _Column(read_kernels.SEQUENCE_ID)
     highest_sequence_ids = _Column(read_kernels.HIGHEST_SEQUENCE_ID)
     """0 if absent."""
     num_messages = _Column(read_kernels.NUM_MESSAGES)
-    """As the command has it, 1 if absent: nothing checks it, so nothing may rely on it."""
+    """The count in the command, 1 if absent. It is not validated: do not rely on it."""
     crcs = _Column(read_kernels.CRC)
     """`NO_CRC`, `GOOD_CRC` or `BAD_CRC`."""
     entry_crcs = _Column(read_kernels.ENTRY_CRC)
-    """CRC-32C of a large entry from its first byte to its last; -1 of others, where nobody has
-    computed it and it costs little."""
+    """CRC-32C of all bytes of a large entry. -1 for others: it is not computed here, and costs
+    little."""
     flags = _Column(read_kernels.FLAGS)
     """`CHUNK` is the command's is_chunk and `NULL_VALUE` the metadata's null_value. Presence in the
     metadata: `BATCH` num_messages_in_batch, `KEYED` partition_key, `MARKER` marker_type, `DELAYED`
     deliver_at_time, `ENCRYPTED` encryption_keys, `CHUNK_ID` chunk_id. Then `UNUSUAL`,
-    `BAD_METADATA`, and `BAD_BATCH`: no message in it, more than `BATCH_MESSAGES_MAX`, or not as
-    many as it says. A compressed or encrypted batch is not opened: it may not say more messages
-    than its size when opened can hold, nor a size that its bytes cannot be opened to."""
+    `BAD_METADATA`, and `BAD_BATCH`: no message, more than `BATCH_MESSAGES_MAX`, or a count that
+    differs from the payload. A compressed or encrypted batch is not decoded: its count must fit its
+    uncompressed size, and that size must be possible for its compressed bytes."""
     publish_times_ms = _Column(read_kernels.PUBLISH_TIME)
     metadata_sequence_ids = _Column(read_kernels.METADATA_SEQUENCE_ID)
     nums_in_batch = _Column(read_kernels.NUM_IN_BATCH)
@@ -175,7 +176,7 @@ class Sends:
     deliver_at_times_ms = _Column(read_kernels.DELIVER_AT_TIME)
     """0 if absent."""
     compressions = _Column(read_kernels.COMPRESSION)
-    """Numbers of CompressionType."""
+    """Values of CompressionType."""
     uncompressed_bytes = _Column(read_kernels.UNCOMPRESSED_SIZE)
     """0 if absent."""
 
@@ -184,7 +185,7 @@ class Sends:
 
 
 def signed(number: int) -> int:
-    """An id of the protocol, which is a uint64, as the int64 with the same bits."""
+    """Convert a uint64 of the protocol to the int64 with the same bits."""
     return number if number <= _SIGNED_MAX else number - 2**64
 
 
@@ -195,11 +196,11 @@ def scan_sends(
     limit_bytes: int,
     messages_max: int = _SIGNED_MAX,
 ) -> Sends:
-    """Read the SEND frames at the front of `data[start:stop]`; see the module's description.
+    """Parse the SEND frames at the front of `data[start:stop]`; see the module docstring.
 
-    `limit_bytes` is that of `framing.next_frame`. Of batches that have more than `messages_max`
-    messages together only the first ones are read; metadata larger than 128 KiB count as such a
-    batch, if there is a limit. Any thread may call it.
+    `limit_bytes` is that of `framing.next_frame`. The scan stops before the batch whose messages
+    would exceed a total of `messages_max`. With a limit, it also stops before metadata larger than
+    128 KiB. Any thread may call it.
     """
     if not 0 <= start <= stop <= data.size:
         raise InvalidInput(f"range {start}..{stop} is not inside an array of {data.size} bytes")
@@ -212,9 +213,9 @@ def scan_sends(
 
 
 def check_batch(data: NDArray[np.uint8], start: int, stop: int, num_messages: int) -> bool:
-    """Whether `data[start:stop]`, a batch's readable payload, is exactly that many messages.
+    """Whether `data[start:stop]`, a batch's decoded payload, has exactly `num_messages` messages.
 
-    Clients written in C++ believe the count and crash on a batch that has fewer.
+    C++ clients trust the count and crash on a batch with fewer messages.
     """
     if not 0 <= start <= stop <= data.size:
         raise InvalidInput(f"range {start}..{stop} is not inside an array of {data.size} bytes")
@@ -229,7 +230,7 @@ def write_receipts(
     ledger: int,
     first_entry: int,
 ) -> int:
-    """Write SEND_RECEIPT frames for entries with ascending numbers; the bytes written."""
+    """Write SEND_RECEIPT frames of entries with consecutive numbers; returns the bytes written."""
     need_bytes = len(producer_ids) * RECEIPT_BYTES_MAX
     if out.size < need_bytes:
         raise InvalidInput(f"receipts need room for {need_bytes} bytes, there are {out.size}")
@@ -251,10 +252,10 @@ def message_header(
     entry_bytes: int,
     consumer_epoch: int | None,
 ) -> bytes:
-    """What to send in front of an entry of `entry_bytes`, so that both are a MESSAGE frame.
+    """The bytes before an entry of `entry_bytes` in a MESSAGE frame.
 
-    `partition` is -1 for none. The words of an ack set are signed, a set bit for each message of
-    the batch that is still to be delivered; none means all of them.
+    `partition` is -1 for none. The words of an ack set are signed. A set bit is a message of the
+    batch to deliver; an empty ack set means all messages.
     """
     words = np.array(ack_set_words, dtype=np.int64) if ack_set_words else _NO_WORDS
     epoch = -1 if consumer_epoch is None else consumer_epoch
@@ -277,7 +278,7 @@ def message_header(
 def messages(
     bodies: Sequence[Buffer], positions: NDArray[np.int64], consumer_id: int, partition: int
 ) -> memoryview:
-    """MESSAGE frames of entries that go out for the first time, whole, at packed positions."""
+    """MESSAGE frames of complete entries on their first delivery; `positions` are packed."""
     lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies))
     data = np.frombuffer(bytearray().join(bodies), dtype=np.uint8)
     out = np.empty(data.size + len(bodies) * MESSAGE_HEADER_BYTES_MAX, dtype=np.uint8)
@@ -296,10 +297,10 @@ def write_messages(
     consumer_id: int,
     partition: int,
 ) -> tuple[int, int]:
-    """Write MESSAGE frames for the first of these entries; (bytes written, how many).
+    """Write MESSAGE frames of the first entries that fit; returns (bytes written, entries written).
 
-    `positions` are packed. An entry is written if there is room for `MESSAGE_HEADER_BYTES_MAX` and
-    itself.
+    `positions` are packed. An entry is written if `out` has room for `MESSAGE_HEADER_BYTES_MAX` and
+    the entry.
     """
     if not len(offsets) == len(lengths) == len(positions):
         raise InvalidInput("entries need as many offsets as lengths and positions")

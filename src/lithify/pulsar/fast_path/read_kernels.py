@@ -1,8 +1,8 @@
-"""Compiled loops that read SEND frames, and batches.
+"""Compiled loops that parse SEND frames and batches.
 
-`frames.py` says what these do and is the only caller. Everything here works on bytes that a
-stranger sent, without the interpreter's checks; the rule that keeps it safe, and the walk over
-protobuf fields that these tables are for, are in `topics/messages/protobuf_fields.py`.
+`frames.py` documents them and is the only caller. The input is untrusted, and compiled code has no
+bounds checks: `topics/messages/protobuf_fields.py` has the rule that makes it safe, and the parser
+that uses the tables below.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ __all__ = [
 ]
 
 END, NEED_MORE, FULL, NOT_A_SEND, OVER_LIMIT, LARGE_BATCH = range(6)
-"""Why a scan stopped: at the given end; inside a frame; rows full; or in front of a frame."""
+"""Why a scan stopped, see `frames.Sends.why`."""
 
 _METADATA_BYTES = 2**17
-"""To read more takes longer than 0.5 ms, if it is many properties."""
+"""Limit for parsing in the event loop: many properties in larger metadata need more than 0.5 ms."""
 _UNLIMITED = 2**62
 
 NO_CRC, GOOD_CRC, BAD_CRC = range(3)
@@ -90,9 +90,9 @@ BAD_BATCH = 1 << 10
 _NOT_PLAIN = UNUSUAL | BAD_METADATA | BAD_BATCH
 _FIRST, _SECOND, _THIRD = 1 << 20, 1 << 21, 1 << 22
 _REQUIRED = _FIRST | _SECOND | _THIRD
-"""Presence of what a message must have; never leaves this file."""
+"""Presence of required fields; internal to this file."""
 _UNCHECKED = 1 << 23
-"""A batch with too many messages to be checked now; never leaves this file either."""
+"""A batch with too many messages to check now; internal to this file."""
 
 COLUMNS = 18
 (
@@ -113,7 +113,7 @@ COLUMNS = 18
     COMPRESSION,
     UNCOMPRESSED_SIZE,
     ENTRY_CRC,
-    _TRUTH,  # where a bool waits for its end: of several, the last one counts
+    _TRUTH,  # the value of a bool; of repeated fields the last one counts
 ) = range(COLUMNS)
 
 _SEND = table_of(
@@ -150,18 +150,18 @@ _SINGLE = table_of((1, BYTES, 0, -1, PAIR), (3, NUMBER, _FIRST, 0, 0))
 
 _COMPRESSION_MAX = 4
 _MESSAGE_BYTES_MIN = 6
-"""Of a message in a batch: its size (4) and a payload_size (2)."""
+"""Minimum of a message in a batch: its size (4) and a payload_size (2)."""
 _RATIOS_MAX = np.array([1, 256, 1040, 2**16, 32], dtype=np.int64)
-"""How many bytes one compressed byte can stand for, by the numbers of CompressionType: an LZ4 match
-has 255 per byte of its length, a DEFLATE block 1032, a Zstandard block is 128 KiB of one byte in 4,
-a Snappy copy is 64 in 3. Rounded up."""
+"""Maximum compression ratio, by CompressionType: an LZ4 match has 255 bytes per byte of its length,
+a DEFLATE block 1032, a Zstandard block has 128 KiB of one byte in 4, a Snappy copy has 64 in 3.
+Rounded up."""
 _HEADER_BYTES = 64
-"""For what a compressed payload has around its blocks."""
+"""Allowance for the headers and trailers around the blocks of a compressed payload."""
 
 
 @njit(nogil=True)
 def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
-    """Whether `data[start:stop]` is exactly `messages` single messages, each well formed."""
+    """Whether `data[start:stop]` has exactly `messages` single messages, each well formed."""
     rows = np.zeros((1, 1), dtype=np.int64)
     at = start
     for _ in range(messages):
@@ -182,10 +182,9 @@ def check_batch(data, start, stop, messages):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _may_hold(payload_bytes, compression, plain_bytes, messages):  # type: ignore[no-untyped-def]
-    """Whether a payload that cannot be read here is large enough for so many messages.
+    """Whether a compressed or encrypted payload is large enough for this number of messages.
 
-    `plain_bytes` is what the metadata says of its size when opened; a payload that is not
-    compressed has its own.
+    `plain_bytes` is the uncompressed size in the metadata; it is ignored without compression.
     """
     if compression == 0:
         plain_bytes = payload_bytes
@@ -196,7 +195,7 @@ def _may_hold(payload_bytes, compression, plain_bytes, messages):  # type: ignor
 
 @njit(nogil=True)
 def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
-    """(END or why not, where the command ends, where the frame ends)."""
+    """Returns (END or the reason to stop, end of the command, end of the frame)."""
     why, command_stop, end = END, at, at
     if stop - at < 4:
         return NEED_MORE, command_stop, end
@@ -220,7 +219,10 @@ def _find_frame(data, at, stop, limit_bytes):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
-    """Whether this is a BaseCommand with its type, SEND, then its CommandSend, and no more."""
+    """Parse a BaseCommand that has the type SEND, then a CommandSend, and no other field.
+
+    Returns whether it is one; fills in the columns of `row`.
+    """
     if stop - at < 3 or data[at] != 0x08 or data[at + 1] != 0x06 or data[at + 2] != 0x32:
         return False
     length, at = varint(data, at + 3, stop, 5)
@@ -242,7 +244,7 @@ def _read_command(data, at, stop, rows, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-untyped-def]
-    """The flags of the metadata size, metadata and payload at `at..stop`; fills in columns."""
+    """Parse the metadata size, metadata and payload in `at..stop`; returns the row's flags."""
     if stop - at < 4 or u32_of(data, at) > stop - at - 4:
         return BAD_METADATA
     payload = at + 4 + u32_of(data, at)
@@ -257,7 +259,7 @@ def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-
     rows[UNCOMPRESSED_SIZE, row] &= 0xFFFFFFFF
     if rows[_TRUTH, row] != 0:
         flags |= NULL_VALUE
-    # An enumerated number that protobuf does not know counts for it as absent.
+    # protobuf treats an unknown enum value as absent.
     compression = rows[COMPRESSION, row]
     if compression < 0 or compression > _COMPRESSION_MAX:
         return flags | UNUSUAL
@@ -277,11 +279,11 @@ def _read_metadata(data, at, stop, rows, row, messages_max):  # type: ignore[no-
 
 @njit(nogil=True)
 def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ignore[no-untyped-def]
-    """Read SEND frames of `data[start:stop]`, a column of `rows` each, CRCs checked.
+    """Parse the SEND frames of `data[start:stop]` into the columns of `rows`, and check CRCs.
 
-    Batches are checked as long as they have at most `messages_max` messages together; if that is
-    below `_UNLIMITED`, large metadata are not read either. Returns
-    (count, where it stopped, why, whether all are of one producer and nothing is wrong with any).
+    Batches are checked up to a total of `messages_max` messages; with a limit below `_UNLIMITED`,
+    large metadata are not parsed either. Returns (count, end of the scan, reason, plain); `plain`
+    is that of `frames.Sends`.
     """
     at, row, plain = start, 0, True
     while at < stop:
@@ -310,7 +312,7 @@ def scan_sends(data, start, stop, limit_bytes, rows, messages_max):  # type: ign
             if rows[FLAGS, row] & _UNCHECKED:
                 return row, at, FULL if row else LARGE_BATCH, plain
             if rows[FLAGS, row] & BATCH:
-                # What a client claims may be negative, or more than there is.
+                # The count of a client may be negative, or larger than the batch.
                 messages_max -= min(max(rows[NUM_IN_BATCH, row], 0), messages_max)
         plain = (
             plain

@@ -1,7 +1,7 @@
 """Compiled loops that write SEND_RECEIPT and MESSAGE frames.
 
-`frames.py` says what these do, makes sure that there is room, and is the only caller. Numbers are
-int64 and are written as the uint64 with the same bits, in as few bytes as they need.
+`frames.py` documents them, checks the size of `out`, and is the only caller. Numbers are int64,
+written as varints of the uint64 with the same bits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ __all__ = [
 _ENTRY_MASK = 2**PACKED_ENTRY_BITS - 1
 
 RECEIPT_BYTES_MAX = 72
-"""8 of sizes, 4 of tags and lengths in front, 5 numbers of up to 11 bytes, 2 around the id: 69."""
+"""Sizes: 8; leading tags and lengths: 4; 5 numbers of up to 11 bytes; tag and length of the id: 2.
+69 together."""
 
 MESSAGE_HEADER_BYTES_MAX = 96
-"""Without an ack set: 8 of sizes, 8 in front, 6 numbers of up to 11 bytes, 2 around the id: 84."""
+"""Without an ack set. Sizes: 8; leading tags and lengths: 8; 6 numbers of up to 11 bytes; tag and
+length of the id: 2. 84 together."""
 
 
 @njit(nogil=True)
@@ -38,7 +40,7 @@ def _put_u32(out, at, value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _put(out, at, tag, value):  # type: ignore[no-untyped-def]
-    """A field that is a number: its tag, one byte, and itself; returns what follows it."""
+    """Write a varint field with a tag of one byte; returns its end."""
     out[at] = tag
     at += 1
     left = np.uint64(value)
@@ -52,7 +54,7 @@ def _put(out, at, tag, value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _size(value):  # type: ignore[no-untyped-def]
-    """How many bytes `_put` writes."""
+    """The number of bytes that `_put` writes."""
     size, left = 2, np.uint64(value)
     while left >= np.uint64(0x80):
         left >>= np.uint64(7)
@@ -62,9 +64,9 @@ def _size(value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def write_receipts(out, producers, sequences, highest, ledger, first_entry):  # type: ignore[no-untyped-def]
-    """A SEND_RECEIPT frame for each row, one after the other; returns the bytes written.
+    """Write a SEND_RECEIPT frame per row, consecutively; returns the bytes written.
 
-    `out` has room for `RECEIPT_BYTES_MAX` each. Lengths are one byte: no receipt reaches 128.
+    `out` has room for `RECEIPT_BYTES_MAX` per row. Lengths are one byte: no receipt reaches 128.
     """
     at = 0
     for row in range(producers.size):
@@ -88,10 +90,10 @@ def write_receipts(out, producers, sequences, highest, ledger, first_entry):  # 
 def write_header(  # type: ignore[no-untyped-def]
     out, at, consumer, ledger, entry, partition, redeliveries, words, epoch, entry_bytes
 ):
-    """What stands before the entry in a MESSAGE frame; returns where the entry goes.
+    """Write the part of a MESSAGE frame before its entry; returns the offset of the entry.
 
-    A partition or an epoch below zero and a redelivery count of zero are left out. `out` has room
-    for `MESSAGE_HEADER_BYTES_MAX` and 11 for each of the ack set's `words`.
+    A negative partition or epoch and a redelivery count of zero are omitted. `out` has room for
+    `MESSAGE_HEADER_BYTES_MAX` and 11 bytes per word of the ack set.
     """
     id_bytes = _size(ledger) + _size(entry) + (_size(partition) if partition >= 0 else 0)
     size = _size(consumer) + 2 + id_bytes
@@ -121,9 +123,9 @@ def write_header(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def write_messages(out, data, offsets, lengths, positions, consumer, partition, words):  # type: ignore[no-untyped-def]
-    """MESSAGE frames of entries, one after the other, as many as fit.
+    """Write MESSAGE frames of entries consecutively, until one does not fit.
 
-    Returns (bytes written, count), or (-1, row) when a row's entry is not inside `data`.
+    Returns (bytes written, count), or (-1, row) if a row's entry is not inside `data`.
     """
     at = 0
     for row in range(offsets.size):

@@ -1,3 +1,3 @@
-"""The bytes of the Pulsar protocol: frames, commands, error codes."""
+"""The wire format of the Pulsar protocol: frames, commands, replies, error codes."""
 
 __all__: list[str] = []

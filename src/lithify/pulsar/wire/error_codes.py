@@ -1,6 +1,6 @@
-"""Our errors as the numbers of the protocol, chosen so that the client raises at once.
+"""Maps errors to the error codes of the protocol, chosen so that the client fails without retries.
 
-`BeginAgain` is no error: no client sees it.
+`BeginAgain` is internal: it is never sent to a client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BeginAgain", "error_code"]
 
 
 class BeginAgain(Exception):
-    """What a command relied on has changed while it waited: it is to be carried out anew."""
+    """State that a command depends on has changed while it waited: restart the command."""
 
 
 _CODES: tuple[tuple[type[LithifyError], int], ...] = (
@@ -34,7 +34,7 @@ _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (IncompatibleSchema, wire.ServerError.IncompatibleSchema),
     (TopicTerminated, wire.ServerError.TopicTerminatedError),
     (InvalidInput, wire.ServerError.NotAllowedError),
-    # Clients try again for as long as they may after a failure to persist: here that is in vain.
+    # Clients retry a PersistenceError until their timeout. For these errors a retry cannot succeed.
     (TooManyTopics, wire.ServerError.TooManyRequests),
     (CannotRead, wire.ServerError.NotAllowedError),
     (Corrupt, wire.ServerError.NotAllowedError),
@@ -43,7 +43,7 @@ _CODES: tuple[tuple[type[LithifyError], int], ...] = (
 
 
 def error_code(error: LithifyError) -> int:
-    """The first that fits; what is not the client's fault is a failure to persist."""
+    """The code of the first matching class; other errors are a PersistenceError."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

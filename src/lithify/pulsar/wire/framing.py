@@ -1,23 +1,23 @@
-"""Frames of the Pulsar binary protocol: bytes in, commands out, and back.
+"""Frames of the Pulsar binary protocol: encoding and incremental decoding.
 
 Integers are big-endian. A frame is
 
     total size  u32   bytes after this field
     command size u32
     command           a BaseCommand of wire.proto
-    entry             to the end of the frame; SEND and MESSAGE have one, nothing else does
+    entry             to the end of the frame; only SEND and MESSAGE have one
 
-Reading goes on in steps, whatever pieces the bytes arrive in:
+Decoding is incremental:
 
-1. The caller keeps what it received in one buffer and gives a view of the unread part.
-2. Every complete frame is cut out, as views: payload is never copied.
-3. The caller handles the frames, drops the consumed bytes, and comes back with more.
+1. The caller keeps received bytes in one buffer and passes a view of the unread part.
+2. `next_frame` returns a complete frame as views; the payload is not copied.
+3. The caller handles the frame, drops its bytes, and repeats.
 
-A frame that cannot be one is refused as soon as its two sizes are there, before its bytes are
-waited for. The good frames in front of it are given out first, so what a peer gets answered does
-not depend on how its bytes were cut into pieces.
+A malformed frame is refused as soon as its two sizes have arrived, without waiting for the rest.
+The valid frames before it are returned first, so the replies to a peer do not depend on how TCP
+splits its bytes.
 
-Pure. For sessions, and for whoever plays a client against one.
+Pure. Used by sessions, and by tests that act as a client.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ __all__ = [
 ]
 
 FRAME_MARGIN_BYTES = 10 * 1024
-"""How much larger than the largest message a frame may be: its sizes, its command, its metadata."""
+"""Allowance of a frame above the largest message: its sizes, its command, its metadata."""
 
 CONNECT_BYTES_MAX = 32 * 2**10
-"""The largest frame of a client that nobody knows yet: a token has 16 KiB at most."""
+"""The frame size limit before authentication: a token has 16 KiB at most."""
 
 VALUES_MAX = 1000
-"""Of a repeated field with text in it, such as properties: each costs a microsecond to check."""
+"""Limit of a repeated field with text, such as properties: a check takes 1 µs per value."""
 
 _SIZES = struct.Struct(">II")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame, as views of the buffer it arrived in: valid as long as that is not used again."""
+    """One frame, as views of the receive buffer: valid until the buffer is overwritten."""
 
     command: memoryview
     entry: memoryview | None
 
 
 def check_text(message: Message) -> None:
-    """Raise `ProtocolError` if a text in a command is not UTF-8, or there are too many.
+    """Raise `ProtocolError` if a text field is not UTF-8, or a repeated one has too many values.
 
-    The generated code takes it for one, and gives bytes to whoever expects text.
+    The generated code accepts invalid UTF-8, and returns bytes where callers expect str.
     """
     with_text = _fields_with_text(message.DESCRIPTOR)
     for field, found in message.ListFields():
@@ -90,32 +90,32 @@ def check_text(message: Message) -> None:
 
 @cache
 def _fields_with_text(of: Descriptor) -> frozenset[int]:
-    """The numbers of the fields that are text or have text in them."""
+    """The numbers of the fields that are text or contain text."""
     return frozenset(
         field.number
         for field in of.fields
         if field.type == field.TYPE_STRING
-        # A message id may have another one in it, which is no news.
+        # A message id may contain another one: do not recurse.
         or (field.message_type not in (None, of) and _fields_with_text(field.message_type))
     )
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """The frame of a command that has no entry."""
+    """Encode the frame of a command without an entry."""
     body: bytes = command.SerializeToString()
     return _SIZES.pack(4 + len(body), len(body)) + body
 
 
 def encode_payload(command: BaseCommand, entry: Buffer) -> list[Buffer]:
-    """The frame of a command and its entry, in pieces to send one after the other."""
+    """Encode the frame of a command and its entry, in pieces to send consecutively."""
     body: bytes = command.SerializeToString()
     return [_SIZES.pack(4 + len(body) + len(entry), len(body)) + body, entry]
 
 
 def next_frame(buffer: memoryview, limit_bytes: int) -> tuple[Frame, int] | None:
-    """The frame at the start of `buffer` and its size, or nothing while it is not complete.
+    """The frame at the start of `buffer` and its size; None while it is incomplete.
 
-    `limit_bytes` is the largest frame taken, its sizes included: the largest message and
+    `limit_bytes` is the frame size limit, including the size fields: the largest message plus
     `FRAME_MARGIN_BYTES`.
     """
     if len(buffer) < 4:

@@ -1,4 +1,4 @@
-"""The frames a broker answers with, one function each. Pure."""
+"""Encodes the frames that a broker sends, one function per command. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 NO_REQUEST = 2**64 - 1
-"""The request id of a command that answers nothing."""
+"""The request id of a command that is not a reply."""
 
 UNSIGNED = 2**64
 
@@ -41,11 +41,11 @@ _Type = wire.BaseCommand
 
 
 def connected(server_version: str, max_message_bytes: int, protocol_version: int) -> bytes:
-    """The session may begin.
+    """CONNECTED: accepts the client's CONNECT.
 
-    The feature flags are those that this broker honours. Without the second one the Java client
-    takes every answer to PARTITIONED_METADATA for a topic that exists, and so lets different topics
-    share the retry and dead-letter topics of a subscription.
+    The feature flags are those that this broker supports. Without the second one the Java client
+    treats every PARTITIONED_METADATA_RESPONSE as that of an existing topic, so that different
+    topics share the retry and dead-letter topics of a subscription.
     """
     command = wire.BaseCommand(type=_Type.CONNECTED)
     command.connected.server_version = server_version
@@ -58,28 +58,28 @@ def connected(server_version: str, max_message_bytes: int, protocol_version: int
 
 
 def ping() -> bytes:
-    """Are you there?"""
+    """PING: the peer must reply with PONG."""
     command = wire.BaseCommand(type=_Type.PING)
     command.ping.SetInParent()
     return encode_command(command)
 
 
 def pong() -> bytes:
-    """Still here."""
+    """PONG: the reply to PING."""
     command = wire.BaseCommand(type=_Type.PONG)
     command.pong.SetInParent()
     return encode_command(command)
 
 
 def success(request_id: int) -> bytes:
-    """Done."""
+    """SUCCESS of a request without a result."""
     command = wire.BaseCommand(type=_Type.SUCCESS)
     command.success.request_id = request_id
     return encode_command(command)
 
 
 def error(request_id: int, code: int, message: str) -> bytes:
-    """Not done, and why."""
+    """ERROR: a request failed, with the reason."""
     command = wire.BaseCommand(type=_Type.ERROR)
     command.error.request_id = request_id
     command.error.error = wire.ServerError.ValueType(code)
@@ -90,7 +90,7 @@ def error(request_id: int, code: int, message: str) -> bytes:
 def partitions_response(
     request_id: int, partitions: int, code: int | None = None, message: str = ""
 ) -> bytes:
-    """How many partitions a topic has."""
+    """The number of partitions of a topic, or an error."""
     command = wire.BaseCommand(type=_Type.PARTITIONED_METADATA_RESPONSE)
     reply = command.partitionMetadataResponse
     reply.request_id = request_id
@@ -107,7 +107,7 @@ def partitions_response(
 def lookup_response(
     request_id: int, url: str, url_tls: str, code: int | None = None, message: str = ""
 ) -> bytes:
-    """Where a topic is served."""
+    """The URLs of the broker that serves a topic, or an error."""
     command = wire.BaseCommand(type=_Type.LOOKUP_RESPONSE)
     reply = command.lookupTopicResponse
     reply.request_id = request_id
@@ -141,7 +141,7 @@ def producer_success(
     topic_epoch: int | None = None,
     schema_version: bytes = b"",
 ) -> bytes:
-    """A producer has joined, or waits in line."""
+    """A producer has joined, or waits for exclusive access if not `ready`."""
     command = wire.BaseCommand(type=_Type.PRODUCER_SUCCESS)
     reply = command.producer_success
     reply.request_id = request_id
@@ -167,7 +167,7 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
 
 
 def close_producer(producer_id: int) -> bytes:
-    """The broker lets go of a producer; its client connects again."""
+    """The broker disconnects a producer; its client reconnects."""
     command = wire.BaseCommand(type=_Type.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST
@@ -175,7 +175,7 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int) -> bytes:
-    """The broker lets go of a consumer; its client connects again."""
+    """The broker disconnects a consumer; its client reconnects."""
     command = wire.BaseCommand(type=_Type.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST
@@ -183,7 +183,7 @@ def close_consumer(consumer_id: int) -> bytes:
 
 
 def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
-    """Failover: is this consumer the one that gets messages?"""
+    """Whether a consumer is the active one of its failover subscription."""
     command = wire.BaseCommand(type=_Type.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = active
@@ -191,7 +191,7 @@ def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
 
 
 def ack_response(consumer_id: int, request_id: int, message: str = "") -> bytes:
-    """An acknowledgement was taken note of, or refused with a reason."""
+    """An acknowledgement was applied, or refused with a reason."""
     command = wire.BaseCommand(type=_Type.ACK_RESPONSE)
     reply = command.ackResponse
     reply.consumer_id = consumer_id
@@ -203,7 +203,7 @@ def ack_response(consumer_id: int, request_id: int, message: str = "") -> bytes:
 
 
 def last_message_id(request_id: int, last: MessageId, mark_delete: MessageId) -> bytes:
-    """The last message of a topic, and how far a consumer has acknowledged."""
+    """The last message of a topic, and the mark-delete position of a subscription."""
     command = wire.BaseCommand(type=_Type.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = command.getLastMessageIdResponse
     reply.request_id = request_id
