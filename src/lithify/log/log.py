@@ -133,8 +133,8 @@ class Log:
         """Open a log for writing and reading, creating it if necessary; see `recovery.py`."""
         settings = settings or LogSettings()
         clock = clock or SystemClock()
-        found = fs.exists(f"{directory}/{MANIFEST}")
-        if not found:
+        existed = fs.exists(f"{directory}/{MANIFEST}")
+        if not existed:
             # A directory with a manifest was made durable before the manifest.
             fs.mkdir(directory)
         lock = fs.lock(f"{directory}/{LOCK}", owner or f"pid {os.getpid()}")
@@ -142,7 +142,7 @@ class Log:
             raise LogLocked(directory, lock_owner(fs, f"{directory}/{LOCK}"))
         try:
             # Another process may have created it before this one got the lock.
-            found = found or fs.exists(f"{directory}/{MANIFEST}")
+            existed = existed or fs.exists(f"{directory}/{MANIFEST}")
             manifest = (
                 _read(fs, directory, kind)
                 if found
@@ -155,7 +155,9 @@ class Log:
             lock.release()
             raise
         deferred = DeferredEvents(events)
-        publisher = ManifestPublisher(fs, directory, manifest, deferred.put, names_synced=not found)
+        publisher = ManifestPublisher(
+            fs, directory, manifest, deferred.put, names_synced=not existed
+        )
         active = ActiveSegment(tail.writer, last_before_active(manifest), tail.flags)
         writes = WriteState(directory, publisher, active, settings, deferred)
         log = cls(fs, directory, lock, writes, clock, rule)

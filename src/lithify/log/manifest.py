@@ -5,8 +5,8 @@ The file `MANIFEST` is replaced whole, by one rename, after everything it names 
     lithify manifest 1 <crc: 8 hex digits> <length>\n      CRC-32C and length of what follows
     {JSON}\n
 
-Each replacement is a **publish** and raises the generation by one. A manifest is immutable: a reader
-keeps the one it began with, whatever is published meanwhile.
+Each replacement is a **publish** and raises the generation by one. A manifest is immutable: a
+reader keeps the one it began with, whatever is published meanwhile.
 
 Fields
     kind, log_id        as in every segment header
@@ -273,8 +273,8 @@ def read_manifest(fs: FileSystem, directory: str) -> Manifest:
 def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
     """Publish a manifest; the contents of the files it names must be durable.
 
-    Their names are made durable here. Without the first fsync of the directory a crash could keep the rename of the manifest and
-    lose the name of a file in it.
+    Their names are made durable here. Without the first fsync of the directory a crash could keep
+    the rename of the manifest and lose the name of a file in it.
     """
     fs.sync_dir(directory)
     write_atomic(fs, f"{directory}/{MANIFEST}", manifest.to_bytes())
