@@ -145,7 +145,7 @@ class Log:
             existed = existed or fs.exists(f"{directory}/{MANIFEST}")
             manifest = (
                 _read(fs, directory, kind)
-                if found
+                if existed
                 else _create(fs, directory, kind, clock, rule, random_bytes(12))
             )
             for event in remove_orphans(fs, directory, manifest):
