@@ -17,8 +17,8 @@ It is overwritten in place and never made durable. A task that finds it missing 
 rate; the next open removes a file left by a crash. Where all tasks are threads of one process, a
 value in memory is enough (`HeldRate`).
 
-`next_rate` and `limit_ms` are pure. A log has a `Pacing`. It creates a `Pacer` for each run, used by
-the process of the run; the tasks use a `PacedBudget`.
+`next_rate` and `limit_ms` are pure. A log has a `Pacing`. It creates a `Pacer` for each run, used
+by the process of the run; the tasks use a `PacedBudget`.
 """
 
 from __future__ import annotations
