@@ -1,6 +1,6 @@
 """The horizon: the last position that compaction may judge, and the holds that determine it.
 
-1. Whatever needs entries to be left alone places a **hold**: the active segment, the journal, a
+1. Each component that needs entries to stay places a **hold**: the active segment, the journal, a
    snapshot, the low watermark, a running transaction, an index build.
 2. A hold's `position` is the last position that compaction may judge under that hold; -1 permits
    none.
