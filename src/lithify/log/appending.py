@@ -55,12 +55,12 @@ class Appender:
             size += HEADER_BYTES + length
             all_flags |= flags
         with writes.events, writes.lock:
-            active, place = self._prepare(size, position, len(entries))
-            last = place + len(entries) - 1
+            active, first = self._prepare(size, position, len(entries))
+            last = first + len(entries) - 1
             if after is not None and after.done():
                 after.result()
             try:
-                active.writer.append(entries, place, active.durable.end)
+                active.writer.append(entries, first, active.durable.end)
             except OSError as error:
                 raise writes.write_failed(error, last) from error
             except BaseException:
@@ -73,11 +73,11 @@ class Appender:
         """Append a batch, split at segment boundaries."""
         writes = self._writes
         with writes.events, writes.lock:
-            place = writes.current.active.visible[1]
-            pending = Pending(place, _DONE, self._syncer)
+            first = writes.current.active.visible[1]
+            pending = Pending(first, _DONE, self._syncer)
             runs: list[tuple[int, int]] = []
             while len(batch):
-                active, place = self._prepare(batch.next_size, batch.next_position)
+                active, first = self._prepare(batch.next_size, batch.next_position)
                 if pending.done():
                     # Rolling may have waited for an fsync that failed and dropped the earlier
                     # pieces: then nothing of the batch may be acknowledged.
@@ -87,7 +87,7 @@ class Appender:
                 writer = active.writer
                 room = writes.settings.segment_bytes_max - writer.end
                 limit = self._rule.last(writer.header.segment_id)
-                piece = batch.take(room, place, limit, active.durable.end)
+                piece = batch.take(room, first, limit, active.durable.end)
                 last = int(piece.positions[-1])
                 try:
                     writer.append_piece(piece)
@@ -110,21 +110,21 @@ class Appender:
         writes.check_usable()
         active = writes.current.active
         writer = active.writer
-        place = self._place(position)
+        first = self._next_position(position)
         last = self._rule.last(writer.header.segment_id)
         full = writer.end + size > writes.settings.segment_bytes_max
-        used_up = place + count - 1 > last
+        used_up = first + count - 1 > last
         if writer.entries and (full or used_up or self._roller.too_old(writer)):
             self._roller.roll_locked()
             # Rolling may have waited for an fsync, and other threads may have appended meanwhile.
-            place = self._place(position)
+            first = self._next_position(position)
             active = writes.current.active
             last = self._rule.last(active.writer.header.segment_id)
-        if place + count - 1 > last:
-            raise PositionOutOfRange(place + count - 1, f"{last} or lower")
-        return active, place
+        if first + count - 1 > last:
+            raise PositionOutOfRange(first + count - 1, f"{last} or lower")
+        return active, first
 
-    def _place(self, position: int | None) -> int:
+    def _next_position(self, position: int | None) -> int:
         """The position of the next entry: the caller's, if valid, or the next free one."""
         if position is None:
             return self._writes.next_position

@@ -267,19 +267,19 @@ def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[E
         if name not in present:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
     orphans = find_orphans(manifest, names)
-    strangers = [name for name in orphans if _has_entries(fs, directory, name)]
+    unexplained = [name for name in orphans if _has_entries(fs, directory, name)]
     if orphans:
         # The previous generation may name them; without this fsync a power cut could restore it.
         fs.sync_dir(directory)
     for name in orphans:
-        if name in strangers:
+        if name in unexplained:
             fs.rename(f"{directory}/{name}", f"{directory}/{_aside_name(name, present)}")
         else:
             fs.remove(f"{directory}/{name}")
     if orphans:
         fs.sync_dir(directory)
     return [
-        SetAside(directory, name) if name in strangers else OrphanRemoved(directory, name)
+        SetAside(directory, name) if name in unexplained else OrphanRemoved(directory, name)
         for name in orphans
     ]
 

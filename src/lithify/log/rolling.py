@@ -104,7 +104,7 @@ class Roller:
                 # If this fails or is interrupted, the footer is truncated before the next write.
                 active.torn = True
                 footer = self._seal(active)
-                if spare is None or not _is_for(spare.header, header):
+                if spare is None or not _is_usable(spare.header, header):
                     spare = self._begin(header)
                 else:
                     unused.pop_all()
@@ -164,7 +164,7 @@ class Roller:
         active = writes.current.active
         name = writes.publisher.manifest.active.name
 
-        def stay() -> None:
+        def keep_active() -> None:
             # The roll was not published: the footer is truncated, and the segment stays active.
             successor.file.close()
             active.torn = True
@@ -173,14 +173,14 @@ class Roller:
             lambda m: _rolled(m, footer, active.flags, successor.header),
             "roll",
             adopt=lambda m: writes.switch(m, successor),
-            drop=stay,
+            drop=keep_active,
         )
         writes.events.put(SegmentSealed(writes.directory, name, footer.entries, footer.file_bytes))
 
 
-def _is_for(made: SegmentHeader, wanted: SegmentHeader) -> bool:
-    """May a segment that was created with `made` be used as `wanted`?"""
-    return replace(made, created_ms=wanted.created_ms) == wanted
+def _is_usable(header: SegmentHeader, wanted: SegmentHeader) -> bool:
+    """May a segment that was created with `header` be used as `wanted`?"""
+    return replace(header, created_ms=wanted.created_ms) == wanted
 
 
 def _rolled(

@@ -144,8 +144,8 @@ class _Check:
         manifest = find_manifest(self.fs, self.directory)
         self.generation = manifest.generation
         names = self.fs.list(self.directory)
-        away = {retired.name for retired in manifest.retired}
-        self.retired = tuple(name for name in names if name in away)
+        retired_names = {retired.name for retired in manifest.retired}
+        self.retired = tuple(name for name in names if name in retired_names)
         self.orphans = tuple(find_orphans(manifest, names))
         self.warnings += [
             f"{name} {SET_ASIDE if is_set_aside(name) else 'is no file of Lithify'}"
@@ -191,10 +191,10 @@ class _Check:
             writer, damage = count_frames(file, header, footer.frames_end, on_frames)
             if damage is not None:
                 raise damage
-            rows, found = writer.footer()
+            rows, counted = writer.footer()
             if opened.blocks.to_bytes() != rows:
                 raise DamagedFile(file.path, footer.frames_end, "block index and frames disagree")
-            _check_footer(footer, found, file.path)
+            _check_footer(footer, counted, file.path)
             self._count_bytes(footer.file_bytes - footer.frame_bytes)
         for one in dead:
             _check_dead(one)
@@ -257,7 +257,7 @@ def _check_manifest(manifest: Manifest, path: str) -> None:
 
 def _check_counts(ref: SegmentRef, footer: SegmentFooter, path: str) -> None:
     """Compare the manifest's entry of a segment with the segment's footer."""
-    said = {
+    counts = {
         "entries": (ref.entries, footer.entries),
         "last_position": (ref.last_position, footer.last_position),
         "time_min": (ref.time_min, footer.time_min),
@@ -265,21 +265,21 @@ def _check_counts(ref: SegmentRef, footer: SegmentFooter, path: str) -> None:
         "frame_bytes": (ref.frame_bytes, footer.frame_bytes),
         "file_bytes": (ref.file_bytes, footer.file_bytes),
     }
-    for name, (manifest, found) in said.items():
-        if manifest != found:
-            what = f"manifest says {name} is {manifest}, footer says {found}"
+    for name, (manifest, stored) in counts.items():
+        if manifest != stored:
+            what = f"manifest says {name} is {manifest}, footer says {stored}"
             raise DamagedFile(path, footer.frames_end, what)
     if footer.entries and footer.first_position < ref.first_position:
         what = f"begins at position {footer.first_position}, manifest says {ref.first_position}"
         raise DamagedFile(path, footer.frames_end, what)
 
 
-def _check_footer(footer: SegmentFooter, found: SegmentFooter, path: str) -> None:
+def _check_footer(footer: SegmentFooter, counted: SegmentFooter, path: str) -> None:
     """Compare a footer with the frames."""
     for each in fields(footer):
-        said, counted = getattr(footer, each.name), getattr(found, each.name)
-        if said != counted:
-            what = f"footer says {each.name} is {said}, frames say {counted}"
+        stored, actual = getattr(footer, each.name), getattr(counted, each.name)
+        if stored != actual:
+            what = f"footer says {each.name} is {stored}, frames say {actual}"
             raise DamagedFile(path, footer.frames_end, what)
 
 

@@ -103,12 +103,12 @@ def run_job(
 def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
     """The results in task order, each as soon as all earlier ones are there."""
     early: dict[int, R] = {}
-    following = 0
+    next_number = 0
     for number, result in results:
         early[number] = result
-        while following in early:
-            yield early.pop(following)
-            following += 1
+        while next_number in early:
+            yield early.pop(next_number)
+            next_number += 1
 
 
 def plan_ranges(rows: int, slots: int, memory_bytes: int, row_bytes: int) -> list[tuple[int, int]]:

@@ -46,7 +46,7 @@ class Hold:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise InvalidInput("a hold must have a name, which says what the horizon waits for")
+            raise InvalidInput("a hold has no name: the name says what the horizon waits for")
         if not NO_POSITION <= self.position <= POSITION_MAX:
             limit = f"from {NO_POSITION} to {POSITION_MAX} in hold {self.name}"
             raise PositionOutOfRange(self.position, limit)
@@ -79,8 +79,8 @@ class Horizon:
         line = f"horizon {show(self.position)}, held by {held_by}"
         others = [hold for hold in self.holds if hold.position > self.position]
         if others:
-            following = min(others, key=lambda hold: hold.position)
-            line += f"; next: {following.name} at {show(following.position)}"
+            next_hold = min(others, key=lambda hold: hold.position)
+            line += f"; next: {next_hold.name} at {show(next_hold.position)}"
         return line
 
 

@@ -69,12 +69,12 @@ class SegmentStats:
     busy: bool = False
 
     def __post_init__(self) -> None:
-        who = f"segment {self.id}"
-        _check_sizes(who, self.entries, self.bytes, self.live_entries, self.live_bytes)
+        subject = f"segment {self.id}"
+        _check_sizes(subject, self.entries, self.bytes, self.live_entries, self.live_bytes)
         covered = self.last_position - self.first_position + 1
         if self.first_position < 0 or covered < 0 or (self.entries > 0 and covered == 0):
             raise InvalidInput(
-                f"{who} has {self.entries} entries at positions {self.first_position} to "
+                f"{subject} has {self.entries} entries at positions {self.first_position} to "
                 f"{self.last_position}, must start at 0 or above and cover its entries"
             )
 
@@ -123,10 +123,10 @@ class SegmentGroup:
     def __post_init__(self) -> None:
         if not self.sources:
             raise InvalidInput("a group has no sources, must have at least one")
-        who = f"group {_id_ranges(self.sources)}"
-        _check_sizes(who, self.entries, self.bytes, self.live_entries, self.live_bytes)
+        subject = f"group {_id_ranges(self.sources)}"
+        _check_sizes(subject, self.entries, self.bytes, self.live_entries, self.live_bytes)
         if self.live_entries == 0:
-            raise InvalidInput(f"{who} has no live entry, so its sources must be dropped")
+            raise InvalidInput(f"{subject} has no live entry, so its sources must be dropped")
 
     @classmethod
     def of(cls, sources: Sequence[SegmentStats], reason: str) -> SegmentGroup:
@@ -287,11 +287,11 @@ def human_bytes(count: int) -> str:
 
 
 def _check_sizes(
-    who: str, entries: int, size_bytes: int, live_entries: int, live_bytes: int
+    subject: str, entries: int, size_bytes: int, live_entries: int, live_bytes: int
 ) -> None:
     if not (0 <= live_entries <= entries and 0 <= live_bytes <= size_bytes):
         raise InvalidInput(
-            f"{who} has {live_entries} of {entries} entries and {live_bytes} of {size_bytes} "
+            f"{subject} has {live_entries} of {entries} entries and {live_bytes} of {size_bytes} "
             "bytes live, must be 0 <= live <= total"
         )
     for what, count, taken_bytes in (
@@ -300,11 +300,11 @@ def _check_sizes(
     ):
         if (count == 0) != (taken_bytes == 0):
             raise InvalidInput(
-                f"{who} has {count} {what} in {taken_bytes} bytes, must both be zero or neither"
+                f"{subject} has {count} {what} in {taken_bytes} bytes, must both be zero or neither"
             )
     if live_entries < entries and live_bytes == size_bytes:
         raise InvalidInput(
-            f"{who} has {entries - live_entries} dead entries in 0 dead bytes, must be above 0"
+            f"{subject} has {entries - live_entries} dead entries in 0 dead bytes, must be above 0"
         )
 
 

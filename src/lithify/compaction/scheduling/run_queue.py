@@ -252,11 +252,11 @@ class RunQueue:
             disk = None if member is None else self._disks.get(member.disk)
             running = None if disk is None else disk.running
             own = running if running is not None and _key(running.log) == key else None
-            wanted = [] if member is None else list(member.requests)
+            waiting = [] if member is None else list(member.requests)
             calls = self._schedule.calls(key, self.clock.now_ms()) is not None
             waits_for = _waits_for(disk)
         if request_id is not None and request_id not in (
-            each.request_id for each in (*wanted, *([] if own is None else [own]))
+            each.request_id for each in (*waiting, *([] if own is None else [own]))
         ):
             raise RequestUnknown(
                 f"request {request_id} for a run on {runs.name} is unknown: it is from before the "
@@ -267,7 +267,7 @@ class RunQueue:
                 status = runs.status()
                 return status if status.state is CompactionState.RUNNING else _going_on(own.control)
             return _waiting(own.control.waits_for)
-        if request_id is None and (runs.running or not (wanted or calls)):
+        if request_id is None and (runs.running or not (waiting or calls)):
             return runs.status()
         return _waiting(waits_for)
 
@@ -275,20 +275,20 @@ class RunQueue:
         """Is a run waiting or in progress?"""
         key = _key(scheduled)
         with self._changed:
-            wanted = self._is_running(key) or (
+            is_waiting = self._is_running(key) or (
                 self._schedule.calls(key, self.clock.now_ms()) is not None
             )
-        return wanted or scheduled.runs.running
+        return is_waiting or scheduled.runs.running
 
     def cancel(self, scheduled: ScheduledLog) -> bool:
         """Cancel the current run and all waiting ones; False if there are none."""
-        key, found = _key(scheduled), scheduled.runs.running
+        key, cancelled = _key(scheduled), scheduled.runs.running
         with self._changed:
             now_ms = self.clock.now_ms()
             member, running = self._members.get(key), self._running(key)
             calls = self._schedule.calls(key, now_ms) is not None
             if member is not None and (running is not None or calls):
-                found = True
+                cancelled = True
                 for request in member.requests:
                     self._end(request, _failed("the run was cancelled before it began"))
                 member.requests.clear()
@@ -296,7 +296,7 @@ class RunQueue:
             if running is not None:
                 running.control.cancel()
         scheduled.runs.cancel()
-        return found
+        return cancelled
 
     def close(self) -> None:
         """Stop the current runs, drop the waiting ones, and wait for the threads to exit."""

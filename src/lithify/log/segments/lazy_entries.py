@@ -50,10 +50,14 @@ class FrameEntries(Sequence["LogEntry"]):
     def __getitem__(self, index: slice) -> list[LogEntry]: ...
 
     def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return [self[place] for place in places] if places.step < 0 else self._some(places)
-        return self._block(places // BLOCK_ENTRIES)[places % BLOCK_ENTRIES]
+        selected = range(len(self))[index]
+        if isinstance(selected, range):
+            return (
+                [self[index] for index in selected]
+                if selected.step < 0
+                else self._decode_range(selected)
+            )
+        return self._block(selected // BLOCK_ENTRIES)[selected % BLOCK_ENTRIES]
 
     def find(self, position: int) -> int:
         """Index of the first entry at or above a position; decodes none."""
@@ -62,13 +66,13 @@ class FrameEntries(Sequence["LogEntry"]):
     def __iter__(self) -> Iterator[LogEntry]:
         return chain.from_iterable(map(self._block, range(-(-len(self) // BLOCK_ENTRIES))))
 
-    def _some(self, places: range) -> list[LogEntry]:
-        if not places:
+    def _decode_range(self, selected: range) -> list[LogEntry]:
+        if not selected:
             return []
-        first, last = places[0] // BLOCK_ENTRIES, places[-1] // BLOCK_ENTRIES
-        found = list(chain.from_iterable(map(self._block, range(first, last + 1))))
+        first, last = selected[0] // BLOCK_ENTRIES, selected[-1] // BLOCK_ENTRIES
+        entries = list(chain.from_iterable(map(self._block, range(first, last + 1))))
         start = first * BLOCK_ENTRIES
-        return found[places[0] - start : places[-1] - start + 1 : places.step]
+        return entries[selected[0] - start : selected[-1] - start + 1 : selected.step]
 
     def _block(self, number: int) -> list[LogEntry]:
         block = self._blocks.get(number)
