@@ -85,7 +85,7 @@ class Tick:
         else:
             self._ended.wait()
         if not self.done:
-            # The thread that made the fsync was interrupted.
+            # The thread that was to make the fsync was interrupted.
             log.sync_tick(self)
 
     def future(self, log: Syncable) -> asyncio.Future[None] | None:

@@ -11,7 +11,7 @@ Guarantees
     No acknowledged entry is lost: an append is acknowledged when it is durable as configured, and
     `open` finds it after any crash. In mode `always` no reader sees an entry before it is durable.
     Positions ascend and never change their meaning. A failed write raises `WriteFailed` and leaves
-    acknowledged entries as they were; the next write retries.
+    acknowledged entries as they were; the next write repairs the file first.
 
 How it works
     Entries are appended to the active segment. Rolling seals it, starts the next, and publishes a
@@ -396,7 +396,7 @@ class Log:
         """Was it closed or abandoned?"""
         return self._writes.closed
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Make everything durable and release the directory; a second call does nothing.

@@ -90,7 +90,7 @@ class ManifestPublisher:
             try:
                 write_manifest(self._fs, self._directory, new)
             except BaseException as error:
-                # Taken here, so that appends do not wait for a publish in progress.
+                # Set only now, so that appends do not wait for a publish in progress.
                 self._unsettled = _Unsettled(new, adopt, drop)
                 self._names_synced = False
                 self.failed = True

@@ -3,8 +3,8 @@
 The rate follows additive increase, multiplicative decrease, as in TCP:
 
 1. In each window of half a second the p95 latency of the log's users is read.
-2. Above the limit, the rate is halved. Otherwise, also without any user, it rises by a 32nd of the
-   maximum. It stays between minimum and maximum.
+2. Above the limit, the rate is halved. Otherwise it rises by a 32nd of the maximum, also in a
+   window without operations. It stays between minimum and maximum.
 3. The limit is `p95_ms_max`, or `p95_rise_max` times the p95 before the run if that is less; a
    latency up to 1 ms is always acceptable.
 

@@ -79,7 +79,7 @@ def make_indexes(
         task = missing[number]
         if not has_index(task):
             path = f"{task.directory}/{key_index_name(task.segment.name)}"
-            raise JobFailed("index", f"{path} was written but is missing here: is it shared?")
+            raise JobFailed("index", f"{path} was written but is missing: is the directory shared?")
 
 
 def run_job(

@@ -74,7 +74,7 @@ class Parts:
 
     @classmethod
     def empty(cls) -> Parts:
-        """Without partly live entries."""
+        """The value for a segment without partly live entries."""
         none = np.empty(0, np.int64)
         return cls(none, none.astype(np.uint32), np.zeros(1, np.int64), none.astype(np.uint64))
 
@@ -238,7 +238,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class DeadSet:
-    """What is dead in a segment."""
+    """The dead entries and the partly live entries of a segment."""
 
     entries: LiveSet
     """Positions that are wholly dead."""
