@@ -274,7 +274,7 @@ DEAD_SETS = re.compile(r"00000000000[12]-.*\.dead")
 
 def copied_again(found: Found, copied: int, phase: str = "COPY") -> None:
     """Recovery took the run up, found `copied` groups done, and finished it."""
-    assert found.actions == [f"{phase}: going on, {copied} groups are copied"]
+    assert found.actions == [f"{phase}: resuming, {copied} groups are copied"]
     finished(found)
 
 
@@ -361,8 +361,8 @@ def test_copy_before_its_line_is_durable() -> None:
         # With the line the target itself may be missing, because its name was never synced.
         seen.add(found.actions[0])
         finished(found)
-    assert "COPY: going on, 1 groups are copied" in seen
-    assert "PREPARE: going on, 0 groups are copied" in seen
+    assert "COPY: resuming, 1 groups are copied" in seen
+    assert "PREPARE: resuming, 0 groups are copied" in seen
 
 
 def test_copy_between_two_groups() -> None:
@@ -392,7 +392,7 @@ def test_copy_and_a_source_is_dropped_before_the_next_run() -> None:
 def test_commit_before_it_is_journalled() -> None:
     for disk in states(compact, Fault("write", "*/JOURNAL", nth=3, kind="CRASH")):
         found = recovered(disk)
-        assert found.actions[0].startswith("COPY: going on, ")
+        assert found.actions[0].startswith("COPY: resuming, ")
         finished(found)
 
 
@@ -408,7 +408,7 @@ def test_commit_before_the_directory_is_synced() -> None:
         seen.update(found.actions)
         finished(found)
     assert seen == {
-        "COMMIT: going on, 2 groups are copied",
+        "COMMIT: resuming, 2 groups are copied",
         "COMMIT: it was published, finishing",
     }
 

@@ -2,16 +2,15 @@
 
     durable  <=  visible  <=  written
 
-What is written is counted by the segment's writer. What is durable is a mark of that writer, taken
-before an fsync that succeeded. What readers see is, in mode `always`, what is durable, in the other
-modes what is written.
+The segment's writer counts what is written. What is durable is a mark of that writer, taken before
+an fsync that succeeded. In mode `always` readers see what is durable, in the other modes what is
+written.
 
-A segment is **torn** while its file may have bytes behind the frames that are counted: part of a
-failed write, or a footer that was not published. `repair` cuts them off before the next write.
+A segment is **torn** while its file may have bytes behind the counted frames: part of a failed
+write, or a footer that was not published. `repair` truncates them before the next write.
 
-Manifest and active segment are replaced together, as one `OpenGeneration`, which never changes: a
-reader takes it and needs no lock afterwards. Everything else here is used under the log's write
-lock.
+Manifest and active segment are replaced together, as one immutable `OpenGeneration`: a reader takes
+a reference and needs no lock afterwards. Everything else here is used under the log's write lock.
 """
 
 from __future__ import annotations
@@ -29,45 +28,45 @@ __all__ = ["ActiveSegment", "OpenGeneration"]
 
 
 class ActiveSegment:
-    """What of one segment is written, what is durable, and what may be read."""
+    """Tracks what is written, durable and visible in the active segment."""
 
     __slots__ = ("durable", "flags", "torn", "visible", "writer")
 
     def __init__(self, writer: SegmentWriter, last_position: int, flags: int = 0) -> None:
-        """`last_position` is the last one before this segment."""
+        """`last_position` is the last position before this segment."""
         self.writer = writer
         self.flags = flags
         self.torn = False
         self.durable: WriterMark = writer.mark()
         last = writer.last_position if writer.entries else last_position
         self.visible = (writer.end, last)
-        """Where the frames end that may be read, and the last position to be read."""
+        """(end of the readable frames, last readable position)."""
 
     @property
     def first_free(self) -> int:
-        """The lowest position that an append may take."""
+        """The lowest position that an append may use."""
         writer = self.writer
         after = writer.last_position if writer.entries else self.visible[1]
         return max(after + 1, writer.header.first_position)
 
     @property
     def unsynced(self) -> bool:
-        """Is something written that is not durable?"""
+        """Are there written bytes that are not durable?"""
         return self.writer.end != self.durable.end
 
     def set_durable(self, mark: WriterMark) -> None:
-        """An fsync that began after this mark was taken has succeeded."""
+        """Record an fsync that succeeded and began after `mark` was taken."""
         self.durable = mark
         if mark.entries and mark.end > self.visible[0]:
             self.visible = (mark.end, mark.last_position)
 
     def rewind(self) -> None:
-        """Go back to what is durable; the file still has more."""
+        """Go back to the durable state; the file still has the bytes after it."""
         self.writer.rewind(self.durable)
         self.torn = True
 
     def repair(self) -> None:
-        """Cut off what is behind the counted frames; raises while that cannot be done."""
+        """Truncate what is behind the counted frames; raises if that fails."""
         writer = self.writer
         try:
             writer.file.truncate(writer.end)
@@ -78,7 +77,7 @@ class ActiveSegment:
 
 @dataclass(frozen=True, slots=True)
 class OpenGeneration:
-    """A generation, and the active segment that goes with it."""
+    """A manifest, and the active segment that belongs to it."""
 
     manifest: Manifest
     active: ActiveSegment

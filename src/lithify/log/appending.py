@@ -1,8 +1,9 @@
-"""Appends to a log: the next position, a frame in the active segment, and a promise.
+"""Appends to a log: assigns positions and writes frames to the active segment.
 
-An append writes under the lock and returns a `Pending`: the entry is in the file, and counts once
-it is durable as configured. An append that finds the active segment full, used up or too old rolls
-it first. A write that fails raises `WriteFailed` and leaves what was acknowledged as it was.
+An append writes under the lock and returns a `Pending`: the entry is in the file, and is
+acknowledged when it is durable as configured. If the active segment is full, too old or out of
+positions, the append rolls it first. A failed write raises `WriteFailed` and leaves acknowledged
+entries as they were.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DONE.complete()
 
 
 class Appender:
-    """Writes the entries of one log."""
+    """Writes entries to the active segment of one log."""
 
     def __init__(
         self, writes: WriteState, syncer: Syncer, roller: Roller, rule: PositionRule
@@ -45,7 +46,7 @@ class Appender:
     def append(
         self, entries: Sequence[NewEntry], position: int | None, after: Pending | None
     ) -> Pending:
-        """Append entries in one write to one segment; the first goes to `position`, if given."""
+        """Append entries in one write to one segment; `position`, if given, is the first one's."""
         writes = self._writes
         limit, size, all_flags = writes.settings.entry_bytes_max, 0, 0
         for body, time_ms, flags, tag, more in entries:
@@ -54,12 +55,12 @@ class Appender:
             size += HEADER_BYTES + length
             all_flags |= flags
         with writes.events, writes.lock:
-            active, place = self._prepare(size, position, len(entries))
-            last = place + len(entries) - 1
+            active, first = self._prepare(size, position, len(entries))
+            last = first + len(entries) - 1
             if after is not None and after.done():
                 after.result()
             try:
-                active.writer.append(entries, place, active.durable.end)
+                active.writer.append(entries, first, active.durable.end)
             except OSError as error:
                 raise writes.write_failed(error, last) from error
             except BaseException:
@@ -69,24 +70,24 @@ class Appender:
             return self._written(active, last)
 
     def append_batch(self, batch: FrameBatch, after: Pending | None) -> Pending:
-        """Append a batch in as many pieces as segments need."""
+        """Append a batch, split at segment boundaries."""
         writes = self._writes
         with writes.events, writes.lock:
-            place = writes.current.active.visible[1]
-            pending = Pending(place, _DONE, self._syncer)
+            first = writes.current.active.visible[1]
+            pending = Pending(first, _DONE, self._syncer)
             runs: list[tuple[int, int]] = []
             while len(batch):
-                active, place = self._prepare(batch.next_size, batch.next_position)
+                active, first = self._prepare(batch.next_size, batch.next_position)
                 if pending.done():
-                    # Rolling may have waited for an fsync that failed and took the pieces before
-                    # this one with it: then nothing of the batch may be acknowledged.
+                    # Rolling may have waited for an fsync that failed and dropped the earlier
+                    # pieces: then nothing of the batch may be acknowledged.
                     pending.result()
                 if after is not None and after.done():
                     after.result()
                 writer = active.writer
                 room = writes.settings.segment_bytes_max - writer.end
                 limit = self._rule.last(writer.header.segment_id)
-                piece = batch.take(room, place, limit, active.durable.end)
+                piece = batch.take(room, first, limit, active.durable.end)
                 last = int(piece.positions[-1])
                 try:
                     writer.append_piece(piece)
@@ -104,27 +105,27 @@ class Appender:
     def _prepare(
         self, size: int, position: int | None, count: int = 1
     ) -> tuple[ActiveSegment, int]:
-        """The active segment, rolled if need be, and where the first of `count` goes."""
+        """Roll if necessary; return the active segment and the position of the first entry."""
         writes = self._writes
         writes.check_usable()
         active = writes.current.active
         writer = active.writer
-        place = self._place(position)
+        first = self._next_position(position)
         last = self._rule.last(writer.header.segment_id)
         full = writer.end + size > writes.settings.segment_bytes_max
-        used_up = place + count - 1 > last
+        used_up = first + count - 1 > last
         if writer.entries and (full or used_up or self._roller.too_old(writer)):
             self._roller.roll_locked()
-            # Rolling may have waited for an fsync, and others may have appended meanwhile.
-            place = self._place(position)
+            # Rolling may have waited for an fsync, and other threads may have appended meanwhile.
+            first = self._next_position(position)
             active = writes.current.active
             last = self._rule.last(active.writer.header.segment_id)
-        if place + count - 1 > last:
-            raise PositionOutOfRange(place + count - 1, f"{last} or lower")
-        return active, place
+        if first + count - 1 > last:
+            raise PositionOutOfRange(first + count - 1, f"{last} or lower")
+        return active, first
 
-    def _place(self, position: int | None) -> int:
-        """The position for the next entry, which may have been given."""
+    def _next_position(self, position: int | None) -> int:
+        """The position of the next entry: the caller's, if valid, or the next free one."""
         if position is None:
             return self._writes.next_position
         first_free = self._writes.current.active.first_free
@@ -141,7 +142,7 @@ class Appender:
         return Pending(last, _DONE, self._syncer)
 
     def must_roll(self, size_bytes: int) -> bool:
-        """Do so many bytes more not fit into the active segment, or is it too old for them?"""
+        """Is the active segment too old, or too full for `size_bytes` more?"""
         writer = self._writes.current.active.writer
         full = writer.end + size_bytes > self._writes.settings.segment_bytes_max
         return writer.entries > 0 and (full or self._roller.too_old(writer))

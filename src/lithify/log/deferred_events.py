@@ -1,19 +1,19 @@
-"""Events of a log on their way to whoever listens: noted under its locks, told when those are free.
+"""Queues events raised under the log's locks and delivers them after unlock.
 
-    with telling, lock:            # in this order, so that the lock is released first
-        telling.put(event)
+    with events, lock:             # in this order, so that the lock is released first
+        events.put(event)
 
-A sink may take its time, a log file on a full disk for instance. Told under a lock, an event would
-keep everybody who needs that lock waiting with it. So:
+A sink may block, for example on a log file on a full disk. If it were called under a lock, every
+thread that needs the lock would wait for it. Therefore:
 
-1. `put` notes an event. It is called under the lock that orders what the events are about.
-2. When the block ends, whoever finds nobody telling tells all that was noted, in that order. Who
-   finds somebody telling goes on: that one tells these as well, before it ends.
+1. `put` queues an event. It is called under the lock that orders the state changes it reports.
+2. At the end of the block one thread at a time delivers all queued events, in order. A thread that
+   finds a delivery in progress returns: the delivering thread also takes its events.
 
-So a sink that blocks stops the thread that it was called in, and no other. What is noted meanwhile
-waits, at most `WAITING_MAX` of it: if the sink never comes back the oldest are lost.
+A sink that blocks stops only the thread that delivers. Events raised meanwhile are queued, at most
+`WAITING_MAX`: after that the oldest are dropped.
 
-A sink may use the log. Any thread. For the log.
+A sink may call the log. Any thread may use this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAITING_MAX = 10_000
 
 
 class DeferredEvents:
-    """Between the places where something happens and one sink."""
+    """A queue of events in front of one sink."""
 
     __slots__ = ("_busy", "_sink", "_waiting")
 
@@ -41,15 +41,15 @@ class DeferredEvents:
         self._busy = threading.Lock()
 
     def put(self, event: Event) -> None:
-        """Note what has happened."""
+        """Queue an event."""
         self._waiting.append(event)
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, *_: object) -> None:
-        # Looked at again after each release: somebody may have noted something and gone on because
-        # this one seemed to be telling.
+        # Checked again after each release: another thread may have queued an event and returned
+        # because the delivery still seemed to be in progress.
         while self._waiting and self._busy.acquire(blocking=False):
             try:
                 while self._waiting:

@@ -1,24 +1,25 @@
-"""Marks: durable decisions about one directory, in a file inside it.
+"""Marks: files in a directory that record its creation or deletion durably.
 
-    CREATING    The directory is being made: nothing in it has been acknowledged. It is written
+    CREATING    The directory is being created and holds no acknowledged data. The mark is written
                 before anything else and removed when the directory's definition is durable. With
-                `"restores":true` the definition was there before, and the directory counts only
-                when the mark is gone.
-    DELETED     The directory is deleted: it names the thing and the random id of each log that is
-                deleted with it. It is written before the definition goes, and removed last.
+                `"restores":true` the definition is older than the mark, and the directory is valid
+                only after the mark is removed.
+    DELETED     The directory is deleted. The mark has the name of the topic or store and the random
+                id of each log deleted with it. It is written before the definition is removed, and
+                is itself removed last.
 
 A mark is one checked line (`fs/checked_lines.py`), put in place by one rename:
 
     {"version":1,"name":"photos","logs":{"":"5f3a…"},"time_ms":…}
 
-The keys of `logs` are directories beside the marked one, "" is the marked one itself. An id is
-empty where there was no readable log.
+The keys of `logs` are sibling directories; "" is the marked directory. An id is empty where there
+was no readable log.
 
-Only a mark allows data to be removed. A directory without a definition and without a mark may be a
-backup that was put back, or the definitions may be older than it: it stays. A mark that is damaged,
-or names another log than the one that lies there, allows nothing.
+Only a mark permits the removal of data. A directory with neither a definition nor a mark may be a
+restored backup, or the definitions may be older than it: it is kept. A damaged mark, or one with
+the id of another log, permits nothing.
 
-Called by those who create and delete topics and blob stores, and by restore.
+Used by creation and deletion of topics and blob stores, and by restore.
 """
 
 from __future__ import annotations
@@ -59,24 +60,24 @@ _NO_DATA = frozenset({LOCK, CREATING + TEMPORARY_SUFFIX, DELETED + TEMPORARY_SUF
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a mark `DELETED` says."""
+    """The contents of a mark `DELETED`."""
 
     name: str
     time_ms: int
     logs: dict[str, str] = field(default_factory=dict)
 
     def covers(self, place: str, log_id: str) -> bool:
-        """May a directory with this log be removed? One without a log holds nothing readable."""
+        """May a directory with this log be removed? One without a log has no readable data."""
         return place in self.logs and log_id in ("", self.logs[place])
 
     def to_json(self) -> str:
-        """For the file."""
+        """Encode for the file."""
         row = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
         return json.dumps({"version": _VERSION, **row}, separators=(",", ":"), sort_keys=True)
 
 
 def log_id_in(fs: FileSystem, directory: str) -> str:
-    """The id of the log in a directory, empty if there is none that can be read."""
+    """The id of the log in a directory, empty if there is no readable log."""
     try:
         return read_manifest(fs, directory).log_id.hex()
     except (OSError, LithifyError, ValueError, KeyError, TypeError):
@@ -89,7 +90,7 @@ def write_deletion(fs: FileSystem, directory: str, deletion: Deletion) -> None:
 
 
 def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
-    """The mark of a directory; None if there is none that can be believed."""
+    """The mark of a directory; None if it is missing or damaged."""
     path = f"{directory}/{DELETED}"
     if not fs.exists(path):
         return None
@@ -104,9 +105,9 @@ def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
 
 
 def begin_creation(fs: FileSystem, directory: str, *, restores: bool = False) -> None:
-    """Make a directory and mark it as unfinished; durable when it returns.
+    """Create a directory and mark it as unfinished; durable when it returns.
 
-    `restores`: its definition is there already, and says nothing about whether it is finished.
+    `restores`: its definition already exists, and does not say whether the directory is finished.
     """
     try:
         fs.mkdir(directory)
@@ -131,12 +132,12 @@ def is_restoring(fs: FileSystem, directory: str) -> bool:
 
 
 def is_empty(fs: FileSystem, directory: str) -> bool:
-    """Is it a directory with no data in it? A crash in the first or last step leaves one."""
+    """Does it contain no data? A crash in the first or last step leaves such a directory."""
     return fs.stat(directory).is_dir and _NO_DATA.issuperset(fs.list(directory))
 
 
 def clear_mark(fs: FileSystem, directory: str, name: str) -> None:
-    """Take a mark away, durably."""
+    """Remove a mark, durably."""
     try:
         with suppress(FileNotFoundError):
             fs.remove(f"{directory}/{name}")
@@ -152,7 +153,7 @@ def remove_deleted(fs: FileSystem, directory: str) -> None:
 
 
 def remove_created(fs: FileSystem, directory: str) -> None:
-    """Remove a directory whose creation did not come to its end, its mark last."""
+    """Remove a directory whose creation did not finish, its mark last."""
     remove_tree(fs, directory, CREATING)
 
 

@@ -1,20 +1,20 @@
-"""Every file name in a log's directory is made and parsed here.
+"""File names in a log's directory, built and parsed.
 
-LOCK                       held by the one process that writes
-MANIFEST                   the one truth: which files belong to the log
-JOURNAL                    progress of a compaction run; exists only while one is unfinished
+LOCK                       locked by the process that writes
+MANIFEST                   which files belong to the log
+JOURNAL                    progress of a compaction run; exists only while a run is unfinished
 HISTORY                    reports of finished runs
-ERASE                      progress of erasing, and the frames that are being written over
-REPLICATION                how far a store has read its replicas, and they it
-CREATING                   mark: the directory is not finished, and nothing in it acknowledged
-DELETED                    mark: the directory is deleted; what is left of it may be removed
+ERASE                      progress of erasing, and the frames being overwritten
+REPLICATION                how far a store has read its replicas, and the replicas the store
+CREATING                   mark: the directory is not finished; nothing in it is acknowledged
+DELETED                    mark: the directory is deleted; its remains may be removed
 000000000007.seg           segment 7, written by appends
-000000000009-5f3a.seg      segment 9, written by a rewrite; attempt 5f3a of it
-000000000007-5f3a.dead     dead set of segment 7, as run 5f3a judged it
+000000000009-5f3a.seg      segment 9, written by attempt 5f3a of a rewrite
+000000000007-5f3a.dead     dead set of segment 7, written by run 5f3a
 000000000007.keys          key index of segment 7 (side file: may be rebuilt at any time)
 000000000009-5f3a.keys     key index of segment 9, attempt 5f3a
-5f3a9c….pin                a reading process's claim on a generation
-PACE.tmp                   the rate of the run that is going on, for its tasks
+5f3a9c….pin                pin of a reading process on a generation
+PACE.tmp                   current rate of the run in progress, for its tasks
 000000000007.seg.aside     a segment with entries that the manifest does not name, set aside
 *.tmp                      an atomic replacement that did not finish
 """
@@ -51,14 +51,14 @@ JOURNAL = "JOURNAL"
 HISTORY = "HISTORY"
 ERASE = "ERASE"
 PACE = "PACE.tmp"
-"""Removed at the next open, as all that ends so."""
+"""Removed at the next open, like every `.tmp` file."""
 REPLICATION = "REPLICATION"
 CREATING = "CREATING"
 DELETED = "DELETED"
 
 
 class FileKind(StrEnum):
-    """What a file is, told from its name alone."""
+    """The kind of a file, derived from its name alone."""
 
     LOCK = "lock"
     MANIFEST = "manifest"
@@ -102,27 +102,27 @@ _ASIDE = re.compile(r"\d{12}\.seg\.aside\d*")
 
 
 def segment_name(segment_id: int, attempt: str = "") -> str:
-    """The name of a segment; `attempt` makes that of a rewrite unique."""
+    """The name of a segment; `attempt` makes the name of a rewritten one unique."""
     return f"{_stem(segment_id, attempt)}.seg"
 
 
 def key_index_name(segment: str) -> str:
-    """The key index that belongs to the segment named `segment`."""
+    """The name of the key index of the segment file `segment`."""
     return segment.removesuffix(".seg") + ".keys"
 
 
 def dead_set_name(segment_id: int, run_id: str) -> str:
-    """The dead set of a segment, as a run judged it."""
+    """The name of the dead set that a run wrote for a segment."""
     return f"{_stem(segment_id, run_id)}.dead"
 
 
 def pin_name(token: str) -> str:
-    """A reading process's pin."""
+    """The name of a reading process's pin."""
     return f"{token}.pin"
 
 
 def parse_name(name: str) -> FileName:
-    """What a name says; `FOREIGN` if it is none of ours."""
+    """Parse a name; the kind is `FOREIGN` if it is not a file of a log."""
     if name in _FIXED:
         return FileName(name, _FIXED[name])
     if name.endswith(".tmp"):
@@ -140,7 +140,7 @@ def parse_name(name: str) -> FileName:
 
 
 def is_set_aside(name: str) -> bool:
-    """Is it a segment that recovery has set aside? No log reads or removes it."""
+    """Is it a segment that recovery set aside? No log reads or removes it."""
     return _ASIDE.fullmatch(name) is not None
 
 

@@ -1,14 +1,14 @@
 """Group commit: many appends, one fsync.
 
-All appends between two fsyncs belong to one `Tick`. Whoever waits first has the fsync made; the
-others find it done. There is no committer thread:
+All appends between two fsyncs share one `Tick`. The first waiter of a tick triggers its fsync;
+the others wait for the result. There is no committer thread:
 
-- `pending.result()` in a thread: the first of a tick to come makes the fsync itself, after the one
-  that may be running; the others of the tick wait for it.
-- `await pending` in an event loop: the fsync goes to a small pool of threads at the end of the
-  loop's current round, so that all tasks that are ready to append share it.
+- `pending.result()` in a thread: the first waiter makes the fsync itself, after any fsync in
+  progress; the other waiters of the tick wait for it.
+- `await pending` in an event loop: the fsync goes to a small thread pool at the end of the loop's
+  current iteration, so that all tasks that are ready to append share it.
 
-A tick fails as a whole: if the fsync fails, nothing of it was acknowledged.
+A tick fails as a whole: if the fsync fails, none of its appends is acknowledged.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def _sync_pool() -> ThreadPoolExecutor:
 
 
 class Syncable(Protocol):
-    """What a pending append needs of its log."""
+    """The part of a log that a pending append calls."""
 
     def sync_tick(self, tick: Tick) -> None:
-        """Make what belongs to a tick durable and complete it; nothing if that is done."""
+        """Make the appends of a tick durable and complete it; does nothing if it is complete."""
 
 
 class Tick:
-    """The appends that one fsync will cover."""
+    """The appends that one fsync covers."""
 
     __slots__ = ("_ended", "_futures", "_lock", "_scheduled", "_taken", "done", "error")
 
@@ -57,7 +57,7 @@ class Tick:
         self._scheduled: asyncio.AbstractEventLoop | None = None
 
     def complete(self, error: LithifyError | None = None) -> None:
-        """The fsync returned or failed; wake everybody."""
+        """End the tick after its fsync returned or failed, and wake all waiters."""
         with self._lock:
             self.error = error
             self.done = True
@@ -70,10 +70,10 @@ class Tick:
             _call_if_running(loop, _wake, waiting)
 
     def wait(self, log: Syncable) -> None:
-        """Block until the tick has ended. Who comes first has the fsync made.
+        """Block until the tick has ended. The first caller makes the fsync.
 
-        The others wait for the tick and not for the log's lock: behind that they would queue with
-        those of the next tick, and wait for its fsync too.
+        The others wait for the tick, not for the log's lock: in the lock's queue they would mix
+        with waiters of the next tick, and wait for its fsync too.
         """
         with self._lock:
             first, self._taken = not self._taken, True
@@ -85,18 +85,18 @@ class Tick:
         else:
             self._ended.wait()
         if not self.done:
-            # Whoever was to make the fsync was interrupted.
+            # The thread that was to make the fsync was interrupted.
             log.sync_tick(self)
 
     def future(self, log: Syncable) -> asyncio.Future[None] | None:
-        """A future of the running loop that ends with the tick; None if it has ended."""
+        """A future of the running loop that completes with the tick; None if it has ended."""
         loop = asyncio.get_running_loop()
         with self._lock:
             if self.done:
                 return None
             future = loop.create_future()
             self._futures.append(future)
-            # For each loop anew: another one may have been closed before it came to its turn.
+            # Once per loop: another loop may have been closed before its call ran.
             first, self._scheduled = self._scheduled is not loop, loop
         if first:
             loop.call_soon(_sync_pool().submit, _sync_quietly, log, self)
@@ -104,7 +104,7 @@ class Tick:
 
 
 def _sync_quietly(log: Syncable, tick: Tick) -> None:
-    # The error is in the tick, where those who wait for it look.
+    # The error is stored in the tick, where the waiters read it.
     with suppress(Exception):
         log.sync_tick(tick)
 
@@ -123,20 +123,20 @@ def _call_if_running(
     try:
         loop.call_soon_threadsafe(function, futures)
     except RuntimeError:
-        # The loop was closed while its tasks waited: nobody is left to be woken.
+        # The loop was closed while its tasks waited: there is no task left to wake.
         return
 
 
 class Pending:
-    """An append on its way to being durable. `await` it, or call `result()`."""
+    """An append that is not yet acknowledged. `await` it, or call `result()`."""
 
     __slots__ = ("_log", "_tick", "position", "runs")
 
     def __init__(self, position: int, tick: Tick, log: Syncable) -> None:
         self.position = position
-        """Of the entry; of the last one if several were appended."""
+        """Position of the entry; of the last one if several were appended."""
         self.runs: list[tuple[int, int]] = [(position, position)]
-        """First and last position of each stretch, if several were appended without positions."""
+        """First and last position of each contiguous run of positions."""
         self._tick = tick
         self._log = log
 
@@ -145,7 +145,7 @@ class Pending:
         return self._tick.done
 
     def result(self) -> int:
-        """Wait until it is durable as configured; the position. Raises if it failed."""
+        """Wait until it is durable as configured; return the position. Raises if it failed."""
         if not self._tick.done:
             self._tick.wait(self._log)
         return self._outcome()

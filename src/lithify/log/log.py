@@ -7,16 +7,16 @@
         for entry in snapshot.read(start=100): ...
     log.roll(); log.drop_head(before=5_000); log.reclaim(); log.close()
 
-What it promises
-    Nothing acknowledged is lost: an append is acknowledged when it is durable as configured, and
-    `open` finds it after any crash. In mode `always` nobody sees an entry before it is durable.
-    Positions ascend and mean the same for ever. A write that fails raises `WriteFailed`, leaves
-    what was acknowledged as it was, and the next one tries again.
+Guarantees
+    No acknowledged entry is lost: an append is acknowledged when it is durable as configured, and
+    `open` finds it after any crash. In mode `always` no reader sees an entry before it is durable.
+    Positions ascend and never change their meaning. A failed write raises `WriteFailed` and leaves
+    acknowledged entries as they were; the next write repairs the file first.
 
 How it works
     Entries are appended to the active segment. Rolling seals it, starts the next, and publishes a
-    manifest that names both. Manifest and active segment are replaced together, as one value, and
-    never changed: a reader takes it and needs no lock afterwards.
+    manifest that names both. Manifest and active segment are replaced together, as one immutable
+    value: a reader takes a reference and needs no lock afterwards.
 
 Parts
     WriteState   the active segment, the next position, and what is in progress (`write_state.py`)
@@ -27,11 +27,11 @@ Parts
 
 Locks, always taken in this order
     of the Syncer       one fsync at a time
-    of the WriteState   the active segment; held for a write, not for an fsync
+    of the WriteState   the active segment; held during a write, not during an fsync
     of the Publisher    the manifest; an append waits for it only when it has to roll
 
-Opening after a crash is in `recovery.py`. Events are told when no lock is held
-(`deferred_events.py`), in the order of what they are about.
+`recovery.py` opens a log after a crash. Events are delivered when no lock is held
+(`deferred_events.py`), in the order of the changes they report.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ __all__ = ["Log"]
 
 
 class Log:
-    """One log, open for writing. All methods may be called from any thread."""
+    """A log that is open for writing. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -130,22 +130,22 @@ class Log:
         owner: str | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> Log:
-        """Open a log to write and read, creating it if it is not there; see `recovery.py`."""
+        """Open a log for writing and reading, creating it if necessary; see `recovery.py`."""
         settings = settings or LogSettings()
         clock = clock or SystemClock()
-        found = fs.exists(f"{directory}/{MANIFEST}")
-        if not found:
-            # Where a manifest is, the directory was made durable before it.
+        existed = fs.exists(f"{directory}/{MANIFEST}")
+        if not existed:
+            # A directory with a manifest was made durable before the manifest.
             fs.mkdir(directory)
         lock = fs.lock(f"{directory}/{LOCK}", owner or f"pid {os.getpid()}")
         if lock is None:
             raise LogLocked(directory, lock_owner(fs, f"{directory}/{LOCK}"))
         try:
             # Another process may have created it before this one got the lock.
-            found = found or fs.exists(f"{directory}/{MANIFEST}")
+            existed = existed or fs.exists(f"{directory}/{MANIFEST}")
             manifest = (
                 _read(fs, directory, kind)
-                if found
+                if existed
                 else _create(fs, directory, kind, clock, rule, random_bytes(12))
             )
             for event in remove_orphans(fs, directory, manifest):
@@ -154,14 +154,16 @@ class Log:
         except BaseException:
             lock.release()
             raise
-        telling = DeferredEvents(events)
-        publisher = ManifestPublisher(fs, directory, manifest, telling.put, names_synced=not found)
+        deferred = DeferredEvents(events)
+        publisher = ManifestPublisher(
+            fs, directory, manifest, deferred.put, names_synced=not existed
+        )
         active = ActiveSegment(tail.writer, last_before_active(manifest), tail.flags)
-        writes = WriteState(directory, publisher, active, settings, telling)
+        writes = WriteState(directory, publisher, active, settings, deferred)
         log = cls(fs, directory, lock, writes, clock, rule)
         if tail.cut is not None:
             events(tail.cut)
-            # Positions that a reader may have seen before the cut must not be given out again.
+            # Readers may have seen positions before the cut: never assign them again.
             try:
                 log.roll()
             except BaseException:
@@ -180,17 +182,17 @@ class Log:
         tag: int = 0,
         position: int | None = None,
     ) -> Pending:
-        """Append one entry. `position` must be above all others; by default it is the next one."""
+        """Append one entry. `position` must be above all others; the default is the next one."""
         time_ms = self._clock.now_ms() if time_ms is None else time_ms
         return self._appender.append((NewEntry(body, time_ms, flags, tag),), position, None)
 
     def append_together(
         self, entries: Sequence[NewEntry], *, after: Pending | None = None
     ) -> Pending:
-        """Append some entries side by side, in one write; the result names the last position.
+        """Append entries in one write to one segment; the result names the last position.
 
-        They stand in one segment, also where they are larger. If the append `after` has failed,
-        nothing is written, and its error is raised.
+        The segment may exceed its size limit. If the append `after` has failed, nothing is written
+        and its error is raised.
         """
         return self._appender.append(entries, None, after)
 
@@ -206,9 +208,9 @@ class Log:
     ) -> Pending:
         """Append several entries; the result stands for all of them and names the last position.
 
-        Numbers hold for all bodies, sequences give one for each. If a write fails in the middle,
-        the entries before it are in the log and nothing is acknowledged. If the append `after` has
-        failed, these must not be without it: nothing is written, and its error is raised.
+        A number applies to all bodies, a sequence has one value per body. If a write fails in the
+        middle, the entries before it are in the log and nothing is acknowledged. If the append
+        `after` has failed, nothing is written and its error is raised.
         """
         times = self._clock.now_ms() if time_ms is None else time_ms
         limit = self._writes.settings.entry_bytes_max
@@ -220,42 +222,42 @@ class Log:
         self._syncer.sync()
 
     def roll(self) -> None:
-        """Seal the active segment and start the next; an empty one stays. See `rolling.py`."""
+        """Seal the active segment and start the next; does nothing if it is empty."""
         self._roller.roll()
 
     def must_roll(self, size_bytes: int) -> bool:
-        """Do so many bytes more not fit into the active segment, or is it too old for them?"""
+        """Is the active segment too old, or too full for `size_bytes` more?"""
         return self._appender.must_roll(size_bytes)
 
     def must_settle(self) -> bool:
-        """Would an append have to wait, for a roll or for what an earlier failure left?"""
+        """Would an append have to wait, for a roll or for the repair of an earlier failure?"""
         torn = self._writes.current.active.torn
         return self._roller.sealing or torn or not self._publisher.settled
 
     def settle(self) -> None:
-        """Make sure that `manifest` is what is on disk; raises `WriteFailed` while it is not."""
+        """Make sure that `manifest` is what is on disk; raises `WriteFailed` if that fails."""
         with self._events, self._writes.lock:
             self._writes.check_usable()
 
     @property
     def settings(self) -> LogSettings:
-        """How it is written; see `change_settings`."""
+        """The current settings; see `change_settings`."""
         return self._writes.settings
 
     def change_settings(self, settings: LogSettings) -> None:
-        """Go on with others. What was appended under the old ones is made durable first."""
+        """Replace the settings. Entries appended under the old ones are made durable first."""
         self.sync()
         self._writes.settings = settings
         self._segments.limit = settings.open_files_max
 
     def maintain(self) -> None:
-        """What only time brings about: the fsync of mode `interval`, rolling by age.
+        """Do what depends on time only: the fsync of mode `interval`, and rolling by age.
 
-        To be called every now and then by whoever owns the log; without it both wait for the
-        next append, sync or close.
+        The owner of the log calls it periodically; otherwise both wait for the next append, sync
+        or close.
         """
         self._segments.forget_unused()
-        # Nothing is done for a log in which nothing happens: there may be thousands of them.
+        # An idle log costs nothing here: there may be thousands of them.
         writes, settings = self._writes, self._writes.settings
         if settings.durability is Durability.INTERVAL and writes.current.active.unsynced:
             waited_ms = (self._clock.monotonic_s() - self._syncer.synced_at_s) * 1000
@@ -271,10 +273,10 @@ class Log:
     # --- generations ------------------------------------------------------------------------
 
     def publish(self, edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
-        """Make `edit(manifest)` the next generation; what it no longer names is retired.
+        """Publish `edit(manifest)` as the next generation; files it no longer names are retired.
 
-        Everything it names must be durable. `edit` must keep the active segment; it may raise, and
-        then nothing happens. Appends go on meanwhile.
+        Everything it names must be durable. `edit` must keep the active segment; if it raises,
+        nothing is published. Appends continue meanwhile.
         """
 
         def stamped(manifest: Manifest) -> Manifest:
@@ -291,8 +293,8 @@ class Log:
             with self._writes.lock:
                 self._writes.check_usable()
             with self._publisher.lock:
-                # Settling may replace the active segment, so it needs the write lock, which may
-                # not be taken under this one.
+                # Settling may replace the active segment, so it needs the write lock, which must
+                # not be taken while this one is held.
                 if self._publisher.settled:
                     return self._publisher.publish(edit, why, adopt=self._writes.adopt)
 
@@ -303,7 +305,7 @@ class Log:
             return segment.sealed and segment.last_position < before
 
         def without(manifest: Manifest) -> Manifest:
-            # Decided again: another publish may come first.
+            # Selected again: another publish may have come first.
             gone = filter(ends_below, manifest.segments)
             dropped = max([manifest.dropped, *(segment.last_position for segment in gone)])
             kept = tuple(filterfalse(ends_below, manifest.segments))
@@ -317,7 +319,7 @@ class Log:
     def reclaim(self, pace: Callable[[int], None] = lambda _: None) -> Reclaimed:
         """Delete retired files that no reader pins; `pace` is called with the bytes before each."""
         self.settle()
-        # In this order: who pins after this line pins a generation that names none of these.
+        # In this order: a pin made after this line is on a generation that names none of these.
         retired = self.manifest.retired
         try:
             oldest = self._pins.oldest_generation()
@@ -342,21 +344,21 @@ class Log:
 
     @property
     def manifest(self) -> Manifest:
-        """The generation that rules now."""
+        """The current generation."""
         return self._writes.current.manifest
 
     @property
     def last_position(self) -> int:
-        """The last position that may be read, -1 if there is none."""
+        """The last readable position, -1 if there is none."""
         return self._writes.current.active.visible[1]
 
     @property
     def next_position(self) -> int:
-        """The position the next append will take, unless it gives one itself."""
+        """The position of the next append, unless the caller gives one."""
         return self._writes.next_position
 
     def show_position(self, position: int) -> str:
-        """A position as people of this kind of log write it."""
+        """Format a position as users of this kind of log write it."""
         return self._rule.show(position)
 
     @property
@@ -366,13 +368,13 @@ class Log:
 
     @property
     def active_times_ms(self) -> tuple[int, int] | None:
-        """When the active segment was begun, and the newest time in it; None if it is empty."""
+        """(creation, newest entry) of the active segment; None if it is empty."""
         writer = self._writes.current.active.writer
         return (writer.header.created_ms, writer.time_max) if writer.entries else None
 
     @contextmanager
     def snapshot(self, owner: str = "reader", *, cached: bool = False) -> Iterator[Snapshot]:
-        """What the log holds now, pinned until the block ends; `cached`: see `reader.py`."""
+        """The current contents, pinned until the block ends; `cached`: see `reader.py`."""
         with self.pin(owner):
             state = self._writes.current
             end, last = state.active.visible
@@ -380,13 +382,13 @@ class Log:
             yield Snapshot(state.manifest, self._segments, tail, cached=cached)
 
     def pin(self, owner: str) -> Pin:
-        """Claim the generation that rules now: its files, and those of later ones, stay."""
+        """Pin the current generation: its files, and those of later ones, are not deleted."""
         if self._writes.closed:
             raise LogClosed(f"{self.directory} is closed")
         return self._pins.pin(lambda: self._writes.current.manifest.generation, owner)
 
     def pins(self) -> list[PinInfo]:
-        """Who holds which generation, oldest first."""
+        """All pins, oldest generation first."""
         return self._pins.list()
 
     @property
@@ -394,13 +396,13 @@ class Log:
         """Was it closed or abandoned?"""
         return self._writes.closed
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing.
+        """Make everything durable and release the directory; a second call does nothing.
 
-        Raises if entries may be lost. A manifest that cannot be written is no loss: the next open
-        finds what is behind it, as after a crash.
+        Raises if entries may be lost. A manifest that cannot be written loses nothing: the next
+        open recovers the entries after it, as after a crash.
         """
         writes = self._writes
         if writes.closed:
@@ -418,12 +420,12 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go without making anything durable, as a killed process would."""
+        """Release the log without making anything durable, like a killed process."""
         writes = self._writes
         with writes.lock:
             while writes.rolling or writes.syncing:
-                # Whoever opens the log next may give the same name to a segment, and an fsync
-                # needs the file that is closed here.
+                # The next owner of the log may reuse the name of a segment in progress, and an
+                # fsync needs the file that is closed here.
                 writes.ended.wait()
             if writes.closed:
                 return
@@ -450,7 +452,7 @@ def _read(fs: FileSystem, directory: str, kind: str) -> Manifest:
 def _create(
     fs: FileSystem, directory: str, kind: str, clock: Clock, rule: PositionRule, log_id: bytes
 ) -> Manifest:
-    """A log with one empty segment."""
+    """Create a log with one empty segment."""
     check_new_directory(fs, directory)
     first = rule.first(1, NO_POSITION)
     header = SegmentHeader(1, first, clock.now_ms(), kind, log_id)

@@ -1,34 +1,34 @@
-r"""The manifest: the one truth about which files belong to a log.
+r"""The manifest: the single record of which files belong to a log.
 
 The file `MANIFEST` is replaced whole, by one rename, after everything it names is durable:
 
     lithify manifest 1 <crc: 8 hex digits> <length>\n      CRC-32C and length of what follows
     {JSON}\n
 
-Each replacement is a **publish** and raises the generation by one. A manifest is a value: readers
-keep the one they began with and go on in it whatever is published meanwhile.
+Each replacement is a **publish** and raises the generation by one. A manifest is immutable: a
+reader keeps the one it began with, whatever is published meanwhile.
 
 Fields
     kind, log_id        as in every segment header
     generation          1 when the log is created
     next_segment_id     never used before
-    segments            the log, in position order; the last one is active
+    segments            of the log, in position order; the last one is active
     view                the compacted view: other segments, in position order, or null
-    horizon             last position that compaction has judged, -1 before the first run
-    last_position       of the log when this was published; a lower bound of the truth
-    synced_bytes        of the active segment, known durable when this was published
-    retired             files published away but still on disk, with the generation that did it
-    last_run            the compaction run that published last; tells a resumed run that it did
-    state               room for the store's own small facts (JSON)
-    dropped             last position that was dropped from the log's head; not there if none was
+    horizon             last position covered by compaction, -1 before the first run
+    last_position       of the log at the time of the publish; a lower bound later
+    synced_bytes        of the active segment, known durable at the time of the publish
+    retired             files no longer in use but still on disk, each with the retiring generation
+    last_run            the last compaction run that published; a resumed run checks it
+    state               small facts of the store (JSON)
+    dropped             last position dropped from the log's head; missing if none was
 
-A segment may carry a **dead set**: what is dead but still in the file, entries and parts of entries
-(`deadset/dead_set.py`). It is a file of its own, immutable, named here with its CRC. The same
-segment may stand in the log and in the view, with different dead sets; it is retired when it stands
-in neither.
+A segment may have a **dead set**: the entries and parts of entries that are dead but still in the
+file (`deadset/dead_set.py`). It is an immutable file of its own, named here with its CRC. The same
+segment may be in both the log and the view, with different dead sets; it is retired when it is in
+neither.
 
-Segments are rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few milliseconds.
-Behind the columns stand the flags that its entries were appended with, where there are any.
+Segments are encoded as rows (`SEGMENT_COLUMNS`), so that a thousand of them parse in a few
+milliseconds. A row ends with the flags of the segment's entries, if there are any.
 """
 
 from __future__ import annotations
@@ -67,27 +67,27 @@ _FIRST_LINE = re.compile(rb"lithify manifest (\d{1,9}) ([0-9a-f]{8}) (\d{1,12})"
 
 @dataclass(frozen=True, slots=True)
 class DeadRef:
-    """A dead set's file."""
+    """A reference to the file of a dead set."""
 
     name: str
     entries: int
-    """Entries of the segment that it names as wholly dead."""
+    """Number of wholly dead entries."""
     frame_bytes: int
-    """Bytes their frames take in the segment, and the dead shares of partly live entries."""
+    """Bytes of their frames, plus the dead shares of partly live entries."""
     file_bytes: int
     crc: int
     parts: int = 0
-    """Partly live entries in it."""
+    """Number of partly live entries."""
 
     def to_row(self) -> list[object]:
-        """Its values in their order, for JSON; without `parts` where there are none."""
+        """Encode for JSON, without `parts` if it is zero."""
         row: list[object] = [self.name, self.entries, self.frame_bytes, self.file_bytes, self.crc]
         return [*row, self.parts] if self.parts else row
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment as the manifest knows it. An active one has its counts at zero."""
+    """A segment as named in the manifest. The counts of an active one are zero."""
 
     id: int
     name: str
@@ -102,11 +102,11 @@ class SegmentRef:
     sealed: bool = False
     dead: DeadRef | None = None
     flags: int = 0
-    """Those that its entries were appended with, all in one; or more, after a rewrite."""
+    """Union of its entries' flags; may be a superset after a rewrite."""
 
     @property
     def live_entries(self) -> int:
-        """Entries that no dead set names."""
+        """Entries that are not wholly dead."""
         return self.entries - (self.dead.entries if self.dead else 0)
 
     @property
@@ -115,7 +115,7 @@ class SegmentRef:
         return self.frame_bytes - (self.dead.frame_bytes if self.dead else 0)
 
     def sealed_by(self, footer: SegmentFooter, *, flags: int = 0) -> SegmentRef:
-        """The same segment with the counts of its footer, sealed."""
+        """Return the sealed segment, with the counts of its footer."""
         return replace(
             self,
             last_position=footer.last_position,
@@ -129,21 +129,21 @@ class SegmentRef:
         )
 
     def to_row(self) -> list[object]:
-        """Its values in the order of `SEGMENT_COLUMNS`, and `flags` if there are any, for JSON."""
+        """Encode in the order of `SEGMENT_COLUMNS`, followed by nonzero `flags`, for JSON."""
         row: list[object] = [getattr(self, column) for column in SEGMENT_COLUMNS[:-1]]
         row.append(None if self.dead is None else self.dead.to_row())
         return [*row, self.flags] if self.flags else row
 
     @classmethod
     def from_row(cls, row: list[Any]) -> SegmentRef:
-        """Read back what `to_row` gave."""
+        """Decode what `to_row` returned."""
         at = len(SEGMENT_COLUMNS) - 1
         if not at + 1 <= len(row) <= at + 2:
             raise ValueError(f"a segment's row has {len(row)} values")
         values = list(row)
         if row[at] is not None:
             values[at] = DeadRef(*row[at])
-        # The columns are the fields in their order; by name it would take longer.
+        # The columns are in the order of the fields; passing them by name would be slower.
         return cls(*values)
 
 
@@ -173,7 +173,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One generation."""
+    """The contents of one generation's manifest."""
 
     kind: str
     log_id: bytes
@@ -191,16 +191,16 @@ class Manifest:
 
     @property
     def active(self) -> SegmentRef:
-        """The segment that is appended to."""
+        """The segment that receives appends."""
         return self.segments[-1]
 
     def all_segments(self) -> Iterator[SegmentRef]:
-        """Those of the log, then those of the view."""
+        """Segments of the log, then of the view."""
         yield from self.segments
         yield from self.view or ()
 
     def sizes(self) -> dict[str, int]:
-        """Every file it names as part of the log, retired ones not, with its size."""
+        """Size of each file by name, without retired files."""
         sizes = {}
         for segment in self.all_segments():
             sizes[segment.name] = segment.file_bytes
@@ -209,7 +209,7 @@ class Manifest:
         return sizes
 
     def to_bytes(self) -> bytes:
-        """The file's contents."""
+        """Encode as a file."""
         value = {
             "kind": self.kind,
             "log_id": self.log_id.hex(),
@@ -233,7 +233,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
-        """Read back; damage and unknown versions raise."""
+        """Decode a file; raises on damage and on unknown versions."""
         line, _, body = data.partition(b"\n")
         match = _FIRST_LINE.fullmatch(line)
         if match is None:
@@ -265,16 +265,16 @@ class Manifest:
 
 
 def read_manifest(fs: FileSystem, directory: str) -> Manifest:
-    """The generation that rules now; `FileNotFoundError` if there is no log."""
+    """Read the current generation; `FileNotFoundError` if there is no log."""
     path = f"{directory}/{MANIFEST}"
     return Manifest.from_bytes(read_file(fs, path), path)
 
 
 def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
-    """Publish. The files it names must be durable already; their names are made so here.
+    """Publish a manifest; the contents of the files it names must be durable.
 
-    Without the first fsync of the directory a crash could keep the rename of the manifest and
-    forget a file that it names.
+    Their names are made durable here. Without the first fsync of the directory a crash could keep
+    the rename of the manifest and lose the name of a file in it.
     """
     fs.sync_dir(directory)
     write_atomic(fs, f"{directory}/{MANIFEST}", manifest.to_bytes())

@@ -1,15 +1,15 @@
-"""The manifest's owner within the one process that writes the log.
+"""Publishes manifests, in the one process that writes the log.
 
-Publishing replaces the manifest by one rename. If the file system fails in the middle, it is not
-known which of the two generations is on disk: the publisher then reads it back ("settles") before
-anything else is written, and goes on with whichever it finds. A generation that was found on disk
-but whose directory could not be fsynced counts only after that fsync; until then every write is
-refused, because a power cut could bring the old generation back. The same holds for the generation
-that an open has found: whoever published it may have been killed before that fsync, which is left
-to the first write. A log that is only read costs none.
+A publish replaces the manifest by one rename. If the file system fails during it, the publisher
+does not know which of the two generations is on disk. It then reads the manifest back ("settles")
+before anything else is written, and continues with the generation it reads. If the directory could
+not be fsynced after the rename, that generation is valid only after such an fsync; until then every
+write is refused, because a power cut could bring the old generation back. The same holds for the
+generation that an open reads: its writer may have been killed before that fsync, so the first write
+makes it. A log that is only read makes none.
 
-Files that the new generation does not name any more become **retired**: the manifest lists them
-with the generation that retired them until `reclaim` has deleted them.
+Files that a new generation no longer names become **retired**: the manifest lists them, with the
+generation that retired them, until `reclaim` has deleted them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _nothing(*_: object) -> None:
 
 
 class ManifestPublisher:
-    """Holds the generation that rules, and replaces it."""
+    """Holds the current manifest and replaces it."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class ManifestPublisher:
         *,
         names_synced: bool,
     ) -> None:
-        """Begin with a generation; is it known that its directory was fsynced after it?"""
+        """Start with a manifest; `names_synced`: its directory is known to be fsynced since."""
         self._fs = fs
         self._directory = directory
         self._events = events
         self._unsettled: _Unsettled | None = None
         self._names_synced = names_synced
         self.failed = False
-        """Did a publish fail, and is what became of it not settled yet?"""
+        """Did a publish fail, with an outcome that is still unknown?"""
         self.lock = threading.RLock()
         self.manifest = manifest
 
@@ -76,11 +76,11 @@ class ManifestPublisher:
         adopt: Callable[[Manifest], None] = _nothing,
         drop: Callable[[], None] = _nothing,
     ) -> Manifest:
-        """Make `edit(manifest)` the next generation.
+        """Publish `edit(manifest)` as the next generation.
 
-        Generation and retired files are filled in here. `adopt` is called with the new manifest as
-        soon as it is on disk, `drop` when it is certain that it is not; after an error that may be
-        later, in `settle`.
+        Generation and retired files are filled in here. `adopt` is called with the new manifest
+        once it is on disk, `drop` once it is certain that it is not; after an error either call
+        may come later, from `settle`.
         """
         with self.lock:
             assert self.settled
@@ -90,7 +90,7 @@ class ManifestPublisher:
             try:
                 write_manifest(self._fs, self._directory, new)
             except BaseException as error:
-                # Only now, so that appends need not wait for a publish that is under way.
+                # Set only now, so that appends do not wait for a publish in progress.
                 self._unsettled = _Unsettled(new, adopt, drop)
                 self._names_synced = False
                 self.failed = True
@@ -107,11 +107,11 @@ class ManifestPublisher:
 
     @property
     def settled(self) -> bool:
-        """Is it known, and durable, which generation is on disk?"""
+        """Is the generation on disk known, and durable?"""
         return self._unsettled is None and self._names_synced
 
     def settle(self) -> None:
-        """Find out what an interrupted publish left; raises while that cannot be done."""
+        """Resolve an interrupted publish by reading the manifest; raises if that fails."""
         with self.lock:
             path = f"{self._directory}/{MANIFEST}"
             try:
@@ -140,9 +140,9 @@ class ManifestPublisher:
     ) -> frozenset[Retired]:
         """Delete retired files that no pinned generation names; the only place that deletes.
 
-        A crash here leaves names in `retired` whose files are gone: the next call passes over
-        them. The candidates must have been looked up before the pins were: a file that is retired
-        in between may be one that a new pin claims.
+        A crash here leaves names in `retired` whose files are missing: the next call ignores them.
+        The caller must list the candidates before the pins: a new pin may cover a file that is
+        retired in between.
         """
         ripe = frozenset(
             retired

@@ -1,12 +1,12 @@
-"""Pins: claims on a generation, so that its files are not deleted under a reader.
+"""Pins: claims on a generation that keep its files from being deleted while a reader uses them.
 
 A pin within the process that writes the log is an entry in a table. Another process that reads
-leaves a small file `<token>.pin`, which it keeps locked; the operating system drops the lock when
-that process dies, so a pin that can be locked by somebody else is stale and is removed.
+creates a small file `<token>.pin` and keeps it locked. The operating system drops the lock when
+that process dies, so a pin that another process can lock is stale and is removed.
 
-A reading process first reads the manifest, then pins its generation, then reads the manifest
-again: if the generation is still the same, every later publish, and so every reclaim, comes after
-the pin and sees it; if not, it begins again.
+A reading process reads the manifest, pins its generation, and reads the manifest again. If the
+generation is unchanged, every later publish, and so every reclaim, comes after the pin and sees
+it. If not, the process starts over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class PinInfo:
-    """A claim, for a list."""
+    """Describes one pin, for a list."""
 
     owner: str
     generation: int
@@ -42,7 +42,7 @@ class PinInfo:
 
 
 class Pin:
-    """A claim within this process; release it, or use it in a `with`."""
+    """A pin of this process: call `release`, or use it in a `with`."""
 
     __slots__ = ("_release", "info")
 
@@ -51,7 +51,7 @@ class Pin:
         self._release = release
 
     def release(self) -> None:
-        """Give it up; a second call does nothing."""
+        """Release the pin; a second call does nothing."""
         self._release(self)
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Pin:
 
 
 class Pins:
-    """The claims on one log that is open for writing."""
+    """All pins on one log that is open for writing."""
 
     def __init__(self, fs: FileSystem, directory: str, clock: Clock) -> None:
         self._fs = fs
@@ -72,7 +72,7 @@ class Pins:
         self._held: set[Pin] = set()
 
     def pin(self, generation: Callable[[], int], owner: str) -> Pin:
-        """Claim the generation that `generation()` tells, asked under the table's lock."""
+        """Pin the generation that `generation()` returns; it is called under the table's lock."""
         with self._lock:
             pin = Pin(PinInfo(owner, generation(), self._clock.now_ms()), self._drop)
             self._held.add(pin)
@@ -83,19 +83,19 @@ class Pins:
             self._held.discard(pin)
 
     def list(self) -> list[PinInfo]:
-        """All claims, of this process and others, oldest first."""
+        """All pins, of this process and of others, oldest first."""
         with self._lock:
             found = [pin.info for pin in self._held]
         found += read_pin_files(self._fs, self._directory)
         return sorted(found, key=lambda info: (info.since_ms, info.owner))
 
     def oldest_generation(self) -> int | None:
-        """The lowest generation that is claimed, or None."""
+        """The lowest pinned generation, or None."""
         return min((info.generation for info in self.list()), default=None)
 
 
 class FilePin:
-    """A claim of a process that only reads."""
+    """The pin of a process that only reads."""
 
     def __init__(self, fs: FileSystem, directory: str, token: str, info: PinInfo) -> None:
         self._fs = fs
@@ -109,23 +109,23 @@ class FilePin:
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            # One without a text claims every generation; see `read_pin_files`.
+            # A pin file without contents pins every generation; see `read_pin_files`.
             self._lock = fs.lock(self._path, "")
 
     @property
     def held(self) -> bool:
-        """False if a reclaim took the file for a stale one before it was locked.
+        """False if a reclaim removed the file as stale before it was locked.
 
-        One that is locked and still has its name cannot be taken for stale any more.
+        A locked file that still has its name can no longer be considered stale.
         """
         return self._lock is not None and self._fs.exists(self._path)
 
     def release(self) -> None:
-        """Give it up; a second call does nothing."""
+        """Release the pin; a second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is not None:
             try:
-                # Its name may be gone with a reclaim, or with the whole directory.
+                # A reclaim may have removed the file, or the whole directory may be deleted.
                 with suppress(FileNotFoundError):
                     self._fs.remove(self._path)
             finally:
@@ -133,7 +133,7 @@ class FilePin:
 
 
 def read_pin_files(fs: FileSystem, directory: str) -> list[PinInfo]:
-    """The claims of other processes; those of dead ones are removed."""
+    """The pins of other processes; those of dead processes are removed."""
     found = []
     for name in fs.list(directory):
         if parse_name(name).kind is not FileKind.PIN:
@@ -150,6 +150,6 @@ def read_pin_files(fs: FileSystem, directory: str) -> list[PinInfo]:
         except FileNotFoundError:
             continue
         except ValueError:
-            # Locked but not yet written: it may be about any generation.
+            # Locked but not yet written: it may be for any generation.
             found.append(PinInfo("a process that is just starting", 0, 0))
     return found

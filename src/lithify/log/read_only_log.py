@@ -1,21 +1,21 @@
-"""Reading a log that another process may be writing.
+"""Read a log that another process may be writing.
 
     with open_readonly(fs, "data/orders", owner="report", clock=clock, token=token) as snapshot:
         for entry in snapshot.read(): ...
 
-1. The manifest is read, its generation pinned by a file (`pins.py`), and the manifest read again.
-   If a publish came in between, or a reclaim took the new pin for a stale one, both are done again.
-2. The active segment is read through to its last good frame, as recovery does and with the same
-   judgement: a bad tail that nobody vouches for is the end, for it may be a frame that is being
-   written; anything else is `DamagedFrame`.
-3. The snapshot is handed out. Leaving the block removes the pin.
+1. Read the manifest, pin its generation with a file (`pins.py`), and read the manifest again. If a
+   publish came in between, or a reclaim removed the new pin as stale, repeat.
+2. Read the active segment to its last good frame, with the same rules as recovery: a bad tail that
+   is not known durable is the end, because it may be a frame being written; any other bad frame is
+   `DamagedFrame`.
+3. Return the snapshot. Leaving the block removes the pin.
 
-Nothing but the pin is ever written. Where even that is not allowed (a read-only file system, a
-directory of another user), the log is read without one: a reclaim meanwhile makes reads fail with
-`MissingFile`, never answer wrongly.
+Only the pin is ever written. Where even that is not permitted (a read-only file system, a directory
+of another user), the log is read without a pin: a reclaim meanwhile makes reads fail with
+`MissingFile`, never return wrong data.
 
-A snapshot may show entries that their writer has not made durable yet, and that a crash may take.
-Any process may call this, also the one that writes.
+A snapshot may have entries that their writer has not made durable yet, and that a crash may remove.
+Any process may call this, including the writer.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def find_manifest(fs: FileSystem, directory: str) -> Manifest:
-    """The generation that rules now; `InvalidInput` if the directory holds no log or is missing.
+    """Read the current generation; `InvalidInput` if the directory has no log or is missing.
 
-    Segments without a manifest are a log that lost it: `MissingFile`.
+    Segments without a manifest are a log that has lost it: `MissingFile`.
     """
     try:
         return read_manifest(fs, directory)
@@ -72,9 +72,9 @@ def find_manifest(fs: FileSystem, directory: str) -> Manifest:
 def pinned_manifest(
     fs: FileSystem, directory: str, *, owner: str, clock: Clock, token: str
 ) -> Iterator[Manifest]:
-    """Step 1: no file of this generation is deleted until the block ends.
+    """Step 1: pin the generation, so that its files are not deleted until the block ends.
 
-    `token` names the pin's file; no other reader may use the same at the same time.
+    `token` names the pin's file and must be unique among concurrent readers.
     """
     while True:
         manifest = find_manifest(fs, directory)
@@ -98,10 +98,10 @@ def pinned_manifest(
 def pinned_generation(
     fs: FileSystem, directory: str, generation: int, *, owner: str, clock: Clock, token: str
 ) -> Iterator[None]:
-    """Claim a generation that was read before, by this process or by another one.
+    """Pin a generation whose manifest was read before, by this process or by another one.
 
-    What a reclaim has already deleted stays so: who opens a file of it may get `MissingFile`. What
-    is there stays there until the block ends.
+    Files that a reclaim has already deleted stay deleted: opening one raises `MissingFile`. All
+    others are kept until the block ends.
     """
     info = PinInfo(owner, generation, clock.now_ms())
     while True:
@@ -121,9 +121,9 @@ def pinned_generation(
 
 
 def list_pins(fs: FileSystem, directory: str) -> list[PinInfo]:
-    """The claims of other processes; none where this one may not ask for them.
+    """The pins of other processes; none if this process may not lock them.
 
-    Only who can lock a pin can tell the living from the dead.
+    Only a process that can lock a pin can tell live readers from dead ones.
     """
     try:
         return read_pin_files(fs, directory)
@@ -137,23 +137,23 @@ def read_active(
     fs: FileSystem,
     directory: str,
     manifest: Manifest,
-    see: Callable[[Frames], None] = lambda _: None,
+    on_frames: Callable[[Frames], None] = lambda _: None,
 ) -> RecoveredActiveSegment:
-    """Step 2; `see` is called with the frames, piece by piece."""
+    """Step 2; `on_frames` is called with the frames of each piece."""
     path = f"{directory}/{manifest.active.name}"
     try:
         file = fs.open_read(path)
     except FileNotFoundError:
         raise MissingFile(path, f"{directory}/{MANIFEST}") from None
     with file:
-        return read_tail(file, manifest, see)
+        return read_tail(file, manifest, on_frames)
 
 
 @contextmanager
 def open_readonly(
     fs: FileSystem, directory: str, *, owner: str, clock: Clock, token: str
 ) -> Iterator[Snapshot]:
-    """What the log holds now, pinned until the block ends; see the module."""
+    """The current contents, pinned until the block ends; see the module."""
     with pinned_manifest(fs, directory, owner=owner, clock=clock, token=token) as manifest:
         writer = read_active(fs, directory, manifest).writer
         last = writer.last_position if writer.entries else last_before_active(manifest)

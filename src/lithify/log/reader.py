@@ -1,19 +1,19 @@
-"""Reading a log: open segments, and walks over them in position order.
+"""Reading a log: open segments, and scans over them in position order.
 
-A `Snapshot` is what one reader sees: a manifest and how far the active segment reached at that
-moment. It never changes, so a walk over it needs no lock and holds no writer up; going on later
-means taking a new snapshot and asking for the positions above the last one seen.
+A `Snapshot` is the view of one reader: a manifest, and the end of the active segment at that time.
+It is immutable, so a scan needs no lock and blocks no writer. To continue later, a reader takes a
+new snapshot and asks for the positions above the last one it has read.
 
-Two walks exist. *log*: the log's own segments. *compacted*: the compacted view up to the horizon,
-the log above it. Both leave out what a segment's dead set names, and say of an entry that is partly
-live which of its slots are (`LogEntry.live`).
+There are two kinds of scan. *log*: the log's own segments. *compacted*: the compacted view up to
+the horizon, the log above it. Both skip what the dead set of a segment names, and report the live
+slots of a partly live entry (`LogEntry.live`).
 
-A snapshot may be one of what is **in memory**: then a walk raises `NotCached` where it would have
-to open a file or wait for the disk, and an event loop may take it.
+A snapshot may be **cached**: it then reads from memory only and raises `NotCached` where it would
+have to open a file or wait for the disk, so an event loop may use it.
 
-Where a walk begins is found by binary search among the segments. Segments that were opened stay
-open, with their block indexes, and dead sets stay in memory, for all readers of a log together: as
-many as `OpenSegments` may keep.
+The first segment of a scan is found by binary search. Opened segments stay open, with their block
+indexes, and dead sets stay in memory, shared by all readers of a log: as many as `OpenSegments`
+may keep.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ __all__ = [
 
 
 DEAD_BYTES_MAX = 32 * 2**20
-"""Of dead sets a log: those of eight segments of 256 MiB with half a million dead entries each."""
+"""Dead sets in memory per log: eight segments of 256 MiB with half a million dead entries each."""
 
 
 class NotCached(Exception):
-    """What a snapshot in memory is asked for has to be read from the disk."""
+    """A cached snapshot would have to read from the disk."""
 
 
 class _CachedFile:
-    """The part of an open file that is in memory."""
+    """The part of an open file that is in the page cache."""
 
     __slots__ = ("_file", "path")
 
@@ -73,7 +73,7 @@ class _CachedFile:
         self.path = file.path
 
     def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """As that of the file; raises `NotCached`."""
+        """Like the file's method, but raises `NotCached` instead of waiting for the disk."""
         try:
             return self._file.readinto_cached(buffer, offset)
         except BlockingIOError:
@@ -81,7 +81,7 @@ class _CachedFile:
 
 
 def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
-    """A dead set, checked against what the manifest says of it."""
+    """Read a dead set, verified against its entry in the manifest."""
     path = f"{directory}/{ref.name}"
     try:
         data = read_file(fs, path)
@@ -93,7 +93,7 @@ def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
 
 
 class OpenSegment:
-    """A segment opened for reading; a sealed one has its block index with it."""
+    """A segment open for reading; a sealed one includes its block index."""
 
     __slots__ = ("blocks", "file", "frames_end", "users")
 
@@ -137,7 +137,7 @@ class OpenSegments:
         self._fs = fs
         self._directory = directory
         self.limit = limit
-        """Of the segments that are kept open; may be changed at any time."""
+        """Number of segments kept open; may be changed at any time."""
         self._lock = threading.Lock()
         self._open: OrderedDict[tuple[str, bool], OpenSegment] = OrderedDict()
         self._dead: OrderedDict[str, DeadSet] = OrderedDict()
@@ -156,7 +156,7 @@ class OpenSegments:
     def acquire(self, ref: SegmentRef, *, cached: bool = False) -> OpenSegment:
         """The open segment; it stays open until it is released.
 
-        With `cached` only one that is open already: `NotCached` if it is not.
+        With `cached` only if it is already open; otherwise raises `NotCached`.
         """
         key = ref.name, ref.sealed
         with self._lock:
@@ -167,11 +167,11 @@ class OpenSegments:
                 return segment
         if cached:
             raise NotCached
-        # Not under the lock, which an event loop may want: opening waits for the disk.
+        # Not under the lock, which an event loop may take: opening waits for the disk.
         opened = OpenSegment(self._fs, self._directory, ref)
         with self._lock:
-            # Another thread may have opened it meanwhile, or closed all. Then the last user of
-            # this one closes it.
+            # Another thread may have opened it meanwhile, or closed the cache. Then the last user
+            # of this one closes it.
             segment = self._open.get(key)
             if segment is None:
                 segment = opened
@@ -185,14 +185,14 @@ class OpenSegments:
         return segment
 
     def release(self, ref: SegmentRef, segment: OpenSegment) -> None:
-        """Give back what `acquire` gave."""
+        """Release a segment returned by `acquire`."""
         with self._lock:
             segment.users -= 1
             if not segment.users and self._open.get((ref.name, ref.sealed)) is not segment:
                 segment.file.close()
 
     def dead_set(self, ref: DeadRef, *, cached: bool = False) -> DeadSet:
-        """A dead set, read if it is not in memory; with `cached`, `NotCached` if it is not."""
+        """A dead set, read if necessary; with `cached`, raises `NotCached` instead of reading."""
         with self._lock:
             dead = self._dead.get(ref.name)
             if dead is not None:
@@ -201,7 +201,7 @@ class OpenSegments:
                 return dead
         if cached:
             raise NotCached
-        # Not under the lock: two who read the same file harm nobody, one who waits does.
+        # Not under the lock: reading a file twice is harmless, waiting under the lock is not.
         dead = read_dead_set(self._fs, self._directory, ref)
         with self._lock:
             self._dead[ref.name] = dead
@@ -211,14 +211,14 @@ class OpenSegments:
         return dead
 
     def forget_unused(self) -> None:
-        """Drop the dead sets that nobody asked for since the last call."""
+        """Drop the dead sets that were not used since the last call."""
         with self._lock:
             for name in self._dead.keys() - self._dead_used:
                 del self._dead[name]
             self._dead_used.clear()
 
     def forget(self, name: str) -> None:
-        """Let go of a segment or a dead set that is about to be deleted."""
+        """Close a segment, or drop a dead set, that is about to be deleted."""
         with self._lock:
             self._dead.pop(name, None)
             for sealed in (False, True):
@@ -227,7 +227,7 @@ class OpenSegments:
                     segment.file.close()
 
     def close(self) -> None:
-        """Close all that nobody uses; the rest is closed by its last user."""
+        """Close all unused segments; the others are closed by their last user."""
         with self._lock:
             self._closed = True
             for segment in self._open.values():
@@ -246,7 +246,7 @@ class OpenSegments:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """A part of a walk: one segment and the positions of it that count, both inclusive."""
+    """One segment of a scan, and the range of positions to read from it, inclusive."""
 
     ref: SegmentRef
     low: int
@@ -255,7 +255,7 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True)
 class ActiveTail:
-    """How far the active segment reached when the snapshot was taken."""
+    """The end of the active segment when the snapshot was taken."""
 
     blocks: BlockIndex
     end: int
@@ -263,7 +263,7 @@ class ActiveTail:
 
 
 class Snapshot:
-    """What one reader sees."""
+    """The contents of a log at one point in time."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class Snapshot:
         *,
         cached: bool = False,
     ) -> None:
-        """With `cached` it is a snapshot in memory: `read_frames` may raise `NotCached`."""
+        """With `cached`, `read_frames` raises `NotCached` instead of waiting for the disk."""
         self._segments = segments
         self._cached = cached
         self._dead: tuple[str, DeadSet] | None = None
@@ -282,17 +282,17 @@ class Snapshot:
 
     @property
     def last_position(self) -> int:
-        """The last position to be seen, -1 if there is none."""
+        """The last visible position, -1 if there is none."""
         return self.tail.last_position
 
     def spans(
         self, start: int = 0, *, compacted: bool = False, through: int | None = None
     ) -> tuple[SegmentSpan, ...]:
-        """The walk from a position on, in position order.
+        """The segments of a scan from a position on, in position order.
 
-        A compacted one takes the view up to `through` and the log above it. Where the log begins
-        only later, the view goes up to there: what was trimmed is nowhere else. `through` is the
-        horizon unless a reader asks for less of the view, and never more.
+        A compacted scan reads the view up to `through` and the log above it. If the log begins
+        only later, the view is read up to there: trimmed entries are in the view only. `through`
+        defaults to the horizon and never exceeds it.
         """
         manifest = self.manifest
         if not compacted or manifest.view is None:
@@ -314,11 +314,11 @@ class Snapshot:
         return SegmentSpan(ref, above + 1, high)
 
     def dead_set(self, ref: SegmentRef) -> DeadSet | None:
-        """What is dead in a segment, or None."""
+        """The dead set of a segment, or None."""
         if ref.dead is None:
             return None
         if self._dead is None or self._dead[0] != ref.dead.name:
-            # That of the walk stays, also if it is too large to be kept for others.
+            # The scan holds a reference, even if the dead set is too large for the cache.
             self._dead = ref.dead.name, self._segments.dead_set(ref.dead, cached=self._cached)
         return self._dead[1]
 
@@ -386,7 +386,7 @@ class Snapshot:
                 return
 
     def get(self, position: int, *, compacted: bool = False) -> LogEntry | None:
-        """The entry at a position, or None; of its segment one block is read, not a piece."""
+        """The entry at a position, or None; reads one block of its segment, not a whole piece."""
         for span in self.spans(position, compacted=compacted)[:1]:
             if not span.low <= position <= span.high:
                 return None
@@ -431,7 +431,7 @@ class Snapshot:
                 stop = offset
 
     def find(self, position: int, *, compacted: bool = False) -> int | None:
-        """The first position at or above one, or None."""
+        """The first position at or above the given one, or None."""
         for frames in self.read_frames(position, compacted=compacted):
             return int(frames.positions[0])
         return None
@@ -454,7 +454,7 @@ class Snapshot:
 
 
 def _reaching(segments: tuple[SegmentRef, ...], position: int) -> tuple[SegmentRef, ...]:
-    """Those that end at or above a position; where the active one ends is not known from it."""
+    """Segments that end at or above a position; the end of an active one is not in its entry."""
     sealed = len(segments) - (not segments[-1].sealed) if segments else 0
     return segments[bisect_left(segments, position, hi=sealed, key=_last_position) :]
 

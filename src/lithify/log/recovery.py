@@ -1,24 +1,23 @@
-"""What `Log.open` does to a directory that a crash may have left in any state.
+"""Recovery: what `Log.open` does to a directory after a crash.
 
-1. The manifest is read. A killed process may not have come to the fsync of its directory: that is
-   made before a name is removed, else before the first write (`manifest_publisher.py`). There is no
-   manifest: if nothing but an empty first segment is there, creation was interrupted and starts
-   again; anything else is a loss that is reported.
-2. The active segment is read through, every CRC checked, up to the first bad frame.
-   a. All good: a footer behind the frames (the crash came between sealing and publishing) is
-      removed; the segment goes on being active.
-   b. A bad frame: are there bytes at or behind it that somebody was told are durable? The manifest
-      vouches for `synced_bytes`, every intact frame behind the bad one for its own `synced`. If
-      so, that is damage: `DamagedFrame`, and nothing is changed. If not, a crash tore the tail:
-      it is cut, and the cut is made durable before anything is appended.
-3. Bytes that the manifest does not vouch for are fsynced: a killed process leaves them in the
-   operating system's cache only.
-4. Files that the manifest does not name are removed: what runs wrote, and a segment that was begun
-   and has no entries. While a journal exists, rewritten segments and what belongs to them are left
-   to the journal's owner. A segment of appends that has entries is not explained by any crash: the
-   manifest is older than it, because somebody put it back. It gets the name `….seg.aside`, so that
-   nothing overwrites it, and is reported.
-5. Files that the manifest names must be there.
+1. Read the manifest. A killed process may not have fsynced its directory: that fsync is made before
+   a name is removed, otherwise before the first write (`manifest_publisher.py`). If there is no
+   manifest and only an empty first segment, creation was interrupted and is repeated; anything else
+   is reported as a loss.
+2. Read the active segment and check every CRC, up to the first bad frame.
+   a. No bad frame: a footer behind the frames (the crash came between sealing and publishing) is
+      removed, and the segment stays active.
+   b. A bad frame: are bytes at or behind it known durable? The manifest says so for `synced_bytes`,
+      and every intact frame behind the bad one says so for its own `synced`. If they are, the file
+      is damaged: `DamagedFrame`, and nothing is changed. If not, a crash tore the tail: it is
+      truncated, and the truncation is made durable before anything is appended.
+3. Fsync the bytes that the manifest does not record as durable: a killed process leaves them only
+   in the operating system's cache.
+4. Remove files that the manifest does not name: output of runs, and a new segment without entries.
+   While a journal exists, rewritten segments and their side files are left to the journal's owner.
+   No crash explains a segment of appends that has entries: the manifest is older, restored from a
+   backup. The segment is renamed to `….seg.aside`, so that it is not overwritten, and reported.
+5. Check that all files that the manifest names exist.
 
 A crash during any of these steps leaves a state that the same steps accept.
 """
@@ -89,14 +88,14 @@ _JOURNALLED = frozenset({FileKind.REWRITTEN, FileKind.DEAD_SET, FileKind.KEY_IND
 
 @dataclass(frozen=True, slots=True)
 class RecoveredActiveSegment:
-    """The active segment as it was found."""
+    """The active segment as read from disk."""
 
     writer: SegmentWriter
-    """Counts the good frames, and ends with them."""
+    """Counts the good frames; its end is the end of the last one."""
     size: int
-    """Bytes in the file."""
+    """Size of the file."""
     damage: DamagedFrame | None
-    """The first bad frame; a crash may have left it, because nobody vouches for it."""
+    """The first bad frame; a crash may have torn it, because it is not known durable."""
 
     @property
     def torn_bytes(self) -> int:
@@ -106,16 +105,16 @@ class RecoveredActiveSegment:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTail:
-    """The active segment, ready to be appended to."""
+    """The active segment, ready for appends."""
 
     writer: SegmentWriter
     flags: int
-    """All flags of its entries in one."""
+    """Union of the flags of its entries."""
     cut: TailCut | None
 
 
 def check_new_directory(fs: FileSystem, directory: str) -> None:
-    """Raise if a log without a manifest has lost it, instead of never having had one."""
+    """Raise if the files show that a log existed here and lost its manifest."""
     for name in fs.list(directory):
         parsed = parse_name(name)
         path = f"{directory}/{name}"
@@ -130,30 +129,31 @@ def count_frames(
     file: File,
     header: SegmentHeader,
     stop: int,
-    see: Callable[[Frames], None] = lambda _: None,
+    on_frames: Callable[[Frames], None] = lambda _: None,
 ) -> tuple[SegmentWriter, DamagedFrame | None]:
-    """Count the good frames of `file[:stop]`; the first bad one, if any, comes along.
+    """Count the good frames of `file[:stop]`; also returns the error of the first bad one, if any.
 
-    `see` is called with the frames of each piece once they are counted.
+    `on_frames` is called with the frames of each piece after they are counted.
     """
     writer = SegmentWriter(file, header)
     try:
         for frames in scan_frames(file, SEGMENT_HEADER_BYTES, stop, header.first_position - 1):
             writer.count_frames(frames.positions, frames.offsets + frames.base, frames.times())
             writer.end = frames.base + int(frames.offsets[-1] + frames.lengths()[-1]) + HEADER_BYTES
-            see(frames)
+            on_frames(frames)
     except DamagedFrame as damage:
         return writer, damage
     return writer, None
 
 
 def read_tail(
-    file: File, manifest: Manifest, see: Callable[[Frames], None] = lambda _: None
+    file: File, manifest: Manifest, on_frames: Callable[[Frames], None] = lambda _: None
 ) -> RecoveredActiveSegment:
-    """Step 2 without changing anything: where the good frames end, and whether they may end there.
+    """Step 2, read-only: find the end of the good frames, and check that the log may end there.
 
-    The file's size is taken once, before anything is read. Another process may be appending, and
-    a frame that it wrote meanwhile would vouch for bytes that were still on their way.
+    The size of the file is taken once, before anything is read. Another process may be appending,
+    and a frame written meanwhile could mark bytes as durable that were unwritten when they were
+    read.
     """
     size = file.size()
     if size < SEGMENT_HEADER_BYTES:
@@ -161,7 +161,7 @@ def read_tail(
     header = read_header(file)
     if (header.segment_id, header.log_id) != (manifest.active.id, manifest.log_id):
         raise DamagedFile(file.path, 16, f"is not segment {manifest.active.id} of this log")
-    writer, damage = count_frames(file, header, size, see)
+    writer, damage = count_frames(file, header, size, on_frames)
     if damage is not None and _has_footer(file, writer):
         damage = None
     vouched = manifest.synced_bytes
@@ -181,7 +181,7 @@ def read_tail(
 def _has_footer(file: File, writer: SegmentWriter) -> bool:
     """Is what follows the good frames the footer of exactly these?
 
-    Asked only where frames end: a footer that stands in the body of an entry is no footer.
+    Checked only where frames end: a footer inside the body of an entry is not one.
     """
     try:
         return read_footer(file).frames_end == writer.end
@@ -190,7 +190,7 @@ def _has_footer(file: File, writer: SegmentWriter) -> bool:
 
 
 def last_before_active(manifest: Manifest) -> int:
-    """The last position that was given out before the active segment began."""
+    """The last position assigned before the active segment."""
     known = [s.last_position for s in manifest.all_segments() if s.sealed]
     if manifest.last_position < manifest.active.first_position:
         # All segments before the active one may have been dropped.
@@ -206,12 +206,12 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
     file = fs.open_append(path)
     flags = 0
 
-    def see(frames: Frames) -> None:
+    def on_frames(frames: Frames) -> None:
         nonlocal flags
         flags |= int(np.bitwise_or.reduce(frames.flags()))
 
     try:
-        tail = read_tail(file, manifest, see)
+        tail = read_tail(file, manifest, on_frames)
         writer = tail.writer
         if tail.size != writer.end:
             file.truncate(writer.end)
@@ -229,10 +229,10 @@ def recover_tail(fs: FileSystem, directory: str, manifest: Manifest) -> Recovere
 
 
 def vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
-    """The most that an intact frame behind the damage vouches for.
+    """The highest `synced` of the intact frames behind the damage.
 
-    Looked for in overlapping windows, so that memory stays bounded; a frame longer than half a
-    window may not be recognised.
+    The search uses overlapping windows, so that memory stays bounded; it may miss a frame longer
+    than half a window.
     """
     vouched, at = 0, writer.end + 1
     while at + HEADER_BYTES <= size:
@@ -252,7 +252,7 @@ def vouched_behind(file: File, writer: SegmentWriter, size: int) -> int:
 
 
 def find_orphans(manifest: Manifest, names: Sequence[str]) -> list[str]:
-    """Those of a directory's names that no manifest and no journal accounts for."""
+    """File names that neither the manifest nor a journal accounts for."""
     known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
     journal = JOURNAL in names
     unknown = [parse_name(name) for name in names if name not in known]
@@ -267,19 +267,19 @@ def remove_orphans(fs: FileSystem, directory: str, manifest: Manifest) -> list[E
         if name not in present:
             raise MissingFile(f"{directory}/{name}", f"{directory}/{MANIFEST}")
     orphans = find_orphans(manifest, names)
-    strangers = [name for name in orphans if _has_entries(fs, directory, name)]
+    unexplained = [name for name in orphans if _has_entries(fs, directory, name)]
     if orphans:
-        # What this generation does not name, the one that a power cut could bring back may.
+        # The previous generation may name them; without this fsync a power cut could restore it.
         fs.sync_dir(directory)
     for name in orphans:
-        if name in strangers:
+        if name in unexplained:
             fs.rename(f"{directory}/{name}", f"{directory}/{_aside_name(name, present)}")
         else:
             fs.remove(f"{directory}/{name}")
     if orphans:
         fs.sync_dir(directory)
     return [
-        SetAside(directory, name) if name in strangers else OrphanRemoved(directory, name)
+        SetAside(directory, name) if name in unexplained else OrphanRemoved(directory, name)
         for name in orphans
     ]
 
@@ -297,7 +297,7 @@ def _aside_name(name: str, present: frozenset[str]) -> str:
 
 
 def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> list[Event]:
-    """Remove what compaction wrote and no manifest names; the log may be in use meanwhile."""
+    """Remove output of runs that the manifest does not name; the log may be in use meanwhile."""
     known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
     present = [parse_name(name) for name in fs.list(directory)]
     orphans = [
@@ -306,14 +306,14 @@ def remove_unpublished(fs: FileSystem, directory: str, manifest: Manifest) -> li
         if _is_of_runs(file) and _is_orphan(file, known, journal=False)
     ]
     for name in orphans:
-        # Half an index may have become a whole one meanwhile.
+        # A partial index may have been renamed to its final name meanwhile.
         with suppress(FileNotFoundError):
             fs.remove(f"{directory}/{name}")
     return [OrphanRemoved(directory, name) for name in orphans]
 
 
 def _is_of_runs(file: FileName) -> bool:
-    """Only runs write it. Other temporary files may be about to replace what they are for."""
+    """Is it written by runs only? Other temporary files may belong to a replacement in progress."""
     is_half_an_index = file.kind is FileKind.TEMPORARY and ".keys." in file.name
     return file.kind in _JOURNALLED or is_half_an_index
 

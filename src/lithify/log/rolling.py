@@ -1,16 +1,16 @@
 """Seals the active segment of a log and starts the next.
 
-1. The fsync in progress, if any, ends.
-2. Block index and footer are written behind the frames, and fsynced. A crash leaves the segment
-   active: the footer is cut, or accepted as the end of the frames.
-3. The file of the successor is made, with its header, and fsynced. No manifest names it yet.
-4. One manifest names the one as sealed and the other as active.
+1. Wait for the fsync in progress, if any.
+2. Write block index and footer behind the frames, and fsync. A crash leaves the segment active: the
+   footer is truncated, or accepted as the end of the frames.
+3. Create the file of the next segment with its header, and fsync. No manifest names it yet.
+4. Publish one manifest that names the old segment as sealed and the new one as active.
 
-`roll` does first, while others append, what takes longest: the fsync of what was written, and
-step 3. Appends wait for the footer's fsync and for the manifest. An append that finds its segment
-full does all of it under the write lock.
+`roll` does the slowest parts first, while other threads append: the fsync of the written frames,
+and step 3. Appends wait only for the footer's fsync and the manifest. An append that finds its
+segment full does all steps under the write lock.
 
-If a step fails the segment stays active, and what was written behind its frames is cut off before
+If a step fails the segment stays active, and what was written behind its frames is truncated before
 the next write.
 """
 
@@ -54,14 +54,14 @@ class Roller:
         """Would an append have to wait for a roll?"""
 
     def roll(self) -> None:
-        """Seal the active segment and start the next; an empty one stays. See the module."""
+        """Seal the active segment and start the next; does nothing if it is empty."""
         if self._writes.current.active.unsynced:
             self._syncer.sync()
         with self._writes.events:
             self._roll_aside()
 
     def _roll_aside(self) -> None:
-        """Make the successor while others append, then roll."""
+        """Create the next segment while other threads append, then roll."""
         writes = self._writes
         with writes.lock:
             writes.check_usable()
@@ -84,7 +84,7 @@ class Roller:
                     writes.ended.notify_all()
 
     def roll_locked(self, spare: SegmentWriter | None = None) -> None:
-        """Roll under the write lock; `spare` is the successor, if it was made before."""
+        """Roll under the write lock; `spare` is the next segment, if it exists already."""
         writes = self._writes
         rolled = writes.current.active
         while writes.syncing or (writes.rolling and spare is None):
@@ -94,17 +94,17 @@ class Roller:
             with writes.publisher.lock, ExitStack() as unused:
                 if spare is not None:
                     unused.callback(spare.file.close)
-                # While this waited for the fsync or for the manifest, others may have closed the
-                # log, left something to be repaired first, or rolled.
+                # During the wait for the fsync or the manifest, another thread may have closed the
+                # log, caused a repair, or rolled.
                 writes.check_usable()
                 active = writes.current.active
                 if active is not rolled or not active.writer.entries:
                     return
                 header = self._successor()
-                # If this fails or is interrupted, the footer is cut off before the next write.
+                # If this fails or is interrupted, the footer is truncated before the next write.
                 active.torn = True
                 footer = self._seal(active)
-                if spare is None or not _is_for(spare.header, header):
+                if spare is None or not _is_usable(spare.header, header):
                     spare = self._begin(header)
                 else:
                     unused.pop_all()
@@ -114,7 +114,7 @@ class Roller:
             self.sealing = False
 
     def too_old(self, writer: SegmentWriter) -> bool:
-        """Must a segment be rolled because of its age?"""
+        """Must the segment be rolled because of its age?"""
         limit = self._writes.settings.segment_age_ms_max
         return limit is not None and self._clock.now_ms() - writer.header.created_ms >= limit
 
@@ -133,7 +133,7 @@ class Roller:
         )
 
     def _begin(self, header: SegmentHeader) -> SegmentWriter:
-        """A segment without entries, durable; no manifest names it yet."""
+        """Create an empty segment, durably; no manifest names it yet."""
         directory = self._writes.directory
         path = f"{directory}/{segment_name(header.segment_id)}"
         try:
@@ -159,13 +159,13 @@ class Roller:
         return footer
 
     def _start(self, footer: SegmentFooter, successor: SegmentWriter) -> None:
-        """Publish that the active segment is sealed and its successor active."""
+        """Publish the active segment as sealed and its successor as active."""
         writes = self._writes
         active = writes.current.active
         name = writes.publisher.manifest.active.name
 
-        def stay() -> None:
-            # The roll was not published: the footer is cut off, and the segment stays active.
+        def keep_active() -> None:
+            # The roll was not published: the footer is truncated, and the segment stays active.
             successor.file.close()
             active.torn = True
 
@@ -173,20 +173,20 @@ class Roller:
             lambda m: _rolled(m, footer, active.flags, successor.header),
             "roll",
             adopt=lambda m: writes.switch(m, successor),
-            drop=stay,
+            drop=keep_active,
         )
         writes.events.put(SegmentSealed(writes.directory, name, footer.entries, footer.file_bytes))
 
 
-def _is_for(made: SegmentHeader, wanted: SegmentHeader) -> bool:
-    """May a segment with the one header be used where the other is wanted?"""
-    return replace(made, created_ms=wanted.created_ms) == wanted
+def _is_usable(header: SegmentHeader, wanted: SegmentHeader) -> bool:
+    """May a segment that was created with `header` be used as `wanted`?"""
+    return replace(header, created_ms=wanted.created_ms) == wanted
 
 
 def _rolled(
     manifest: Manifest, footer: SegmentFooter, flags: int, header: SegmentHeader
 ) -> Manifest:
-    """The manifest after the active segment was sealed and `header` begins the next."""
+    """The manifest with the active segment sealed and a new one that begins with `header`."""
     sealed = manifest.active.sealed_by(footer, flags=flags)
     successor = SegmentRef(
         header.segment_id, segment_name(header.segment_id), header.first_position

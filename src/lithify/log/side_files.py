@@ -1,14 +1,13 @@
 """Setting damaged side files aside.
 
 A side file (history of runs, snapshot of producers, progress of erasing or of replication) only
-saves time or informs people. One that is damaged, unreadable or of a newer format must not stop
-the log: its bytes are kept under another name, so that a person can look at them, and its owner
-writes it again.
+saves time or informs people. If it is damaged, unreadable or of a newer format, it must not stop
+the log: its bytes are kept under another name for inspection, and its owner writes the file again.
 
     HISTORY  ->  HISTORY.damaged-1, the lowest number that is free, at most `KEPT_MAX`
 
 The new name is a hard link, and the owner then replaces the old one atomically. So a crash never
-leaves the directory without the file, which may mean something else than a damaged one.
+leaves the directory without the file; its absence may have another meaning than damage.
 
 Called by the one process that writes the log.
 """
@@ -31,9 +30,9 @@ KEPT_MAX = 9
 
 
 def set_aside(fs: FileSystem, path: str, reason: str, events: EventSink) -> None:
-    """Keep the bytes of a side file that cannot be used; the caller then replaces it.
+    """Keep the bytes of an unusable side file; the caller then replaces the file.
 
-    If the file system refuses the second name, nothing is kept, and the event says so.
+    If the file system refuses the second name, no copy is kept, and the event says so.
     """
     directory, _, name = path.rpartition("/")
     kept_as = ""

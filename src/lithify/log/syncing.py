@@ -1,11 +1,11 @@
 """Makes the active segment of a log durable.
 
 One fsync at a time covers everything that was written before it began. After a failed one in mode
-`always` everything that was not acknowledged is cut off again, because the operating system may
-have dropped those pages while it still shows them. In the other modes the bytes stay, and the error
-goes to the caller of `sync`.
+`always` everything that was not acknowledged is truncated, because the operating system may have
+dropped those pages while it still returns their contents. In the other modes the bytes stay, and
+the error goes to the caller of `sync`.
 
-The write lock is not held during the fsync: others append meanwhile, for the next one.
+The write lock is not held during the fsync: other threads append meanwhile, for the next one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Syncer"]
 
 
 class Syncer:
-    """Makes the fsyncs of one log."""
+    """Runs the fsyncs of one log."""
 
     def __init__(self, writes: WriteState, clock: Clock) -> None:
         self._writes = writes
         self._clock = clock
         self._lock = threading.Lock()
         self.synced_at_s = clock.monotonic_s()
-        """When the last fsync ended."""
+        """End of the last fsync."""
 
     def sync(self) -> None:
         """Make everything appended so far durable, in any mode."""
@@ -41,7 +41,7 @@ class Syncer:
             self._sync()
 
     def sync_tick(self, tick: Tick) -> None:
-        """Make what belongs to a tick durable; nothing if another thread has done it."""
+        """Make the appends of a tick durable; does nothing if another thread has done so."""
         with self._writes.events, self._lock:
             if not tick.done:
                 self._sync()
@@ -54,7 +54,7 @@ class Syncer:
             except LogClosed:
                 raise  # Closing has completed the tick.
             except LithifyError as refused:
-                # Nothing else would complete the tick.
+                # The tick must be completed here: no later fsync does it.
                 writes.drop_unacknowledged(refused)
                 raise
             active = writes.current.active
@@ -70,7 +70,7 @@ class Syncer:
             failure = WriteFailed(active.writer.path, error)
             writes.events.put(WriteRefused(writes.directory, active.writer.path, str(error)))
         except BaseException:
-            # An interrupt: nothing may wait for this fsync any longer. The next one covers it.
+            # Interrupted: no append may wait for this fsync any longer. The next one covers it.
             with writes.lock:
                 self._end()
             cause = InterruptedError(errno.EINTR, "fsync was interrupted")
@@ -82,7 +82,7 @@ class Syncer:
                 active.set_durable(mark)
             else:
                 writes.drop_unacknowledged(failure)
-                # Under the lock: an append that must come after these has to see it.
+                # Under the lock, so that later appends see the failure.
                 tick.complete(failure)
         self.synced_at_s = self._clock.monotonic_s()
         if failure is not None:

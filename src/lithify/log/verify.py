@@ -2,19 +2,19 @@
 
 1. The manifest: readable, ids below the next one, only its last segment active, positions
    ascending from segment to segment, in the log and in the view.
-2. Each sealed segment, once, whether it stands in the log, in the view or in both: header and
-   footer, then every frame. What is counted on the way must give the very block index and footer
-   that stand in the file, and the counts that the manifest has.
-3. Each dead set: bytes and CRC as the manifest names them, no position outside its segment, and as
-   many dead entries and bytes as the manifest counts.
-4. The active segment, as recovery judges it: bytes that nobody vouches for may be torn, and are
-   counted; bytes that somebody vouches for may not.
-5. What else lies in the directory: files that are retired, and files that nobody accounts for.
+2. Each sealed segment once, whether the log, the view or both refer to it: header and footer, then
+   every frame. The counts must give exactly the block index and footer in the file, and match the
+   counts in the manifest.
+3. Each dead set: bytes and CRC as in the manifest, no position outside its segment, and as many
+   dead entries and bytes as the manifest counts.
+4. The active segment, by the rules of recovery: bytes that are not known durable may be torn, and
+   are counted; bytes that are known durable may not.
+5. Other files in the directory: retired files, and orphans.
 
-The checking stops at the first damage: the order above makes that the one the others follow from.
-Files of checked lines (journal, history) and side files are the business of those who write them.
+Verification stops at the first damage: because of the order above, that is the one that causes the
+others. Files of checked lines (journal, history) and side files are checked by their owners.
 
-A log may be verified while another process writes it. The caller then holds a pin, since files
+A log may be verified while another process writes it. The caller then holds a pin, because files
 that are reclaimed meanwhile would be reported missing (`read_only_log.py`).
 """
 
@@ -51,25 +51,25 @@ SET_ASIDE = "is a segment set aside: it has entries that the manifest does not n
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found; all counts are of what was checked before the first damage."""
+    """The result; all counts are of what was checked before the first damage."""
 
     directory: str
     generation: int
     segments: int
-    """Files of entries, sealed and active; one that stands in log and view counts once."""
+    """Segment files, sealed and active; one that is in both log and view counts once."""
     entries: int
     bytes: int
     dead_entries: int
-    """Named by dead sets; an entry that is dead in log and view counts twice."""
+    """Entries in dead sets; an entry that is dead in both log and view counts twice."""
     torn_bytes: int
-    """Behind the last good frame of the active segment; the next open for writing cuts them."""
+    """Bytes behind the last good frame of the active segment; the next open truncates them."""
     retired: tuple[str, ...]
-    """Files on disk that wait for a reclaim."""
+    """Files on disk that the next reclaim deletes."""
     orphans: tuple[str, ...]
     """Files on disk that no generation names; the next open for writing removes them."""
     warnings: tuple[str, ...]
     damage: LithifyError | None
-    """The first damage, `None` if there is none."""
+    """The first damage, or `None`."""
 
 
 def verify_log(
@@ -77,9 +77,9 @@ def verify_log(
 ) -> Verification:
     """Check every byte; `progress` is called with the number of bytes checked since the last call.
 
-    Damage is part of the answer, and so is a file that cannot be read. Raised are `InvalidInput`
-    where there is no log, and `UnsupportedVersion` where a file was written by a newer Lithify:
-    that is not damage, and what it holds cannot be judged here.
+    Damage and unreadable files are part of the result. Raises `InvalidInput` if there is no log,
+    and `UnsupportedVersion` if a file was written by a newer Lithify: that is not damage, and its
+    contents cannot be verified here.
     """
     check = _Check(fs, directory, progress)
     damage: LithifyError | None = None
@@ -106,7 +106,7 @@ def verify_log(
 
 @dataclass(slots=True)
 class _Dead:
-    """A dead set and what its segment was found to hold of it."""
+    """A dead set, and the counts of the frames that it names."""
 
     ref: DeadRef
     path: str
@@ -115,7 +115,7 @@ class _Dead:
     bytes: int = 0
     parts: int = 0
 
-    def see(self, frames: Frames) -> None:
+    def add(self, frames: Frames) -> None:
         dead = self.dead.entries.contains_many(frames.positions)
         count = int(dead.sum())
         self.entries += count
@@ -125,7 +125,7 @@ class _Dead:
 
 @dataclass(slots=True)
 class _Check:
-    """One walk over a log, and what it has counted so far."""
+    """One pass over a log, and its counts so far."""
 
     fs: FileSystem
     directory: str
@@ -144,8 +144,8 @@ class _Check:
         manifest = find_manifest(self.fs, self.directory)
         self.generation = manifest.generation
         names = self.fs.list(self.directory)
-        away = {retired.name for retired in manifest.retired}
-        self.retired = tuple(name for name in names if name in away)
+        retired_names = {retired.name for retired in manifest.retired}
+        self.retired = tuple(name for name in names if name in retired_names)
         self.orphans = tuple(find_orphans(manifest, names))
         self.warnings += [
             f"{name} {SET_ASIDE if is_set_aside(name) else 'is no file of Lithify'}"
@@ -167,12 +167,12 @@ class _Check:
         self.bytes += count
         self.progress(count)
 
-    def _see(self, frames: Frames) -> None:
+    def _count_frames(self, frames: Frames) -> None:
         self.entries += len(frames)
         self._count_bytes(int(frames.lengths().sum()) + len(frames) * HEADER_BYTES)
 
     def _check_sealed(self, refs: Sequence[SegmentRef], manifest: Manifest) -> None:
-        """One file, and all that the manifest says of it."""
+        """Check one file, and all references to it in the manifest."""
         ref = refs[0]
         opened = OpenSegment(self.fs, self.directory, ref)
         with opened.file as file:
@@ -183,18 +183,18 @@ class _Check:
                 _check_counts(each, footer, file.path)
             dead = [self._read_dead(each) for each in refs if each.dead is not None]
 
-            def see(frames: Frames) -> None:
-                self._see(frames)
+            def on_frames(frames: Frames) -> None:
+                self._count_frames(frames)
                 for one in dead:
-                    one.see(frames)
+                    one.add(frames)
 
-            writer, damage = count_frames(file, header, footer.frames_end, see)
+            writer, damage = count_frames(file, header, footer.frames_end, on_frames)
             if damage is not None:
                 raise damage
-            rows, found = writer.footer()
+            rows, counted = writer.footer()
             if opened.blocks.to_bytes() != rows:
                 raise DamagedFile(file.path, footer.frames_end, "block index and frames disagree")
-            _check_footer(footer, found, file.path)
+            _check_footer(footer, counted, file.path)
             self._count_bytes(footer.file_bytes - footer.frame_bytes)
         for one in dead:
             _check_dead(one)
@@ -219,7 +219,7 @@ class _Check:
         return _Dead(ref.dead, path, dead)
 
     def _check_active(self, manifest: Manifest) -> None:
-        tail = read_active(self.fs, self.directory, manifest, self._see)
+        tail = read_active(self.fs, self.directory, manifest, self._count_frames)
         name = manifest.active.name
         if tail.writer.header.kind != manifest.kind:
             raise DamagedFile(f"{self.directory}/{name}", 40, "is a segment of another log")
@@ -229,12 +229,12 @@ class _Check:
         if tail.torn_bytes:
             self.warnings.append(
                 f"{name} has {tail.torn_bytes} torn bytes behind byte {tail.writer.end}; "
-                "nobody was told that they are durable"
+                "they were never acknowledged as durable"
             )
 
 
 def _check_manifest(manifest: Manifest, path: str) -> None:
-    """What a manifest must be by itself."""
+    """Check the manifest by itself."""
     if not manifest.segments or manifest.active.sealed:
         raise DamagedFile(path, 0, "names no active segment")
     for walk in (manifest.segments, manifest.view or ()):
@@ -256,8 +256,8 @@ def _check_manifest(manifest: Manifest, path: str) -> None:
 
 
 def _check_counts(ref: SegmentRef, footer: SegmentFooter, path: str) -> None:
-    """What the manifest says of a segment against the segment's own footer."""
-    said = {
+    """Compare the manifest's entry of a segment with the segment's footer."""
+    counts = {
         "entries": (ref.entries, footer.entries),
         "last_position": (ref.last_position, footer.last_position),
         "time_min": (ref.time_min, footer.time_min),
@@ -265,30 +265,30 @@ def _check_counts(ref: SegmentRef, footer: SegmentFooter, path: str) -> None:
         "frame_bytes": (ref.frame_bytes, footer.frame_bytes),
         "file_bytes": (ref.file_bytes, footer.file_bytes),
     }
-    for name, (manifest, found) in said.items():
-        if manifest != found:
-            what = f"manifest says {name} is {manifest}, footer says {found}"
+    for name, (manifest, stored) in counts.items():
+        if manifest != stored:
+            what = f"manifest says {name} is {manifest}, footer says {stored}"
             raise DamagedFile(path, footer.frames_end, what)
     if footer.entries and footer.first_position < ref.first_position:
         what = f"begins at position {footer.first_position}, manifest says {ref.first_position}"
         raise DamagedFile(path, footer.frames_end, what)
 
 
-def _check_footer(footer: SegmentFooter, found: SegmentFooter, path: str) -> None:
-    """What a footer says against what the frames are."""
+def _check_footer(footer: SegmentFooter, counted: SegmentFooter, path: str) -> None:
+    """Compare a footer with the frames."""
     for each in fields(footer):
-        said, counted = getattr(footer, each.name), getattr(found, each.name)
-        if said != counted:
-            what = f"footer says {each.name} is {said}, frames say {counted}"
+        stored, actual = getattr(footer, each.name), getattr(counted, each.name)
+        if stored != actual:
+            what = f"footer says {each.name} is {stored}, frames say {actual}"
             raise DamagedFile(path, footer.frames_end, what)
 
 
 def _check_dead(dead: _Dead) -> None:
-    """What the manifest counts of a dead set against the frames it names."""
+    """Compare the manifest's counts of a dead set with the frames it names."""
     if dead.parts != dead.ref.parts:
-        what = f"says of {dead.ref.parts} entries which slots are live, {dead.parts} are there"
+        what = f"names live slots of {dead.ref.parts} entries, {dead.parts} are there"
         raise DamagedFile(dead.path, 0, what)
-    # The dead shares of partly live entries are counted as well, and only the store knows them.
+    # The dead shares of partly live entries are counted as well; only the store can verify them.
     at_least = dead.parts > 0 and dead.bytes <= dead.ref.frame_bytes
     if dead.entries != dead.ref.entries or not (at_least or dead.bytes == dead.ref.frame_bytes):
         raise DamagedFile(

@@ -1,13 +1,13 @@
-"""What every write to a log uses and changes, under one lock.
+"""The state that all writes to a log share, under one lock.
 
-The active segment, the next position, the tick that the next fsync ends, and what is in progress.
-`Appender`, `Syncer` and `Roller` share one `WriteState`; each does one thing with it.
+It consists of the active segment, the next position, the tick that the next fsync ends, and what is
+in progress. `Appender`, `Syncer` and `Roller` share one `WriteState`.
 
-If a write fails, what was counted stays as it was, and the rest is cut off before the next write.
-Positions of what was cut off are not given out again: a power cut can undo the cut and bring the
+If a write fails, the counted frames stay, and the rest is truncated before the next write. The
+positions of truncated frames are never reused: a power cut can undo the truncation and bring the
 frames back.
 
-`lock` is held for a write, not for an fsync. `ended` is notified when an fsync or a roll ends.
+`lock` is held during a write, not during an fsync. `ended` is notified after an fsync or a roll.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WriteState:
         self.syncing = False
         """Is an fsync in progress?"""
         self.rolling = False
-        """Is the file of the next segment being made?"""
+        """Is the file of the next segment being created?"""
         self.closed = False
         self.current = OpenGeneration(publisher.manifest, active)
         self.tick = Tick()
@@ -70,9 +70,9 @@ class WriteState:
             active.repair()
 
     def write_failed(self, error: OSError, last: int = NO_POSITION) -> WriteFailed:
-        """A write may have left part of its bytes: cut them off, now or before the next write.
+        """Truncate what a failed write may have left, now or before the next write.
 
-        Of its frames, up to position `last`, some may be whole.
+        Some of its frames, up to position `last`, may be whole.
         """
         active = self.current.active
         self.write_interrupted(last)
@@ -82,7 +82,7 @@ class WriteState:
         return WriteFailed(active.writer.path, error)
 
     def write_interrupted(self, last: int) -> None:
-        """The bytes of a write may be in the file and are not counted, as after a failed one."""
+        """Handle uncounted bytes of an interrupted write, as after a failed one."""
         self.next_position = max(self.next_position, last + 1)
         self.current.active.torn = True
 
@@ -92,7 +92,7 @@ class WriteState:
         return tick
 
     def drop_unacknowledged(self, failure: LithifyError) -> None:
-        """After a failed fsync: back to what is durable, if that is what was promised."""
+        """After a failed fsync, go back to the durable state if the mode promises durability."""
         if self.settings.durability is not Durability.ALWAYS:
             return
         self.current.active.rewind()
@@ -101,11 +101,11 @@ class WriteState:
             self.check_usable()
 
     def adopt(self, manifest: Manifest) -> None:
-        """A generation with the same active segment is published."""
+        """Set a published generation that has the same active segment."""
         self.current = OpenGeneration(manifest, self.current.active)
 
     def switch(self, manifest: Manifest, successor: SegmentWriter) -> None:
-        """A roll is published: the successor is active, and all before it is durable."""
+        """Set a published roll: the successor is active, and all before it is durable."""
         old = self.current.active
         self.current = OpenGeneration(manifest, ActiveSegment(successor, old.visible[1]))
         self.next_position = max(self.next_position, self.current.active.first_free)

@@ -265,7 +265,7 @@ def test_verify_misses_an_entry_that_parts_name() -> None:
     log.close()
     damage = verify_log(fs, DIRECTORY).damage
     assert damage is not None
-    assert "1 entries which slots are live, 0 are there" in str(damage)
+    assert "names live slots of 1 entries, 0 are there" in str(damage)
 
 
 def test_a_damaged_mask_is_an_error() -> None:

@@ -1,26 +1,26 @@
-"""What one run may use: bytes per second, memory, scratch disk, and the disk itself.
+"""The limits of one run: bytes per second, memory, scratch disk, and one run per disk.
 
-The token bucket counts two sums, bytes asked for and bytes earned:
+The token bucket has two counters, bytes requested and bytes earned:
 
-1. A taker adds its bytes to the sum asked for. The new sum is its ticket.
-2. Time adds `bytes_per_s` to the sum earned, which is never more than `burst_bytes` ahead of the
-   sum asked for: that is all a pause can save.
-3. The taker may pass as soon as the sum earned reaches its ticket. It sleeps until then, and looks
-   up every tenth of a second for a new rate or a cancelled run.
+1. A caller adds its bytes to the requested sum. The new sum is its ticket.
+2. Time adds `bytes_per_s` to the earned sum, which is never more than `burst_bytes` ahead of the
+   requested sum: a pause saves no more than that.
+3. The caller may pass when the earned sum reaches its ticket. It sleeps until then, and checks
+   every tenth of a second for a new rate or a cancelled run.
 
-So takers pass in the order they came, nobody starves, and a take larger than the burst waits in
-proportion. Over any window the bytes passed are at most `bytes_per_s * window + burst_bytes`; where
-one take is larger than the burst, its size stands in for the burst.
+So callers pass in order of arrival, none starves, and a request larger than the burst waits in
+proportion. Over any window at most `bytes_per_s * window + burst_bytes` pass; where one request is
+larger than the burst, its size replaces the burst.
 
-`Budget` is the setting, `Allowance` the object that a run, and each of its tasks, carries and calls
-before each transfer; threads may share it. Tasks that run side by side have a share of the budget
-each (`Budget.share`), so that together they keep to it wherever they run.
+A `Budget` holds the limits. An `Allowance` enforces them: a run, and each of its tasks, calls it
+before each transfer; threads may share it. Parallel tasks get a share of the budget each
+(`Budget.share`), so that their sum stays within it on any machine.
 
-`DiskGate` lets one run at a time onto a disk, among all processes of a user that share the gate's
-directory: it locks `disk-<device>.lock` there, and the operating system unlocks it when the
-process dies. The file stays; a leftover file without a lock keeps nobody out. Only a directory that
-belongs to this user and is closed to all others is used, so that nobody else can hold a lock in it
-or make one of its names a link to a file of this user.
+`DiskGate` allows one run per disk, across all processes of a user that share the gate's directory:
+it locks `disk-<device>.lock` there, and the operating system unlocks it when the process dies. The
+file stays; without a lock it blocks no run. The directory must belong to this user and be closed to
+all others, so that no other user can hold a lock in it or link one of its names to a file of this
+user.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ __all__ = [
 log = get_logger("lithify.compaction")
 
 SLEEP_S_MAX = 0.1
-"""A taker looks up from its sleep this often, so a cancelled run stops within that time."""
+"""Interval at which a sleeping caller checks for cancellation: bounds the time to stop."""
 
 SLEEP_S_MIN = 0.0001
-"""No clock resolves less for sure, and a sleep that moves no clock would go on for ever."""
+"""Minimum sleep: a shorter one might not advance the clock, and the loop would never end."""
 
 FOLLOW_S = 0.2
-"""A rate that changes is looked at this often: well within the window of whoever changes it."""
+"""Interval at which a changing rate is read: well within the window of the pacer."""
 
 RATE_BYTES_PER_S_MIN = 1 << 10
-"""Below 1 KiB/s a single 64 MiB segment would take 18 hours: that is not a limit but a mistake."""
+"""Below 1 KiB/s a single 64 MiB segment would take 18 hours: that is a mistake, not a limit."""
 
 MEMORY_BYTES_MIN = 1 << 20
 """Below 1 MiB there is no room for one write buffer."""
 
 BYTES_MAX = 1 << 50
-"""1 PiB: more than any one machine reads in a second, has as memory or as scratch disk."""
+"""1 PiB: more than one machine reads in a second, or has as memory or scratch disk."""
 
 
 class TokenBucket:
-    """Lets bytes pass at a steady rate; `None` lets everything pass. Any thread may take."""
+    """A rate limit; a rate of `None` is no limit. Thread-safe."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TokenBucket:
         burst_bytes: int | None = None,
         saved_bytes: int | None = None,
     ) -> None:
-        """`saved_bytes` may pass at once to begin with: the burst, unless given."""
+        """`saved_bytes` may pass immediately; the default is the burst."""
         check_range("bytes_per_s", bytes_per_s, 1, BYTES_MAX)
         check_range("burst_bytes", burst_bytes, 1, BYTES_MAX)
         check_range("saved_bytes", saved_bytes, 0, BYTES_MAX)
@@ -101,20 +101,20 @@ class TokenBucket:
 
     @property
     def bytes_per_s(self) -> int | None:
-        """The rate, `None` when there is no limit."""
+        """The rate, `None` if there is no limit."""
         return self._rate
 
     @property
     def burst_bytes(self) -> int:
-        """What may pass at once after a pause: as set, or a tenth of a second's bytes."""
+        """Bytes that may pass at once after a pause: as set, or a tenth of a second's bytes."""
         if self._burst_setting is not None:
             return self._burst_setting
         return max(1, (self._rate or 0) // 10)
 
     def set_rate(self, bytes_per_s: int | None) -> None:
-        """Change the rate, also for those who wait.
+        """Change the rate, also for waiting callers.
 
-        What was saved or is owed stays so. A bucket that had no limit starts empty.
+        Saved and owed bytes are kept. A bucket that had no limit starts empty.
         """
         check_range("bytes_per_s", bytes_per_s, 1, BYTES_MAX)
         with self._lock:
@@ -123,9 +123,9 @@ class TokenBucket:
             self._earn()
 
     def take(self, size_bytes: int, check: Callable[[], None] | None = None) -> float:
-        """Sleep until `size_bytes` may pass; the seconds slept.
+        """Sleep until `size_bytes` may pass; return the seconds slept.
 
-        `check` is called before each sleep and ends the waiting by raising; the bytes stay taken.
+        `check` is called before each sleep and cancels it by raising; the bytes stay requested.
         """
         if size_bytes < 0:
             raise InvalidInput(f"cannot take {size_bytes} bytes, must be 0 or more")
@@ -143,7 +143,7 @@ class TokenBucket:
         return waited_s
 
     def _missing_s(self, ticket: int) -> float:
-        """How long until `ticket` is earned, at the present rate."""
+        """Seconds until `ticket` is earned at the current rate."""
         with self._lock:
             self._earn()
             if self._rate is None:
@@ -151,7 +151,7 @@ class TokenBucket:
             return (ticket - self._earned_bytes) / self._rate
 
     def _earn(self) -> None:
-        """Add what the time since the last call has earned, up to the burst."""
+        """Add the bytes earned since the last call, up to the burst."""
         now_s = self._clock.monotonic_s()
         if self._rate is None:
             self._earned_bytes = float(self._asked_bytes)
@@ -165,14 +165,14 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of one run. A rate of `None` is no limit; scratch of `None` is the whole disk."""
+    """The limits of one run. A rate of `None` is unlimited; scratch of `None` is the whole disk."""
 
     read_bytes_per_s: int | None = None
     write_bytes_per_s: int | None = None
     memory_bytes: int = 256 << 20
     scratch_bytes: int | None = None
     delete_bytes_per_s: int | None = 16 << 30
-    """Retired files are deleted no faster: freeing many extents at once stalls other writers."""
+    """Rate for deleting retired files: freeing many extents at once stalls other writers."""
 
     def __post_init__(self) -> None:
         rate_min = RATE_BYTES_PER_S_MIN
@@ -183,9 +183,9 @@ class Budget:
         check_range("scratch_bytes", self.scratch_bytes, 0, BYTES_MAX)
 
     def share(self, tasks: int) -> Budget:
-        """What one of so many tasks that run side by side may use: rates and memory, divided.
+        """The budget of one of `tasks` parallel tasks: rates and memory are divided.
 
-        Nothing is divided below the least a budget may have.
+        No limit is divided below the least valid value.
         """
         return replace(self, **self._shared(tasks))
 
@@ -203,20 +203,20 @@ class Budget:
 
     @property
     def changes(self) -> bool:
-        """Is there a rate for reading and writing that may change at any time?"""
+        """Can the rate for reading and writing change during the run?"""
         return False
 
     def bytes_per_s_now(self) -> int | None:
-        """That rate; None if it is not known."""
+        """The current rate; None if it is unknown."""
         return None
 
 
 class Allowance:
-    """A budget being used by one run or task: its threads ask here before they read or write.
+    """Enforces the budget of one run or task: its threads call here before they read or write.
 
-    `reads` and `writes` are its buckets; `set_rate` on them works while the run goes on. They start
-    with nothing saved: a run has thousands of tasks, and a burst for each would be no limit at all.
-    A budget whose rate changes (`pace.py`) is asked for it a few times a second.
+    `reads` and `writes` are its buckets; `set_rate` on them works during the run. They start empty:
+    a run has thousands of tasks, and a burst for each would defeat the limit. If the rate of the
+    budget can change (`pace.py`), it is read a few times a second.
     `stop` is called wherever `check` is and may raise.
     """
 
@@ -237,17 +237,17 @@ class Allowance:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that were let through to be read."""
+        """Bytes admitted for reading."""
         return self._bytes_read
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that were let through to be written."""
+        """Bytes admitted for writing."""
         return self._bytes_written
 
     @property
     def waited_s(self) -> float:
-        """Seconds slept for the rates, over all threads."""
+        """Seconds slept for the rates, summed over all threads."""
         return self._waited_s
 
     def check(self) -> None:
@@ -256,7 +256,7 @@ class Allowance:
         self._follow()
 
     def _follow(self) -> None:
-        """Take over the rate that the budget says now."""
+        """Apply the current rate of the budget."""
         now_s = self._clock.monotonic_s()
         if now_s < self._follow_s:
             return
@@ -286,9 +286,9 @@ class Allowance:
 def reserve_scratch(
     fs: FileSystem, path: str, needed_bytes: int, scratch_bytes: int | None
 ) -> None:
-    """Refuse the run now if what it will write cannot fit, rather than fail half way.
+    """Refuse the run now if its output cannot fit, instead of failing half way.
 
-    `path` must exist on the disk that will be written to; `scratch_bytes` is the budget's limit.
+    `path` must exist on the disk to be written to; `scratch_bytes` is the limit of the budget.
     """
     available_bytes = fs.free_bytes(path)
     limit_bytes = available_bytes if scratch_bytes is None else scratch_bytes
@@ -302,13 +302,13 @@ def reserve_scratch(
 
 
 class DiskGate:
-    """One run per disk among all processes that name the same `directory`.
+    """One run per disk among all processes that use the same `directory`.
 
-    Those who find it taken are told by whom. The operating system releases the lock of a process
-    that died, so nobody waits for one.
+    A refusal names the owner of the disk. The operating system releases the lock of a process that
+    died, so no run waits for it.
 
-    If that is not private and cannot be made so, one run per disk in this process. A data
-    directory is open in one process only, so the runs on it still take turns.
+    If the directory is not private and cannot be made so, the gate holds within this process only.
+    A data directory is open in one process only, so the runs on it still take turns.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -316,16 +316,16 @@ class DiskGate:
         self._directory = directory
 
     def enter(self, path: str, owner: str) -> DiskTurn:
-        """Have the disk that holds `path` until the turn is released, or raise `RunRefused`.
+        """Take the disk that holds `path` until the turn is released, or raise `RunRefused`.
 
-        `owner` is what those who are refused meanwhile get to read.
+        `owner` is shown in the refusals of other runs meanwhile.
         """
         found = self._fs.stat(path)
         if found.is_symlink:
             found = self._fs.stat(f"{path}/.")
         device = found.device
         if not _make_private(self._fs, self._directory):
-            log.warning("runs of other processes are not waited for", not_ours=self._directory)
+            log.warning("runs of other processes are not excluded", not_ours=self._directory)
             holder = _in_process.take(device, owner)
             if holder is not None:
                 raise RunRefused("disk", holder)
@@ -334,19 +334,19 @@ class DiskGate:
         lock = self._fs.lock(lock_path, owner)
         if lock is None:
             holder = read_file(self._fs, lock_path).decode("utf-8", "replace").strip()
-            raise RunRefused("disk", holder or f"a run without a name uses disk {device}")
+            raise RunRefused("disk", holder or f"disk {device} is in use by an unnamed run")
         return DiskTurn(lock.release)
 
 
 class _InProcess:
-    """The disks that runs of this process have without a file."""
+    """The disks taken by runs of this process, where no lock file can be used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owners: dict[int, str] = {}
 
     def take(self, device: int, owner: str) -> str | None:
-        """Take a disk; who has it if it is taken."""
+        """Take a disk; returns its owner if it is already taken."""
         with self._lock:
             if device in self._owners:
                 return self._owners[device]
@@ -362,13 +362,13 @@ _in_process = _InProcess()
 
 
 class DiskTurn:
-    """The disk is ours until `release` or the end of the `with` block."""
+    """Ownership of a disk, until `release` or the end of the `with` block."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Let the next run in. A second call does nothing."""
+        """Release the disk. A second call does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -381,12 +381,12 @@ class DiskTurn:
 
 
 def find_gate_directory(fs: FileSystem, environ: Mapping[str, str]) -> str:
-    """Where the processes of one user meet.
+    """The directory in which the processes of one user lock disks.
 
     1. The user's runtime directory, `$XDG_RUNTIME_DIR` or `/run/user/UID`, if it is private.
-    2. A directory of the temporary one. The data directory would not do: there may be several on
-       one disk. Another user may have created a directory or a link of that name before. That one
-       is not private and not used (`DiskGate`), so the other user gains and blocks nothing.
+    2. A directory in the temporary one. The data directory would not do: one disk may have several.
+       Another user may have created a directory or link of that name first. It is then not private
+       and not used (`DiskGate`), so the other user gains and blocks nothing.
     """
     user = os.geteuid()
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
@@ -396,7 +396,7 @@ def find_gate_directory(fs: FileSystem, environ: Mapping[str, str]) -> str:
 
 
 def _make_private(fs: FileSystem, directory: str) -> bool:
-    """Make a directory for this user only; False if what is there is another's."""
+    """Create a directory for this user only; False if it exists and is not private."""
     try:
         fs.mkdir(directory)
         return _is_private(fs, directory)
@@ -405,7 +405,7 @@ def _make_private(fs: FileSystem, directory: str) -> bool:
 
 
 def _is_private(fs: FileSystem, path: str) -> bool:
-    """Is it a directory, not a link to one, that only this user can read and change?"""
+    """Is it a directory, not a link, that only this user can read and change?"""
     try:
         found = fs.stat(path)
     except OSError:

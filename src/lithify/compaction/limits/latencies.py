@@ -1,12 +1,12 @@
-"""How long a log's users wait: a histogram of fixed size, cheap enough for every operation.
+"""A histogram of latencies of fixed size, cheap enough for every operation.
 
-A latency is counted in microseconds, four steps to each doubling, so that what is read from it is
-at most a quarter too high:
+A latency is counted in microseconds, in four buckets per power of two, so a percentile is at most a
+quarter too high:
 
-    0 1 2 3 | 4 5 6 7 | 8 10 12 14 | 16 20 24 28 | 32 …      where each step begins
+    0 1 2 3 | 4 5 6 7 | 8 10 12 14 | 16 20 24 28 | 32 …      lower bounds of the buckets
 
-Counts only grow. Who wants those of a span of time takes them at its beginning and subtracts.
-Threads add without a lock: two at the same instant may count as one, which a percentile survives.
+Counts only grow. To measure a period, take the counts at its beginning and subtract them. Threads
+add without a lock: two concurrent additions may count as one, which hardly affects a percentile.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Latencies"]
 
 _BITS_MAX = 32
 _STEPS = 4 * (_BITS_MAX - 1)
-"""Up to 2^32 µs, more than an hour; what is longer counts as that."""
+"""Up to 2^32 µs, more than an hour; longer latencies count in the last bucket."""
 
 
 class Latencies:
-    """See the module."""
+    """The latencies of one kind of operation; see the module."""
 
     __slots__ = ("_counts",)
 
@@ -27,7 +27,7 @@ class Latencies:
         self._counts = [0] * _STEPS
 
     def add(self, seconds: float) -> None:
-        """Somebody has waited so long."""
+        """Count one latency."""
         micros = int(seconds * 1e6)
         if micros >= 4:
             bits = min(micros.bit_length(), _BITS_MAX)
@@ -35,11 +35,11 @@ class Latencies:
         self._counts[max(micros, 0)] += 1
 
     def counts(self) -> tuple[int, ...]:
-        """So far, by step."""
+        """The counts so far, by bucket."""
         return tuple(self._counts)
 
     def p95_ms(self, since: tuple[int, ...] = ()) -> float | None:
-        """What 95 in 100 waited at most since those counts were taken; None: nobody waited."""
+        """The 95th percentile since `since` was taken; None without a latency since then."""
         before = since or (0,) * _STEPS
         counts = [now - then for now, then in zip(self._counts, before, strict=True)]
         left = -(-sum(counts) * 19 // 20)
@@ -51,5 +51,5 @@ class Latencies:
 
 
 def _end_micros(step: int) -> int:
-    """Where the next step begins."""
+    """Upper bound of a bucket."""
     return step + 1 if step < 4 else (5 + step % 4) << (step // 4 - 1)

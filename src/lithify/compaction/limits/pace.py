@@ -1,24 +1,24 @@
-"""How fast a run may copy while others use the log: slower when they wait longer.
+"""The copy rate of a run, reduced while latencies of the log's users are high.
 
-The rate rises by addition and falls by division, as that of a sender on a shared line:
+The rate follows additive increase, multiplicative decrease, as in TCP:
 
-1. Once in a window of half a second the p95 latency of the log's users in it is looked at.
-2. Above the limit, the rate is halved. Otherwise it rises by a 32nd of the maximum; where nobody
-   waited there is nobody to disturb. It stays between minimum and maximum.
-3. The limit is `p95_ms_max`, or `p95_rise_max` times what the p95 was before the run if that is
-   less; but 1 ms is never too long.
+1. In each window of half a second the p95 latency of the log's users is read.
+2. Above the limit, the rate is halved. Otherwise it rises by a 32nd of the maximum, also in a
+   window without operations. It stays between minimum and maximum.
+3. The limit is `p95_ms_max`, or `p95_rise_max` times the p95 before the run if that is less; a
+   latency up to 1 ms is always acceptable.
 
 The tasks of a run may be in other processes, on other machines. All they share is the log's
-directory, so the rate stands there in a file that they look at a few times a second:
+directory, so a file there has the rate, and they read it a few times a second:
 
     rate (8 bytes, little-endian)   its CRC-32C (4)      PACE.tmp
 
-It is replaced in place and never made durable. A task that finds it missing or torn keeps its rate;
-the next open removes what a crash leaves. Where all tasks are threads of one process, a value in
-memory is enough (`HeldRate`).
+It is overwritten in place and never made durable. A task that finds it missing or torn keeps its
+rate; the next open removes a file left by a crash. Where all tasks are threads of one process, a
+value in memory is enough (`HeldRate`).
 
-`next_rate` and `limit_ms` are pure. A log has a `Pacing`. It makes a `Pacer` for each run, which
-belongs to the process that runs it; a `PacedBudget` goes to the tasks.
+`next_rate` and `limit_ms` are pure. A log has a `Pacing`. It creates a `Pacer` for each run, used
+by the process of the run; the tasks use a `PacedBudget`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FILE = struct.Struct("<QI")
 
 @dataclass(frozen=True, slots=True)
 class PaceSettings:
-    """Between which rates, and when it falls."""
+    """Bounds of the rate, and the latencies that reduce it."""
 
     bytes_per_s_min: int = 4 << 20
     bytes_per_s_max: int = 2 << 30
@@ -81,33 +81,33 @@ class PaceSettings:
 
 
 def limit_ms(settings: PaceSettings, before_ms: float | None) -> float:
-    """The p95 above which the rate falls, where it was `before_ms` before the run."""
+    """The p95 above which the rate falls; `before_ms` is the p95 before the run."""
     if before_ms is None:
         return settings.p95_ms_max
     return min(settings.p95_ms_max, max(QUIET_MS, settings.p95_rise_max * before_ms))
 
 
 def next_rate(settings: PaceSettings, rate: int, p95_ms: float | None, limit_ms: float) -> int:
-    """The rate of the next window, after one with this p95; None: nobody waited."""
+    """The rate of the next window; `p95_ms` is None if no latency was measured in this one."""
     if p95_ms is not None and p95_ms > limit_ms:
         return max(settings.bytes_per_s_min, rate // 2)
     return min(settings.bytes_per_s_max, rate + max(1, settings.bytes_per_s_max // STEPS))
 
 
 class Rate(Protocol):
-    """The rate of a run as its tasks see it."""
+    """The current rate of a run, shared with its tasks."""
 
     def share(self, tasks: int) -> Rate:
-        """The part of one of so many tasks."""
+        """The share of one of `tasks` parallel tasks."""
 
     def write(self, bytes_per_s: int) -> None:
         """Set the rate of the run."""
 
     def read(self) -> int | None:
-        """One task's part; None if there is no rate."""
+        """The rate of one task; None if there is none."""
 
     def remove(self) -> None:
-        """The run is over."""
+        """Remove the rate at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class HeldRate:
 
 @dataclass(frozen=True, slots=True)
 class SharedRate:
-    """The rate of a run as its tasks see it: each of `tasks` has a part of it."""
+    """A rate in a file of the log's directory; each of `tasks` tasks gets an equal share."""
 
     fs: FileSystem
     path: str
@@ -148,14 +148,14 @@ class SharedRate:
         return replace(self, tasks=self.tasks * max(1, tasks))
 
     def write(self, bytes_per_s: int) -> None:
-        """Tell the tasks; on a disk that is full they go on as they are."""
+        """Publish the rate to the tasks; if the disk is full they keep the old one."""
         data = bytes_per_s.to_bytes(8, "little")
         with suppress(OSError), self.fs.open_append(self.path) as file:
             file.truncate(0)
             file.write(_FILE.pack(bytes_per_s, crc32c(data)))
 
     def read(self) -> int | None:
-        """One task's part; None if nobody says."""
+        """The rate of one task; None if there is no valid file."""
         try:
             data = read_file(self.fs, self.path)
         except OSError:
@@ -165,14 +165,14 @@ class SharedRate:
         return max(1, int(_FILE.unpack(data)[0]) // self.tasks)
 
     def remove(self) -> None:
-        """The run is over."""
+        """Remove the file at the end of the run."""
         with suppress(OSError):
             self.fs.remove(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedBudget(Budget):
-    """A budget whose rates follow a shared one, below its own."""
+    """A budget whose rates follow a shared one, up to its own limits."""
 
     rate: Rate
 
@@ -191,7 +191,7 @@ class PacedBudget(Budget):
 
 
 def with_pace(budget: Budget, rate: Rate) -> PacedBudget:
-    """The budget, following a rate."""
+    """The budget with rates that follow `rate`."""
     return PacedBudget(
         read_bytes_per_s=budget.read_bytes_per_s,
         write_bytes_per_s=budget.write_bytes_per_s,
@@ -203,7 +203,7 @@ def with_pace(budget: Budget, rate: Rate) -> PacedBudget:
 
 
 class Pacer:
-    """Looks at the latencies and tells the tasks; for one run. `look` is called by one thread."""
+    """Adjusts the rate of one run to the latencies. `adjust_rate` is called by one thread."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Pacer:
         clock: Clock,
         before: tuple[int, ...] = (),
     ) -> None:
-        """`before` are the counts at the beginning of the time that this run is compared with."""
+        """`before` are the counts at the start of the period that this run is compared with."""
         self._settings = settings
         self._latencies = latencies
         self._rate = rate
@@ -225,7 +225,7 @@ class Pacer:
         rate.write(self.bytes_per_s)
 
     def adjust_rate(self) -> None:
-        """To be called often; does something once a window."""
+        """Adjust the rate once per window; call this often."""
         now_s = self._clock.monotonic_s()
         if now_s < self._next_s:
             return
@@ -238,12 +238,12 @@ class Pacer:
             self._rate.write(rate)
 
     def close(self) -> None:
-        """The run is over."""
+        """Remove the rate at the end of the run."""
         self._rate.remove()
 
 
 class Pacing:
-    """How the runs of one log keep pace with the latencies of its users."""
+    """Adapts the runs of one log to the latencies of its users."""
 
     def __init__(self, latencies: Latencies, rate: Rate, clock: Clock) -> None:
         """`latencies` may be those of several logs that share a disk."""
@@ -254,17 +254,17 @@ class Pacing:
         self._pacer: Pacer | None = None
 
     def look(self) -> None:
-        """To be called several times a second while a run goes on."""
+        """Adjust the rate of the current run; call this several times a second during a run."""
         if self._pacer is not None:
             self._pacer.adjust_rate()
 
     def budget(self, budget: Budget) -> PacedBudget:
-        """A run's budget, below its own rates and the one of this pace."""
+        """The budget of a run, limited by its own rates and the current pace."""
         return with_pace(budget, self.rate)
 
     @contextmanager
     def run(self, settings: PaceSettings) -> Iterator[None]:
-        """A run goes on."""
+        """Adjust the rate until the block ends."""
         pacer = Pacer(settings, self.latencies, self.rate, self._clock, self._before)
         self._pacer = pacer
         try:
@@ -272,5 +272,5 @@ class Pacing:
         finally:
             self._pacer = None
             pacer.close()
-            # Latencies from now on until the next run are what that one is compared with.
+            # The next run is compared with the latencies from now until it begins.
             self._before = self.latencies.counts()

@@ -1,16 +1,16 @@
-"""What rules that judge by key have in common: ranges of buckets in, a bit a row out.
+"""Common parts of rules that judge by key: bucket ranges in, one bit per row out.
 
-    index      segments without a key index get one, a task each
-    ranges     tasks, each with a range of buckets of every index, answer with a bit a row
-    verdict    a task a segment turns the bits of all ranges into what is live in it
+    index      build missing key indexes, one task per segment
+    ranges     tasks that each judge a range of buckets of every index, one bit per row
+    verdict    tasks that turn the bits of all ranges into the live set, one task per segment
 
-1. All rows of a key are in the same bucket of every index, so that a range is judged by itself.
-   `plan_ranges` cuts the buckets so that the tasks that run side by side stay within their memory.
-2. A task answers for each segment: the bits of its rows, in the order of the index, and what died,
-   by cause. That is what goes back to the driver: a bit a row, never a key.
-3. `by_segment` turns answers by range into answers by segment, `live_rows` joins their bits.
+1. All rows of a key are in the same bucket of every index, so each range is judged independently.
+   `plan_ranges` divides the buckets so that parallel tasks stay within their memory.
+2. A task returns for each segment the bits of its rows, in index order, and what died, by cause.
+   The driver receives one bit per row, never a key.
+3. `by_segment` regroups the results by segment, `live_rows` joins their bits.
 
-How rows are judged, and what a row is, only the store knows. Called by the stores' rules.
+The stores define rows and how they are judged. Called by the stores' rules.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ A = TypeVar("A", bound="BucketResult")
 
 
 class BucketResult(Protocol):
-    """What a task says of one segment, for its range of buckets."""
+    """The result of a task for one segment, within its range of buckets."""
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
 
     @property
     def bits(self) -> bytes:
-        """A bit a row, the first one highest; set for live rows."""
+        """One bit per row, the first one highest; set for live rows."""
 
     @property
     def dropped(self) -> Mapping[Cause, tuple[int, int]]:
-        """(rows, bytes) that are dead since this judgement, by cause."""
+        """(rows, bytes) that became dead by this judgement, by cause."""
 
 
 def make_indexes(
@@ -73,13 +73,13 @@ def make_indexes(
     missing: Sequence[IndexTask],
     make: Callable[[IndexTask, Check], object],
 ) -> None:
-    """Have the indexes of these segments made, and see that they are here."""
+    """Build the key indexes of these segments, and check that they are visible here."""
     weights = [task.segment.file_bytes for task in missing]
     for number, _ in run_job(question, "index", make, missing, weights):
         task = missing[number]
         if not has_index(task):
             path = f"{task.directory}/{key_index_name(task.segment.name)}"
-            raise JobFailed("index", f"{path} was written, and is not here: do executors see it?")
+            raise JobFailed("index", f"{path} was written but is missing: is the directory shared?")
 
 
 def run_job(
@@ -89,7 +89,7 @@ def run_job(
     tasks: Sequence[T],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, R]]:
-    """A job of the question's: (number of a task, its result), as they come."""
+    """Run a job of the question: (task number, result) in order of completion."""
     return question.jobs.run(
         name,
         function,
@@ -101,18 +101,18 @@ def run_job(
 
 
 def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
-    """The results in the order of their tasks, each as soon as those before it are there."""
+    """The results in task order, each as soon as all earlier ones are there."""
     early: dict[int, R] = {}
-    following = 0
+    next_number = 0
     for number, result in results:
         early[number] = result
-        while following in early:
-            yield early.pop(following)
-            following += 1
+        while next_number in early:
+            yield early.pop(next_number)
+            next_number += 1
 
 
 def plan_ranges(rows: int, slots: int, memory_bytes: int, row_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of buckets for tasks of which `slots` run side by side within `memory_bytes`."""
+    """Divide the buckets so that `slots` parallel tasks fit into `memory_bytes`."""
     share = max(1, memory_bytes // max(1, slots) // row_bytes)
     tasks = min(BUCKETS, max(slots, -(-rows // share)))
     cuts = [BUCKETS * number // tasks for number in range(tasks + 1)]
@@ -120,14 +120,14 @@ def plan_ranges(rows: int, slots: int, memory_bytes: int, row_bytes: int) -> lis
 
 
 def by_segment(answers: Iterable[Sequence[A]]) -> list[tuple[A, ...]]:
-    """From what each range says of every segment to what all ranges say of each."""
+    """Regroup the results of each range by segment."""
     return list(zip(*answers, strict=True))
 
 
 def count_dropped(
     verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], causes: Mapping[int, Cause]
 ) -> dict[Cause, tuple[int, int]]:
-    """(rows, bytes) of the verdicts that are named, by what they mean."""
+    """(rows, bytes) for the given verdicts, by cause."""
     counts = np.bincount(verdicts, minlength=256)
     sizes = np.bincount(verdicts, weights=lengths, minlength=256)
     return {
@@ -138,7 +138,7 @@ def count_dropped(
 
 
 def add_up_dropped(answers: Iterable[BucketResult]) -> dict[Cause, tuple[int, int]]:
-    """What died in a segment, in all ranges together."""
+    """Sum what died in a segment over all ranges."""
     dropped: dict[Cause, tuple[int, int]] = {}
     for each in answers:
         for cause, (rows, size) in each.dropped.items():
@@ -148,10 +148,10 @@ def add_up_dropped(answers: Iterable[BucketResult]) -> dict[Cause, tuple[int, in
 
 
 def live_rows(index: IndexTask, answers: Iterable[BucketResult], rows: int) -> NDArray[np.int64]:
-    """The numbers of the live ones of a segment's rows.
+    """The row numbers of a segment's live rows.
 
-    They must be the rows that were judged: an index that was made again in between, with more or
-    fewer of them, makes the run stale.
+    The rows must be those that were judged: if the index was rebuilt in between with another number
+    of rows, the run is stale.
     """
     bits = [np.unpackbits(np.frombuffer(a.bits, np.uint8), count=a.rows) for a in answers]
     live = np.concatenate(bits)

@@ -1,12 +1,12 @@
-"""What a run decides before it changes anything: the rule's judgements, written down.
+"""Asks the rule about the candidates of a run and writes its judgements as dead sets.
 
-1. The rule is asked about the candidates and answers segment by segment.
-2. What is dead in a segment goes into a file of its own at once, so that memory holds one segment's
-   judgement and not all of them. They are made durable together, before the journal.
-3. Counts for the plan and causes for the report are added up. Last come the store's facts.
+1. The rule judges the candidates, segment by segment.
+2. The dead set of each segment is written to a file at once, so that memory holds the judgement of
+   one segment only. All files are made durable together, before the journal.
+3. Counts for the plan and causes for the report are summed up. The store's facts come last.
 
-Invariant: what was dead stays dead. A rule that says otherwise is refused, because readers have
-been told. A crash leaves dead sets that nobody names; the next open removes them.
+Invariant: dead entries stay dead. A rule that revives one is refused, because readers may already
+have skipped it. A crash leaves dead sets that no manifest names; the next open removes them.
 
 Called by `compaction/run/compactor.py`.
 """
@@ -39,10 +39,10 @@ __all__ = ["JudgedSegments", "judge_segments", "segment_stats"]
 
 @dataclass(frozen=True, slots=True)
 class JudgedSegments:
-    """What the rule said of all candidates."""
+    """The judgements of all candidates."""
 
     segments: tuple[SegmentRef, ...]
-    """With the dead sets they have now."""
+    """With their new dead sets."""
     stats: tuple[SegmentStats, ...]
     causes: Mapping[Cause, tuple[int, int]]
     messages: tuple[int, int]
@@ -52,9 +52,9 @@ class JudgedSegments:
 def judge_segments(
     question: LiveSetQuestion, rule: LiveSetRule, run_id: str, *, dead_sets: bool = True
 ) -> JudgedSegments:
-    """Ask the rule, and write the dead sets that are new under the name of the run.
+    """Ask the rule, and write new dead sets under the id of the run.
 
-    Without `dead_sets` no file is written, and the segments carry the counts only.
+    Without `dead_sets` no file is written, and the segments have the counts only.
     """
     segments: list[SegmentRef] = []
     stats: list[SegmentStats] = []
@@ -81,7 +81,7 @@ def judge_segments(
 
 
 def segment_stats(question: LiveSetQuestion, rule: LiveSetRule) -> tuple[list[SegmentStats], bool]:
-    """The same for a dry run, which writes nothing; and whether something is dead that was not."""
+    """The same for a dry run, which writes nothing; also whether any entry is newly dead."""
     stats, is_new = [], False
     for segment, judgement in _judgements(question, rule):
         stats.append(_stats(segment, judgement))
@@ -90,7 +90,7 @@ def segment_stats(question: LiveSetQuestion, rule: LiveSetRule) -> tuple[list[Se
 
 
 def _is_known(question: LiveSetQuestion, segment: SegmentRef, judgement: SegmentJudgement) -> bool:
-    """Does the judgement say what the dead set of the segment says?"""
+    """Is the judgement equal to the segment's current dead set?"""
     if judgement.live_entries != segment.live_entries:
         return False
     if segment.dead is None:
@@ -108,7 +108,7 @@ def _judgements(
 def _with_dead_set(
     question: LiveSetQuestion, segment: SegmentRef, judgement: SegmentJudgement, run_id: str
 ) -> SegmentRef:
-    """The segment with what is dead in it now, in a file of its own."""
+    """The segment with a dead set file for the judgement."""
     whole = judgement.live_entries == segment.entries and not len(judgement.parts)
     if segment.dead is None and whole:
         return segment
@@ -117,7 +117,7 @@ def _with_dead_set(
         before = read_dead_set(question.fs, question.directory, segment.dead)
         if not dead.widens(before):
             raise InvalidInput(f"the rule brings back dead entries of {segment.name}")
-        # Nothing came back, so the same number of live entries means the same entries.
+        # No entry was revived, so an equal number of live entries means the same entries.
         if judgement.live_entries == segment.live_entries and dead.parts == before.parts:
             return segment
     data = dead.to_bytes()
@@ -137,16 +137,16 @@ def _with_dead_set(
 
 
 def _with_counts(segment: SegmentRef, judgement: SegmentJudgement) -> SegmentRef:
-    """The segment with how much of it is dead; which entries these are is in no file."""
+    """The segment with the counts of its dead entries, without a file that names them."""
     entries = segment.entries - judgement.live_entries
     frame_bytes = segment.frame_bytes - judgement.live_bytes
     return replace(segment, dead=DeadRef("", entries, frame_bytes, 0, 0)) if entries else segment
 
 
 def _gaps(segment: SegmentRef, live: LiveSet) -> LiveSet:
-    """The positions of a segment that are not live: what is between the ranges of those that are.
+    """The positions of a segment that are not live: the gaps between the live ranges.
 
-    The same as a difference of sets, at a tenth of its cost: there is one for each segment.
+    Equal to a set difference, at a tenth of its cost; runs once per segment.
     """
     first, stop = segment.first_position, segment.last_position + 1
     starts, stops = live.slice(first, stop).range_arrays()

@@ -1,12 +1,12 @@
-"""The live set's rule: the one thing a store brings to compaction.
+"""The live set's rule: what a store contributes to compaction.
 
-A `LiveSetRule` is asked about sealed segments, in position order, and says for each which of its
-positions are live, and of entries that are partly live, which slots. Everything else (horizon,
-plan, copying, publishing, deleting) is the kernel's. What costs time it has done by the question's
-`jobs`, each task with its share of the `budget`.
+A `LiveSetRule` is asked about sealed segments, in position order. For each it returns the live
+positions, and the live slots of partly live entries. Everything else (horizon, plan, copying,
+publishing, deleting) is in the kernel. Expensive work goes through the question's `jobs`, each task
+with its share of the `budget`.
 
-Dropping a tombstone needs proof that no older value of its key remains in a kept segment; the
-rule, which alone knows keys, gives that proof by keeping the tombstone otherwise.
+Dropping a tombstone needs proof that no older value of its key remains in a kept segment. Only the
+rule knows keys, so it keeps the tombstone unless it has that proof.
 """
 
 from __future__ import annotations
@@ -28,69 +28,69 @@ if TYPE_CHECKING:
     from lithify.log.manifest import SegmentRef
 
     Measure = Callable[["LiveSetQuestion", SegmentRef, LiveSet], tuple[int, int]]
-    """(entries, bytes of their frames) of a segment whose positions are in a set."""
+    """(entries, bytes of their frames) of a segment whose positions are in a live set."""
 
 __all__ = ["GivenLiveSet", "LiveSetQuestion", "LiveSetRule", "SegmentJudgement", "measure_exactly"]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSetQuestion:
-    """What a rule is asked. The files are pinned until it has answered."""
+    """The input of a rule. The files are pinned until the rule has returned."""
 
     fs: FileSystem
     directory: str
     log_id: bytes
     segments: Sequence[SegmentRef]
-    """Sealed, in position order, all at or below the horizon, each with the dead set so far."""
+    """Sealed, in position order, all at or below the horizon, each with its current dead set."""
     horizon: int
     as_of_ms: int
-    """The time to judge by."""
+    """The time used for expiry."""
     budget: Budget
-    """Of everything together; tasks get a share of it."""
+    """The budget of the whole question; each task gets a share."""
     jobs: Jobs
     check: Check
-    """To be called now and then; raises when the run is to stop."""
+    """Must be called regularly; raises to stop the run."""
     progress: Progress
     before_read: Callable[[int], None]
-    """To be called with the bytes of each read that no job makes; it may wait or raise."""
+    """Must be called with the size of each read outside of jobs; may wait or raise."""
 
     @property
     def memory_bytes(self) -> int:
-        """What the rule and its tasks may hold at a time."""
+        """Memory limit of the rule and its tasks together."""
         return self.budget.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentJudgement:
-    """What is live in one segment."""
+    """The live part of one segment."""
 
     live: LiveSet
-    """Positions at which the segment has no entry may be in it."""
+    """May include positions at which the segment has no entry."""
     live_entries: int
     live_bytes: int
-    """Of wholly live frames, and the live share of the others."""
+    """Bytes of wholly live frames, plus the live share of the others."""
     dropped: Mapping[Cause, tuple[int, int]] = field(default_factory=dict)
-    """(entries or messages, bytes) that are dead since this judgement, by cause."""
+    """(entries or messages, bytes) that became dead by this judgement, by cause."""
     parts: Parts = field(default_factory=Parts.empty)
-    """The live entries that are only partly so."""
+    """The partly live entries."""
     messages: tuple[int, int] = (0, 0)
-    """All of the segment and the live ones, where entries have several messages."""
+    """(all, live) messages of the segment, where entries have several messages."""
     busy: bool = False
-    """No plan may touch the segment now: it is damaged, and waits for repair."""
+    """The segment is damaged and awaits repair: no plan may include it."""
 
 
 class LiveSetRule(Protocol):
     """Decides what is live."""
 
     def judge(self, question: LiveSetQuestion) -> Iterator[SegmentJudgement]:
-        """One judgement for each segment of the question, in its order."""
+        """Yield one judgement for each segment of the question, in its order."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest's `state` is to say about the log as it was just judged.
+        """The store's facts about the judged log, for the manifest's `state`.
 
-        Asked once all judgements are made; JSON values. They are published together with what was
-        judged. A run whose facts differ from the manifest's has something to publish, so the same
-        answer must come with the same facts.
+        Called after all judgements; JSON values. They are published together with the judgements. A
+        run whose facts differ from the manifest's publishes, so equal judgements must give equal
+        facts.
         """
 
 
@@ -103,13 +103,13 @@ def measure_exactly(
 
 @dataclass(frozen=True, slots=True)
 class GivenLiveSet:
-    """Live is what the store names: the indexes a state machine still needs."""
+    """Keeps the positions that the store names: the indexes that a state machine still needs."""
 
     live: LiveSet
     measure: Measure = measure_exactly
 
     def judge(self, question: LiveSetQuestion) -> Iterator[SegmentJudgement]:
-        """Keep exactly the named positions."""
+        """Keep exactly the given positions."""
         for segment in question.segments:
             live = self.live.slice(segment.first_position, segment.last_position + 1)
             entries, size = self.measure(question, segment, live)
@@ -118,5 +118,5 @@ class GivenLiveSet:
             yield SegmentJudgement(live, entries, size, {Cause.UNREFERENCED: gone})
 
     def facts(self) -> Mapping[str, Any]:
-        """There are none."""
+        """No facts."""
         return {}

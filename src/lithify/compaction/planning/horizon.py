@@ -1,20 +1,18 @@
-"""The horizon: the last position compaction may judge, and by name what keeps it there.
+"""The horizon: the last position that compaction may judge, and the holds that determine it.
 
-How it is found:
-
-1. Everyone who needs entries left alone places a **hold**: the active segment, the journal, a
+1. Each component that needs entries to stay places a **hold**: the active segment, the journal, a
    snapshot, the low watermark, a running transaction, an index build.
-2. A hold's `position` is the last position compaction may judge as far as that hold is concerned;
-   -1 lets it judge nothing.
+2. A hold's `position` is the last position that compaction may judge under that hold; -1 permits
+   none.
 3. The horizon is the minimum over all holds. A log without any hold has no horizon: that is a
-   wiring mistake and is refused, because "judge everything" would be the wrong guess.
+   programming error and is refused, because "judge everything" would be unsafe.
 
-Invariants: a hold only moves forward, so a horizon once found stays allowed for as long as the
-holds it came from live. A hold placed while a run is under way binds the next run; what a reader
-needs of the present generation is kept by its pin.
+Invariants: a hold only moves forward, so a horizon stays permitted while its holds exist. A hold
+placed during a run applies to the next run; a reader's pin keeps what it needs of the current
+generation.
 
-`Hold`, `Horizon` and `find_horizon` are values and arithmetic. `Holds` is the registry a log
-carries; any thread may place, move and release.
+`Hold`, `Horizon` and `find_horizon` are pure. `Holds` is the registry of a log; any thread may
+place, move and release.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ __all__ = ["Hold", "HoldHandle", "Holds", "Horizon", "find_horizon"]
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One named reason that keeps the horizon back.
+    """One named reason that limits the horizon.
 
-    `since_ms` is when it came to this position; 0 means nobody knows.
+    `since_ms` is when it reached this position; 0 means unknown.
     """
 
     name: str
@@ -48,13 +46,13 @@ class Hold:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise InvalidInput("a hold has no name, so nobody could tell what it waits for")
+            raise InvalidInput("a hold has no name: the name says what the horizon waits for")
         if not NO_POSITION <= self.position <= POSITION_MAX:
             limit = f"from {NO_POSITION} to {POSITION_MAX} in hold {self.name}"
             raise PositionOutOfRange(self.position, limit)
 
     def describe(self, now_ms: int) -> str:
-        """Such as `journal (owner run-7) for 3 s`."""
+        """For example `journal (owner run-7) for 3 s`."""
         owner = f" (owner {self.owner})" if self.owner else ""
         age = f" for {max(0, now_ms - self.since_ms) // 1000} s" if self.since_ms else ""
         return f"{self.name}{owner}{age}"
@@ -69,25 +67,25 @@ class Horizon:
 
     @property
     def blocking(self) -> tuple[Hold, ...]:
-        """The holds at the minimum: all of them must move before the horizon does."""
+        """The holds at the minimum: all of them must move before the horizon can."""
         return tuple(hold for hold in self.holds if hold.position == self.position)
 
     def explain(self, now_ms: int, show: Callable[[int], str] = str) -> str:
-        """One line that says what keeps the horizon here and what would keep it next.
+        """One line with the holds that limit the horizon, and the next ones that would.
 
-        `show` writes a position for people.
+        `show` formats a position.
         """
         held_by = " and ".join(hold.describe(now_ms) for hold in self.blocking)
         line = f"horizon {show(self.position)}, held by {held_by}"
         others = [hold for hold in self.holds if hold.position > self.position]
         if others:
-            following = min(others, key=lambda hold: hold.position)
-            line += f"; next: {following.name} at {show(following.position)}"
+            next_hold = min(others, key=lambda hold: hold.position)
+            line += f"; next: {next_hold.name} at {show(next_hold.position)}"
         return line
 
 
 def find_horizon(holds: Iterable[Hold]) -> Horizon:
-    """The horizon under `holds`, of which there must be at least one."""
+    """The horizon of `holds`, of which there must be at least one."""
     everyone = tuple(holds)
     if not everyone:
         raise InvalidInput("no holds: a log always has one, at least that of its active segment")
@@ -95,7 +93,7 @@ def find_horizon(holds: Iterable[Hold]) -> Horizon:
 
 
 class Holds:
-    """The holds of one log, in the order they were placed. Several may share a name."""
+    """The holds of one log, in order of placement. Several may share a name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -103,7 +101,7 @@ class Holds:
         self._holds: dict[HoldHandle, Hold] = {}
 
     def place(self, name: str, position: int, owner: str = "") -> HoldHandle:
-        """Keep the horizon at `position` or before, until the handle moves or is released."""
+        """Keep the horizon at or before `position` until the handle moves or is released."""
         hold = Hold(name, position, owner, self._clock.now_ms())
         handle = HoldHandle(self)
         with self._lock:
@@ -111,7 +109,7 @@ class Holds:
         return handle
 
     def list(self) -> tuple[Hold, ...]:
-        """All holds at one instant."""
+        """A consistent snapshot of all holds."""
         with self._lock:
             return tuple(self._holds.values())
 
@@ -139,7 +137,7 @@ class Holds:
 
 
 class HoldHandle:
-    """What the one who placed a hold keeps; leaving its `with` block releases the hold."""
+    """The handle of a placed hold; leaving its `with` block releases the hold."""
 
     __slots__ = ("_registry",)
 
@@ -148,15 +146,15 @@ class HoldHandle:
 
     @property
     def hold(self) -> Hold | None:
-        """The hold as it stands, `None` once released."""
+        """The current hold, `None` after release."""
         return self._registry._find(self)  # noqa: SLF001  the registry and its handles are one
 
     def move(self, position: int) -> None:
-        """Let compaction judge up to `position`; backward is refused."""
+        """Move the hold forward to `position`; moving backward is refused."""
         self._registry._move(self, position)  # noqa: SLF001  the registry and its handles are one
 
     def release(self) -> None:
-        """Hold nothing back any more. A second call does nothing."""
+        """Release the hold. A second call does nothing."""
         self._registry._release(self)  # noqa: SLF001  the registry and its handles are one
 
     def __enter__(self) -> Self:

@@ -1,19 +1,19 @@
 """A plan: what one compaction run will do to each segment of a log, as a value.
 
 A policy (`compaction/policies/built_in.py`) makes a plan from the statistics of the segments, a dry
-run prints it, the journal stores it, the rewrite obeys it. Nothing here reads a file or a clock, so
-the same statistics always give the same plan. Anybody may call it.
+run prints it, the journal stores it, the rewrite executes it. Nothing here reads a file or a clock,
+so the same statistics always give the same plan.
 
-A plan puts every segment it was given in exactly one of three places:
+A plan puts every segment in exactly one of three places:
 
-1. `dropped`: no entry is live, so the file goes and nothing is copied;
+1. `dropped`: no entry is live, so the file is deleted and nothing is copied;
 2. a `SegmentGroup`: adjacent segments whose live frames are copied, in order, into one new segment.
    Dropped segments may lie between the sources of a group; kept segments may not, because the
-   target takes the place of its sources and positions have to stay in order;
-3. `kept`: stays as it is, with the reason.
+   target replaces its sources and positions must stay in order;
+3. `kept`: unchanged, with the reason.
 
-Sizes: the `bytes` of a segment are its frames. What a file costs beyond its frames (header,
-footer) is the same for every file and is counted by the plan as `overhead_bytes`, once a file.
+Sizes: the `bytes` of a segment are its frames. The rest of a file (header, footer) has the same
+size in every file, and the plan counts it once per file, as `overhead_bytes`.
 
 In JSON a plan is an object with the fields of `Plan`; `dropped`, `groups` and `kept` are lists
 of objects with the fields of `DroppedSegment`, `SegmentGroup` and `KeptSegment`.
@@ -51,11 +51,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SegmentStats:
-    """What a policy has to know about one segment.
+    """The statistics of one segment, for policies.
 
-    Positions are the first and the last one the segment covers; one that covers none has
-    `last_position == first_position - 1`. `busy` means that somebody else holds the segment, so
-    that it must not be planned now.
+    Positions are the first and last one that the segment covers; one that covers none has
+    `last_position == first_position - 1`. `busy` means that the segment is in use elsewhere and
+    must not be planned now.
     """
 
     id: int
@@ -69,28 +69,28 @@ class SegmentStats:
     busy: bool = False
 
     def __post_init__(self) -> None:
-        who = f"segment {self.id}"
-        _check_sizes(who, self.entries, self.bytes, self.live_entries, self.live_bytes)
+        subject = f"segment {self.id}"
+        _check_sizes(subject, self.entries, self.bytes, self.live_entries, self.live_bytes)
         covered = self.last_position - self.first_position + 1
         if self.first_position < 0 or covered < 0 or (self.entries > 0 and covered == 0):
             raise InvalidInput(
-                f"{who} has {self.entries} entries at positions {self.first_position} to "
-                f"{self.last_position}, must start at 0 or above and end where its entries do"
+                f"{subject} has {self.entries} entries at positions {self.first_position} to "
+                f"{self.last_position}, must start at 0 or above and cover its entries"
             )
 
     @property
     def is_dead(self) -> bool:
-        """Whether no entry is live."""
+        """Is no entry live?"""
         return self.live_entries == 0
 
     @property
     def dead_bytes(self) -> int:
-        """What rewriting it would leave behind."""
+        """Bytes that a rewrite would not copy."""
         return self.bytes - self.live_bytes
 
     @property
     def blocked_by(self) -> str | None:
-        """Why no plan may touch it: "active", "busy", or `None` when one may."""
+        """Why no plan may include it: "active", "busy", or `None`."""
         if not self.sealed:
             return "active"
         return "busy" if self.busy else None
@@ -98,7 +98,7 @@ class SegmentStats:
 
 @dataclass(frozen=True, slots=True)
 class DroppedSegment:
-    """A segment that goes whole."""
+    """A segment that is deleted as a whole."""
 
     segment: int
     bytes: int
@@ -123,14 +123,14 @@ class SegmentGroup:
     def __post_init__(self) -> None:
         if not self.sources:
             raise InvalidInput("a group has no sources, must have at least one")
-        who = f"group {_id_ranges(self.sources)}"
-        _check_sizes(who, self.entries, self.bytes, self.live_entries, self.live_bytes)
+        subject = f"group {_id_ranges(self.sources)}"
+        _check_sizes(subject, self.entries, self.bytes, self.live_entries, self.live_bytes)
         if self.live_entries == 0:
-            raise InvalidInput(f"{who} has no live entry, so its sources must be dropped")
+            raise InvalidInput(f"{subject} has no live entry, so its sources must be dropped")
 
     @classmethod
     def of(cls, sources: Sequence[SegmentStats], reason: str) -> SegmentGroup:
-        """The group of these segments, in this order."""
+        """The group of the given segments, in order."""
         return cls(
             sources=tuple(source.id for source in sources),
             entries=sum(source.entries for source in sources),
@@ -143,7 +143,7 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """A segment that stays as it is."""
+    """A segment that is not changed."""
 
     segment: int
     reason: str
@@ -151,7 +151,7 @@ class KeptSegment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decision; each tuple is in log order. See the module for what it promises."""
+    """The decision; each tuple is in log order. See the module for the invariants."""
 
     policy: str
     dropped: tuple[DroppedSegment, ...]
@@ -167,7 +167,7 @@ class Plan:
                 raise InvalidInput(f"plan has segment {segment} in {times} places, must be 1")
 
     def segments(self) -> Iterable[int]:
-        """The ids of all segments the plan speaks of: dropped, then sources, then kept."""
+        """The ids of all segments in the plan: dropped, then sources, then kept."""
         return chain(
             (dropped.segment for dropped in self.dropped),
             chain.from_iterable(group.sources for group in self.groups),
@@ -176,33 +176,33 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the plan changes nothing."""
+        """Does the plan change nothing?"""
         return not self.dropped and not self.groups
 
     @property
     def bytes_read(self) -> int:
-        """The least a rewrite reads: every live frame once. Gaps read along come on top."""
+        """The least a rewrite reads: every live frame once. Gaps that are read come on top."""
         return sum(group.live_bytes for group in self.groups)
 
     @property
     def bytes_written(self) -> int:
-        """What the targets will take on disk, overhead included; side files come on top."""
+        """Size of the targets on disk, overhead included; side files come on top."""
         return self.bytes_read + self.overhead_bytes * len(self.groups)
 
     @property
     def bytes_freed(self) -> int:
-        """How much smaller the log's files are once everything retired is reclaimed."""
+        """Reduction of the log's size once all retired files are reclaimed."""
         dropped_bytes = sum(dropped.bytes for dropped in self.dropped)
         dead_bytes = sum(group.bytes - group.live_bytes for group in self.groups)
         return dropped_bytes + dead_bytes + self.overhead_bytes * self.segments_freed
 
     @property
     def segments_freed(self) -> int:
-        """How many segments fewer the log has afterwards."""
+        """Reduction of the log's number of segments."""
         return len(self.dropped) + sum(len(group.sources) - 1 for group in self.groups)
 
     def explain(self) -> str:
-        """The plan for people: a line a dropped segment, group or kept segment, then a total."""
+        """A table with one line per dropped segment, group and kept segment, then a total."""
         rows = [("action", "segments", "live entries", "live bytes", "reason")]
         for dropped in self.dropped:
             sizes = f"0 B of {human_bytes(dropped.bytes)}"
@@ -229,7 +229,7 @@ class Plan:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The plan as JSON values, see the module."""
+        """Encode as JSON values, see the module."""
         return {
             "policy": self.policy,
             "dropped": [asdict(dropped) for dropped in self.dropped],
@@ -240,7 +240,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: object) -> Plan:
-        """The plan that `to_json` gave; raises `InvalidInput` naming the field that is wrong."""
+        """Decode what `to_json` returned; raises `InvalidInput` naming the invalid field."""
         return cls(
             policy=_field(value, "policy", str),
             dropped=tuple(map(_dropped_from_json, _field(value, "dropped", list))),
@@ -251,9 +251,9 @@ class Plan:
 
 
 def apply_plan(plan: Plan, segments: Sequence[SegmentStats]) -> tuple[SegmentStats, ...]:
-    """The statistics as they will be after the plan; a target has the id of its first source.
+    """The statistics after the plan; a target has the id of its first source.
 
-    Raises `PlanStale` when the plan was not made from these segments.
+    Raises `PlanStale` if the plan was not made from these segments.
     """
     _check_fresh(plan, segments)
     by_id = {segment.id: segment for segment in segments}
@@ -275,7 +275,7 @@ def apply_plan(plan: Plan, segments: Sequence[SegmentStats]) -> tuple[SegmentSta
 
 
 def human_bytes(count: int) -> str:
-    """A size for people: `0 B`, `1.5 KiB`, `64.0 MiB`."""
+    """Format a size: `0 B`, `1.5 KiB`, `64.0 MiB`."""
     if count < 1024:
         return f"{count} B"
     size = float(count)
@@ -287,11 +287,11 @@ def human_bytes(count: int) -> str:
 
 
 def _check_sizes(
-    who: str, entries: int, size_bytes: int, live_entries: int, live_bytes: int
+    subject: str, entries: int, size_bytes: int, live_entries: int, live_bytes: int
 ) -> None:
     if not (0 <= live_entries <= entries and 0 <= live_bytes <= size_bytes):
         raise InvalidInput(
-            f"{who} has {live_entries} of {entries} entries and {live_bytes} of {size_bytes} "
+            f"{subject} has {live_entries} of {entries} entries and {live_bytes} of {size_bytes} "
             "bytes live, must be 0 <= live <= total"
         )
     for what, count, taken_bytes in (
@@ -300,11 +300,11 @@ def _check_sizes(
     ):
         if (count == 0) != (taken_bytes == 0):
             raise InvalidInput(
-                f"{who} has {count} {what} in {taken_bytes} bytes, must both be zero or neither"
+                f"{subject} has {count} {what} in {taken_bytes} bytes, must both be zero or neither"
             )
     if live_entries < entries and live_bytes == size_bytes:
         raise InvalidInput(
-            f"{who} has {entries - live_entries} dead entries in 0 dead bytes, must be above 0"
+            f"{subject} has {entries - live_entries} dead entries in 0 dead bytes, must be above 0"
         )
 
 
@@ -331,7 +331,7 @@ def _check_fresh(plan: Plan, segments: Sequence[SegmentStats]) -> None:
 
 
 def _id_ranges(ids: Sequence[int]) -> str:
-    """Ids in the order given, neighbours joined: `3-5,7`."""
+    """Ids in the given order, consecutive ones joined: `3-5,7`."""
     spans: list[tuple[int, int]] = []
     for segment in ids:
         if spans and segment == spans[-1][1] + 1:
@@ -345,7 +345,7 @@ def _field(record: object, name: str, kind: type[_T]) -> _T:
     if not isinstance(record, Mapping) or name not in record:
         raise InvalidInput(f"plan has {record!r} where an object with field {name!r} must be")
     value = record[name]
-    # A bool is an int to Python, but no field of a plan is a truth value.
+    # In Python a bool is an int, but no field of a plan is a bool.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InvalidInput(f"plan field {name!r} is {value!r}, must be a JSON {kind.__name__}")
     return value

@@ -1,25 +1,24 @@
 """Policies: pure functions from segment statistics to a `Plan`.
 
-| name | function | what it rewrites | rounds until it has no more to do |
+| name | function | what it rewrites | rounds until it is idle |
 |---|---|---|---|
 | `whole-dead` | `plan_whole_dead` | nothing, only drops | 1 |
 | `all` | `plan_all` | everything, packed up to the target limits | 1 |
-| `stats` | `plan_stats_based` | the range that frees a segment most cheaply | one a segment |
-| `neighbours` | `plan_neighbours` | neighbours that fit into one, and what is sparse | a few |
-| `hybrid` | `plan_hybrid` | as `stats`, from time to time as `all` | as the one it used |
-| `view` | `plan_view` | what is sparse and rows of small ones, up to a cap | a few |
+| `stats` | `plan_stats_based` | the range that frees segments most cheaply | one per segment |
+| `neighbours` | `plan_neighbours` | neighbours that fit into one, sparse segments | a few |
+| `hybrid` | `plan_hybrid` | as `stats`, periodically as `all` | as the one it used |
+| `view` | `plan_view` | sparse segments and runs of small ones, up to a cap | a few |
 
-A round is a plan applied to the statistics, with nothing else dying meanwhile.
+A round is a plan applied to the statistics, with no further deaths meanwhile.
 
-Installed packages may bring others (`plugins.py`).
+Installed packages may add policies (`plugins.py`).
 
-All of them check, cut, choose and pack in the same way (`packing.py`); `view` is in a file of its
-own, `view.py`.
+All policies share validation, cutting and packing (`packing.py`); `view` is in `view.py`.
 
-Each group becomes one segment of its live bytes and no policy makes a group of nothing, so that
-no plan makes a log larger and every plan that is not empty makes progress.
+Each group becomes one segment with its live bytes, and no policy makes a group without live
+entries. So no plan makes a log larger, and every non-empty plan makes progress.
 
-Nothing here touches files, clocks, threads or randomness; anybody may call it.
+Pure: no files, clocks, threads or randomness.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ __all__ = [
 
 
 def plan_whole_dead(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
-    """Drop the segments with no live entry and leave the rest alone; copies nothing."""
+    """Drop the segments without live entries; copies nothing."""
     dead = [segment for run in runs_of(segments) for segment in run if segment.is_dead]
     return assemble(
         "whole-dead", segments, limits, dead=dead, why_kept=lambda _: "has live entries"
@@ -69,7 +68,7 @@ def plan_whole_dead(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
 
 
 def plan_all(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
-    """Drop what is dead and pack everything else, however little that gains."""
+    """Drop dead segments and pack all others, whatever the gain."""
     dead: list[SegmentStats] = []
     groups: list[SegmentGroup] = []
     for run in runs_of(segments):
@@ -83,16 +82,16 @@ def plan_all(segments: Sequence[SegmentStats], limits: Limits) -> Plan:
 def plan_stats_based(
     segments: Sequence[SegmentStats], limits: Limits, *, benefit_segments_min: int = 1
 ) -> Plan:
-    """Rewrite the contiguous range that copies the fewest bytes for each segment it frees.
+    """Rewrite the contiguous range that copies the fewest bytes per segment freed.
 
-    Cost is the live bytes of the range. Benefit is the number of its segments less the number of
-    targets that packing makes of them. The latter is not simply the live bytes divided by the
-    target size, rounded up: a source is never split over two targets, and the entry limit binds
-    too. With the quotient a range could promise a segment that packing never frees, win every
-    round and starve all others.
+    Cost is the live bytes of the range. Benefit is the number of its segments minus the number of
+    targets after packing. That number is not simply the live bytes divided by the target size,
+    rounded up: a source is never split between two targets, and the entry limit applies too. With
+    the quotient a range could promise a segment that packing never frees, win every round and
+    starve all others.
 
-    A range with a benefit under `benefit_segments_min` does not count. On a tie the earliest
-    range wins, then the widest. Time is quadratic in the number of segments.
+    Ranges with a benefit below `benefit_segments_min` are ignored. On a tie the earliest range
+    wins, then the widest. Time is quadratic in the number of segments.
     """
     at_least("benefit_segments_min", benefit_segments_min, 1)
     best: _Range | None = None
@@ -119,9 +118,9 @@ def plan_neighbours(
 ) -> Plan:
     """Merge adjacent segments whose live entries fit into one target, at most `sources_max` each.
 
-    A group of several sources frees a file at least. A segment that fits with no neighbour is
-    rewritten alone only if less than `density_min` of it is live, by entries or by bytes, and kept
-    otherwise. So is one that is above the limits of a target, whatever is dead in it.
+    A group of several sources frees at least one file. A segment that fits with no neighbour is
+    rewritten alone if less than `density_min` of it is live, by entries or by bytes, otherwise
+    kept. A segment above the limits of a target is kept, whatever is dead in it.
     """
     if not 0 < density_min <= 1:
         raise InvalidSetting("density_min", density_min, "above 0 and at most 1")
@@ -157,10 +156,10 @@ def plan_hybrid(
     full_every_ms: int,
     benefit_segments_min: int = 1,
 ) -> Plan:
-    """As `stats`, but as `all` once the last full plan is `full_every_ms` old.
+    """Use `stats`, or `all` if the last full plan is `full_every_ms` old.
 
-    A log that never had a full plan has 0 for `last_full_ms`. The plan's policy says which one
-    made it, `hybrid:all` or `hybrid:stats`; the caller remembers when a full one was published.
+    `last_full_ms` is 0 for a log without a full plan. The plan's policy says which one made it,
+    `hybrid:all` or `hybrid:stats`; the caller records when a full one was published.
     """
     at_least("full_every_ms", full_every_ms, 0)
     is_due = now_ms - last_full_ms >= full_every_ms
@@ -181,12 +180,12 @@ POLICIES: Mapping[str, Callable[..., Plan]] = MappingProxyType(
         "view": plan_view,
     }
 )
-"""Each takes the segments, the limits and its own options by keyword."""
+"""Each takes the segments, the limits and its own options as keyword arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Neighbours in one run, with what rewriting them costs and frees."""
+    """Adjacent segments of one run, with cost and benefit of a rewrite."""
 
     segments: Sequence[SegmentStats]
     cost_bytes: int
@@ -208,15 +207,15 @@ def _cheapest_range(
 ) -> _Range | None:
     """The best range of one run.
 
-    All starts are worked on at once. Step `width` adds to each range its segment number `width`,
+    All start positions are processed at once. Step `width` extends each range by one segment,
     packing it as `pack` does, so that after it the arrays describe the range of `width` segments
-    from every start that has so many.
+    from every start that has enough of them.
     """
     live_bytes = np.array([segment.live_bytes for segment in run], np.int64)
     live_entries = np.array([segment.live_entries for segment in run], np.int64)
     bytes_max = min(limits.target_bytes_max, LOG_BYTES_MAX)
     entries_max = min(limits.target_entries_max, LOG_BYTES_MAX)
-    # An overfull target to start with makes the first live segment open a new one.
+    # Starting with an overfull target makes the first live segment open a new one.
     open_bytes = np.full(len(run), bytes_max + 1, np.int64)
     open_entries = np.zeros(len(run), np.int64)
     targets = np.zeros(len(run), np.int64)

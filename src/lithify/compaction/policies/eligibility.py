@@ -1,11 +1,11 @@
-"""Whether a run is worth it, and why not: a trigger asks, this and the policy decide.
+"""Eligibility: whether a run is worth it. A trigger requests a run; this and the policy decide.
 
-1. By use, before anything is judged: a log that has a capacity must use so much of it.
-2. By plan: the plan must free so many segments.
-3. A plan that changes nothing is declined by the policy itself, which says why each segment stays.
+1. By use, before anything is judged: a log with a capacity must use a minimum of it.
+2. By plan: the plan must free a minimum number of segments.
+3. The policy itself declines by a plan that changes nothing, with a reason for each segment.
 
-What is declined changes nothing on disk; the answer is a `Declined` in the report and in the dry
-run. Pure; called by `compaction/run/compactor.py`.
+A declined run changes nothing on disk; a `Declined` in the report and in the dry run says why.
+Pure; called by `compaction/run/compactor.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEGMENTS_MAX = 2**31
 
 
 class WhyNot(StrEnum):
-    """What a run was declined for."""
+    """The criterion that declined a run."""
 
     USED_TOO_LITTLE = "used too little"
     FREES_TOO_LITTLE = "frees too little"
@@ -48,10 +48,10 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """What a log must be like for a run; by default anything will do."""
+    """The conditions for a run; by default there are none."""
 
     capacity_bytes: int = 0
-    """Of the log; 0 where there is none."""
+    """Capacity of the log; 0 if it has none."""
     used_percent_min: float = 0
     segments_freed_min: int = 0
 
@@ -60,7 +60,7 @@ class Eligibility:
         check_range("segments_freed_min", self.segments_freed_min, 0, SEGMENTS_MAX)
 
     def by_use(self, used_bytes: int) -> Declined | None:
-        """Step 1; exactly the minimum is enough."""
+        """Step 1; the minimum itself is enough."""
         if used_bytes * 100 >= self.used_percent_min * self.capacity_bytes:
             return None
         detail = (
@@ -80,7 +80,7 @@ class Eligibility:
 
 
 def no_gain(plan: Plan) -> Declined:
-    """Step 3, for a plan that changes nothing: the reason most segments stay for."""
+    """Step 3, for a plan that changes nothing: the most frequent reason for keeping segments."""
     if not plan.kept:
         return Declined(WhyNot.NOTHING_SEALED, "there is no segment that a run may judge")
     reason, _ = Counter(kept.reason for kept in plan.kept).most_common(1)[0]

@@ -1,14 +1,14 @@
-"""What all policies have in common: the limits, and packing segments into groups.
+"""The common parts of all policies: the limits, and packing segments into groups.
 
 1. Check that ids are unique, positions ascend and the sizes add up below `LOG_BYTES_MAX`.
 2. Cut the log into runs at every active or busy segment; those are kept, and no group spans one.
-3. Choose inside each run: that is the policy. A segment with no live entry can only be dropped, is
-   never a source and never separates its neighbours.
+3. Select within each run: this part is the policy. A segment without live entries can only be
+   dropped, is never a source and never separates its neighbours.
 4. Pack live segments into groups: in log order, a segment joins the open group if target and
-   sources stay within the limits, else it opens the next one. A segment that is above the limits
-   alone is a group alone. No group of several sources therefore exceeds the limits, and no two
-   neighbouring targets would fit into one, were it not for the limit of the sources.
-5. A group of one source with no dead byte would gain nothing: it is kept.
+   sources stay within the limits, otherwise it opens the next one. A segment that exceeds the
+   limits alone is a group of its own. So no group of several sources exceeds the limits, and,
+   apart from the limit of the sources, no two neighbouring targets would fit into one.
+5. A group of one source without dead bytes would gain nothing: the source is kept.
 
 Pure; called by the policies.
 """
@@ -42,16 +42,16 @@ __all__ = [
 NOTHING_TO_GAIN = "fully live and merges with no neighbour"
 
 LOG_BYTES_MAX = 2**53
-"""8 PiB: up to here a sum of sizes is exact as a float, so that equal costs compare as equal."""
+"""8 PiB: up to here sums of sizes are exact as floats, so that equal costs compare as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a plan: the target of a group, its number of sources, the cost of a file.
+    """The bounds of a plan: size of a target, number of sources, overhead of a file.
 
-    `sources_max` binds the policy `neighbours` only. `overhead_bytes` is what a segment file takes
-    beyond its frames. `source_bytes_max` bounds the frames of a group's sources, dead ones too:
-    a group is one task, which has to read past them.
+    `sources_max` applies to the policy `neighbours` only. `overhead_bytes` is the size of a segment
+    file beyond its frames. `source_bytes_max` bounds the frames of a group's sources, including
+    dead ones: a group is one task, which has to read past them.
     """
 
     target_bytes_max: int
@@ -68,7 +68,7 @@ class Limits:
         at_least("source_bytes_max", self.source_bytes_max, 1)
 
     def admit(self, sources: Sequence[SegmentStats]) -> bool:
-        """Whether one target may hold what is live in `sources`."""
+        """May one target hold the live entries of `sources`?"""
         return (
             sum(source.live_bytes for source in sources) <= self.target_bytes_max
             and sum(source.bytes for source in sources) <= self.source_bytes_max
@@ -79,7 +79,7 @@ class Limits:
 def pack(
     segments: Iterable[SegmentStats], limits: Limits, sources_max: int = LOG_BYTES_MAX
 ) -> list[list[SegmentStats]]:
-    """Step 4 of the module: the sources of each target, also of those not worth a rewrite."""
+    """Step 4 of the module: the sources of each target, including those not worth a rewrite."""
     packed: list[list[SegmentStats]] = []
     for segment in segments:
         if segment.is_dead:
@@ -101,7 +101,7 @@ def groups_of(segments: Iterable[SegmentStats], limits: Limits, reason: str) -> 
 
 
 def runs_of(segments: Sequence[SegmentStats]) -> Iterator[list[SegmentStats]]:
-    """Steps 1 and 2 of the module: the stretches a plan may touch, none of them empty."""
+    """Steps 1 and 2 of the module: the non-empty runs that a plan may change."""
     _check_log(segments)
     run: list[SegmentStats] = []
     for segment in segments:
@@ -123,7 +123,7 @@ def assemble(
     groups: Sequence[SegmentGroup] = (),
     why_kept: Callable[[SegmentStats], str],
 ) -> Plan:
-    """The plan that drops `dead`, rewrites `groups` and keeps all the others."""
+    """The plan that drops `dead`, rewrites `groups` and keeps all other segments."""
     dropped = tuple(DroppedSegment(segment.id, segment.bytes, "no live entry") for segment in dead)
     touched = {item.segment for item in dropped}
     touched.update(source for group in groups for source in group.sources)
@@ -155,6 +155,6 @@ def _check_log(segments: Sequence[SegmentStats]) -> None:
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a setting below its least value."""
+    """Raise if a setting is below its minimum."""
     if value < least:
         raise InvalidSetting(name, value, f"at least {least}")

@@ -7,10 +7,10 @@ A package offers a policy as an entry point:
 
     def plan_nightly(segments: Sequence[SegmentStats], limits: Limits) -> Plan: ...
 
-1. The names of `built_in.py` come first; nobody replaces them.
-2. A name that is not among them is looked for in the entry points, and loaded when it is used.
-3. The plan of an entry point is checked before it is believed: every segment in one place, what is
-   dropped dead, groups of neighbours. What it raises, or returns instead, is `PolicyFailed`.
+1. The names of `built_in.py` take precedence and cannot be replaced.
+2. Any other name is looked up in the entry points, and loaded when it is used.
+3. The plan of an entry point is validated: every segment in one place, dropped segments dead,
+   groups adjacent. An exception, or another return value, becomes `PolicyFailed`.
 
 Called by `compaction/run/compactor.py`, and by settings that name a policy.
 """
@@ -37,7 +37,7 @@ POLICY_GROUP = "lithify.compaction_policies"
 
 
 class PolicyFailed(LithifyError):
-    """The policy of an installed package could not be loaded, or made no plan."""
+    """The policy of an installed package could not be loaded, or returned no valid plan."""
 
     def __init__(self, name: str, origin: str, reason: str) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class PolicyFailed(LithifyError):
 
 
 def check_policy(name: str, known: Collection[str] = tuple(POLICIES)) -> None:
-    """Raise unless there is such a policy, in `known` or installed."""
+    """Raise unless the policy is in `known` or installed."""
     if name not in known:
         _installed(name, known)
 
@@ -53,7 +53,7 @@ def check_policy(name: str, known: Collection[str] = tuple(POLICIES)) -> None:
 def plan_by_name(
     name: str, segments: Sequence[SegmentStats], limits: Limits, **options: float
 ) -> Plan:
-    """The plan of the policy called `name`; `options` are those of its function."""
+    """The plan of the policy `name`; `options` are passed to its function."""
     if name in POLICIES:
         return POLICIES[name](segments, limits, **options)
     point = _installed(name, tuple(POLICIES))

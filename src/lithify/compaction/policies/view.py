@@ -1,20 +1,20 @@
-"""The policy `view`: a compacted view that is kept in shape for what its changes cost.
+"""The policy `view`: maintains a compacted view at a cost proportional to its changes.
 
-1. Segments of which nothing is live are dropped.
-2. Small neighbours are merged. A segment's size class says how often its live bytes can be
-   multiplied by 8 and still fit a target; class 0 is large. From the highest class down, a stretch
-   of 8 or more neighbours of at least that class is merged, if the largest has no more than half of
-   their bytes: whatever is copied lands in a segment twice the size of the one it came from. So an
-   entry is copied a few times while its segment grows to the size of a target, and however small
-   the runs are that add to the view, its segments stay few.
-3. Of the others, those of which less than `density_min` of the bytes is live are rewritten, sparse
-   neighbours together. At 0.7, the bytes rewritten are about twice those that are new.
-4. If that comes to more than `rewrite_bytes_max`, the groups that free most for a byte written come
-   first, the oldest among equals, and the others wait for the next run. The first one is always
-   taken, so that every run makes progress. Segments of a view age in step: without the cap one run
+1. Segments without live entries are dropped.
+2. Small neighbours are merged. The size class of a segment says how often its live bytes can be
+   multiplied by 8 and still fit into a target; class 0 is large. From the highest class down, a
+   stretch of 8 or more neighbours of at least that class is merged, if the largest has no more than
+   half of their bytes. So a copied entry lands in a segment at least twice as large as before, and
+   is copied only a few times until its segment has the size of a target. The view has few segments,
+   however small the runs that add to it.
+3. Of the others, segments with less than `density_min` of their bytes live are rewritten, adjacent
+   ones together. At 0.7, about twice as many bytes are rewritten as are new.
+4. If the sum exceeds `rewrite_bytes_max`, the groups that free most per byte written come first,
+   the oldest first on a tie, and the others wait for the next run. The first group is always taken,
+   so that every run makes progress. Segments of a view age together: without the cap a single run
    could have to rewrite most of it.
 
-Pure; anybody may call it.
+Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_view"]
 
 NEIGHBOURS_MIN = 8
-"""So many small neighbours are worth a merge, and a size class spans the same factor."""
+"""Least number of small neighbours to merge, and the ratio between size classes."""
 
 
 def plan_view(
@@ -53,7 +53,7 @@ def plan_view(
     density_min: float = 0.7,
     rewrite_bytes_max: float = LOG_BYTES_MAX,
 ) -> Plan:
-    """Drop what is dead, rewrite what is sparse, merge what is small; see the module."""
+    """Drop dead segments, rewrite sparse ones, merge small ones; see the module."""
     if not 0 <= density_min <= 1:
         raise InvalidSetting("density_min", density_min, "0 to 1")
     at_least("rewrite_bytes_max", int(rewrite_bytes_max), 1)
@@ -82,7 +82,7 @@ def plan_view(
 def _groups(
     live: Sequence[SegmentStats], limits: Limits, density_min: float
 ) -> Iterator[SegmentGroup]:
-    """What is worth a rewrite in one run of neighbours, without a cap."""
+    """The groups worth rewriting in one run of neighbours, without the cap."""
     classes = {segment.id: _size_class(segment, limits) for segment in live}
     taken: set[int] = set()
     for size_class in range(max(classes.values(), default=0), 0, -1):
@@ -101,7 +101,7 @@ def _groups(
 def _stretches(
     segments: Sequence[SegmentStats], wanted: AbstractSet[int]
 ) -> Iterator[list[SegmentStats]]:
-    """The neighbours whose ids are all wanted, as long as possible."""
+    """Maximal stretches of neighbours whose ids are all wanted."""
     for is_wanted, stretch in groupby(segments, lambda segment: segment.id in wanted):
         if is_wanted:
             yield list(stretch)
@@ -118,7 +118,7 @@ def _size_class(segment: SegmentStats, limits: Limits) -> int:
 def _within(
     groups: Sequence[SegmentGroup], bytes_max: int, overhead_bytes: int
 ) -> list[SegmentGroup]:
-    """The groups that a run may rewrite, in log order."""
+    """The groups within the cap, in log order."""
 
     def cost(number: int) -> tuple[float, int]:
         group = groups[number]

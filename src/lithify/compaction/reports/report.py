@@ -1,18 +1,18 @@
-"""Reports: what each run did, kept in a file that outlives it.
+"""Reports: a durable record of what each run did.
 
-A history file has one report a line (`fs/checked_lines.py`). The JSON holds `"version":1` and every
-field of `Report`. Where the file would exceed `2 * keep` lines, it is replaced, in one atomic step,
-by the newest `keep` runs: it is rewritten once in `keep` appends, and its size stays bounded.
+A history file has one report per line (`fs/checked_lines.py`). The JSON has `"version":1` and every
+field of `Report`. Before the file exceeds `2 * keep` lines, it is atomically replaced by the newest
+`keep` runs: there is one rewrite per `keep` appends, and the size is bounded.
 
-A run may be reported again, because its bytes are reclaimed only after the last reader has left:
-the latest line of a `run_id` counts, in the place of its first one.
+A run may be reported again, because its files are reclaimed only after the last reader has
+finished: the latest line of a `run_id` is valid, at the place of its first one.
 
-The history informs people, and no run depends on it. One that is damaged, unreadable or written by
-a newer version is set aside (`log/side_files.py`) by the process that appends, and made again from
-the reports that are intact. A reader that may not write raises what it found.
+The history is for information; no run depends on it. If it is damaged, unreadable or of a newer
+version, the appending process sets it aside (`log/side_files.py`) and rebuilds it from the intact
+reports. A read-only reader raises the error.
 
-Invariants: what `append` returned from is durable; a failed `append` leaves the reports as they
-were. One process appends (the one that has the log's lock), any may read.
+Invariants: a report is durable when `append` returns; a failed `append` leaves the reports
+unchanged. One process appends (the one that has the log's lock), any process may read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["REPORT_VERSION", "Cause", "History", "Report", "Result"]
 REPORT_VERSION = 1
 
 KEEP_MAX = 100_000
-"""A report is about 1 KiB, so at most 200 MiB are on disk and in memory while reading."""
+"""A report is about 1 KiB, so reading takes at most 200 MiB of disk and memory."""
 
 _Found = TypeVar("_Found")
 
@@ -52,7 +52,7 @@ Result = Literal["done", "failed", "cancelled", "nothing to do", "rolled back"]
 
 
 class Cause(StrEnum):
-    """Why an entry, or a message of one, was dropped."""
+    """Why an entry, or a message in one, was dropped."""
 
     SUPERSEDED = "superseded"
     TOMBSTONE = "tombstone"
@@ -67,8 +67,8 @@ class Cause(StrEnum):
 class Report:
     """The durable record of one run.
 
-    `dropped` is (count, bytes) by cause. Where an entry holds several messages, as in topics, the
-    count is of messages, and so are `read_messages` and `kept_messages`; in other logs these are 0.
+    `dropped` is (count, bytes) by cause. Where an entry has several messages, as in topics, the
+    count is of messages, and so are `read_messages` and `kept_messages`; in other logs they are 0.
     """
 
     run_id: str
@@ -93,10 +93,10 @@ class Report:
     read_messages: int = 0
     kept_messages: int = 0
     declined: Declined | None = None
-    """Why there was nothing to do."""
+    """Why the run did nothing."""
 
     def to_json(self) -> str:
-        """Compact JSON on one line, without counts of messages and a reason where there are none.
+        """Compact JSON on one line; message counts and the reason are left out if empty.
 
         `declined` is an object with the fields of `Declined`.
         """
@@ -114,7 +114,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "report") -> Report:
-        """The report that `to_json` wrote; `source` names the file in errors."""
+        """Decode what `to_json` returned; `source` is the file name for errors."""
         try:
             values = json.loads(text)
             version = values.pop("version")
@@ -135,7 +135,7 @@ class Report:
         return report
 
     def summary(self) -> str:
-        """One line for people."""
+        """One line of text."""
         seconds = (self.finished_ms - self.started_ms) / 1000
         line = f"{self.log}: {self.result} in {seconds:.1f} s ({self.trigger}, {self.policy})"
         if self.generation_after != self.generation_before:
@@ -157,7 +157,7 @@ class Report:
 
 
 class History:
-    """The reports of one log, in one file whose directory must exist. Any thread may call."""
+    """The reports of one log, in one file whose directory must exist. Thread-safe."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class History:
         *,
         repaired: EventSink | None = None,
     ) -> None:
-        """Only the process that appends gives `repaired`, which is told of a damaged file."""
+        """Only the appending process passes `repaired`, the sink for events about damage."""
         check_range("keep", keep, 1, KEEP_MAX)
         self._fs = fs
         self._path = path
@@ -176,7 +176,7 @@ class History:
         self._lock = threading.Lock()
 
     def append(self, report: Report) -> None:
-        """Add a report, or a later version of one; durable when it returns."""
+        """Add a report, or a newer version of one; durable on return."""
         line = encode_line(report.to_json())
         with self._lock:
             try:
@@ -192,7 +192,7 @@ class History:
     def newest(self, limit: int) -> list[Report]:
         """The last `limit` runs, newest first, each in its latest version.
 
-        The whole file is read, since an old run may have been reported again at its end.
+        The whole file is read, because the last lines may be newer versions of old reports.
         """
         if limit < 0:
             raise InvalidInput(f"cannot list {limit} reports, must be 0 or more")
@@ -201,7 +201,7 @@ class History:
         return list(reversed(runs))[:limit]
 
     def _usable(self, read: Callable[[], list[_Found]]) -> list[_Found]:
-        """What `read` finds, after a repair if it cannot be read."""
+        """The result of `read`, after a repair if the file is damaged."""
         try:
             return read()
         except (Corrupt, UnsupportedVersion, OSError) as error:
@@ -217,7 +217,7 @@ class History:
         return read_lines(self._fs, self._path)[0]
 
     def _runs(self) -> list[Report]:
-        """The latest version of each run, in the order in which the runs were first reported."""
+        """The latest version of each run, in order of the first reports."""
         runs: dict[str, Report] = {}
         for offset, text in self._lines():
             try:
@@ -228,7 +228,7 @@ class History:
         return list(runs.values())
 
     def _repair(self, reason: str, events: EventSink) -> None:
-        """Set the file aside and write the reports that are intact again."""
+        """Set the file aside and rewrite it with the intact reports."""
         data = b""
         with suppress(OSError):
             data = read_file(self._fs, self._path)

@@ -1,8 +1,8 @@
-"""What the runs of a log have done so far, and how the last one stands.
+"""The status of a log's compaction: totals of all runs, and the state of the last one.
 
-A record is folded from the reports of the history, oldest first, and goes on with each run that
-ends; so it survives restarts as far as the history reaches back. Runs that found nothing to do are
-not in the history and count for nothing but being the latest.
+A record is computed from the reports of the history, oldest first, and updated by each run that
+ends; so it survives restarts as far as the history reaches back. Runs with nothing to do are not in
+the history and only count as the latest run.
 
 Pure: values only.
 """
@@ -23,7 +23,7 @@ __all__ = ["CompactionRecord", "CompactionState", "CompactionStatus", "report_ro
 
 
 class CompactionState(StrEnum):
-    """By the names of Pulsar's admin interface."""
+    """Named as in Pulsar's admin interface."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -33,21 +33,21 @@ class CompactionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
-    """How the last run went, or how far the present one is."""
+    """The outcome of the last run, or the progress of the current one."""
 
     state: CompactionState
     error: str = ""
     phase: str = ""
     done: int = 0
     total: int = 0
-    """Of the phase: bytes while indexing and rewriting, else tasks or entries."""
+    """Progress within the phase: bytes while indexing and rewriting, otherwise tasks or entries."""
     report: Report | None = None
-    """Of the last run that is over."""
+    """The report of the last finished run."""
     waits_for: str = ""
-    """What a run that has not begun waits for."""
+    """What a run that has not started waits for."""
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Encode as JSON values."""
         return {
             "status": str(self.state),
             "lastError": self.error,
@@ -60,18 +60,18 @@ class CompactionStatus:
 
 
 def report_row(report: Report) -> dict[str, Any]:
-    """A report for JSON."""
+    """Encode a report as JSON values."""
     row: dict[str, Any] = json.loads(report.to_json())
     return row
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRecord:
-    """What all runs together have done."""
+    """Totals of all runs."""
 
     latest: Report | None = None
     removed_last: int = 0
-    """Messages that the last run which was published has dropped."""
+    """Messages dropped by the last published run."""
     duration_last_ms: int = 0
     succeeded_ms: int = 0
     failed_ms: int = 0
@@ -84,14 +84,14 @@ class CompactionRecord:
 
     @classmethod
     def of(cls, reports: Iterable[Report]) -> CompactionRecord:
-        """Of these runs, oldest first."""
+        """The record of these runs, oldest first."""
         record = cls()
         for report in reports:
             record = record.with_report(report)
         return record
 
     def with_report(self, report: Report) -> CompactionRecord:
-        """With one run more."""
+        """The record with one more run."""
         record = replace(self, latest=report)
         if report.result == "nothing to do":
             return record

@@ -1,17 +1,18 @@
-"""Copying the live frames of a segment, as they are, to the end of another one.
+"""Copies the live frames of a segment, unchanged, to the end of another one.
 
-1. Of the source's 64 KiB blocks those are read that hold a live position; gaps of up to 256 KiB are
-   read over, so that reads are few and large.
-2. A kernel hops from frame to frame through what was read and checks the CRC of each live one.
-   These are collected, neighbours in one piece, until there is enough for a large write.
-3. They are counted: if not exactly the live entries have come, a damaged dead frame has led the hop
-   astray, or the set names what is not there. The source is then read through to say where.
+1. Only the 64 KiB blocks of the source that hold a live position are read; gaps of up to 256 KiB
+   are read too, so that reads are few and large.
+2. A kernel steps from frame to frame through each piece and checks the CRC of each live one. Live
+   frames are collected, adjacent ones together, until there is enough for a large write.
+3. The frames are counted: if the number differs from the live entries, a damaged dead frame has
+   made the kernel lose the frame boundaries, or the set names missing positions. The source is then
+   read in full to locate the damage.
 
-What is read and collected goes through a `CopyBuffers`, which serves one source after the other.
+Pieces and collected frames use the memory of a `CopyBuffers`, which is reused for each source.
 
-Invariants: a source is never written to, and nothing but checked frames reaches the target. Nothing
-is durable when this returns. Whoever writes a target calls it, in one thread at a time for a room
-and for a target.
+Invariants: a source is never written to, and only checked frames reach the target. Nothing is
+durable on return. Called by the writer of the target, in one thread at a time per `CopyBuffers`
+and per target.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ __all__ = ["CopyBuffers", "concatenated", "copy_live", "measure_live"]
 GAP_BYTES_MAX = 256 * 1024
 BEHIND_BYTES = 8 * 2**20
 GATHERED_BYTES = 4 * PIECE_BYTES
-"""For which a write waits, unless the source ends."""
+"""Size of a write, unless the source ends."""
 
 
 class CopyBuffers:
-    """The memory that frames go through on their way, of one thread, used again for each source.
+    """Buffers of one copying thread, reused for each source.
 
-    Memory that is new costs a page fault for each 4 KiB, which can take longer than the copying.
+    New memory costs a page fault per 4 KiB, which can take longer than the copy.
     """
 
     __slots__ = ("offsets", "out", "positions", "times", "window")
@@ -64,7 +65,7 @@ class CopyBuffers:
         self.allocate(GATHERED_BYTES)
 
     def allocate(self, size: int) -> None:
-        """Have room for so many bytes of frames; what was there is lost."""
+        """Make room for `size` bytes of frames; earlier contents are lost."""
         self.out: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
         self.offsets: _Array = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
         self.positions: _Array = np.empty_like(self.offsets)
@@ -84,9 +85,9 @@ def copy_live(
 ) -> tuple[_Array, _Array]:
     """Append the entries of a segment that are in `live` to a target, checked.
 
-    Returns their positions, and where they are in the target. If they are not as many as expected,
-    the whole segment has been read and no frame is damaged: what that means is the caller's to say.
-    `edit` gets the frames on their way; who copies many segments keeps a `room` for all of them.
+    Returns their positions, and their offsets in the target. If the number differs from the
+    expected one, the whole segment was read and no frame is damaged: the caller interprets that.
+    `edit` transforms the frames before they are written; for many segments, share one `room`.
     """
     room = room or CopyBuffers()
     collected = _Collected(writer, allowance, edit, room)
@@ -101,10 +102,10 @@ def copy_live(
 
 
 class _Collected:
-    """Live frames of one source, written to the target in pieces that are large.
+    """Collects live frames of one source and writes them to the target in large pieces.
 
-    The operating system is asked to begin with each `BEHIND_BYTES` of them at once, so that the
-    disk works while the next ones are gathered, and the fsync at the end has little left to do.
+    After every `BEHIND_BYTES` the operating system is asked to start writeback, so that the disk
+    works while the next frames are collected, and the fsync at the end has little left to do.
     """
 
     __slots__ = (
@@ -127,7 +128,7 @@ class _Collected:
     ) -> None:
         self.positions: list[_Array] = []
         self.offsets: list[_Array] = []
-        """What has been written, and where it is in the target."""
+        """Positions and offsets of the frames written to the target."""
         self._writer = writer
         self._allowance = allowance
         self._edit = edit
@@ -137,7 +138,7 @@ class _Collected:
     def gather(
         self, pieces: ScanWindow, held: int, after: int, starts: _Array, stops: _Array
     ) -> _Step:
-        """Take the live frames out of a piece."""
+        """Collect the live frames of a piece."""
         buffer, offsets, positions = pieces.buffer, pieces.offsets, pieces.positions
         count, end, after, status = frame_kernels.choose(
             buffer, 0, held, after, starts, stops, offsets, positions
@@ -166,7 +167,7 @@ class _Collected:
         self._count = stop
 
     def write(self) -> None:
-        """Append what was gathered to the target."""
+        """Append the collected frames to the target."""
         count, writer, room = self._count, self._writer, self._room
         if not count:
             return
@@ -191,7 +192,7 @@ def measure_live(
 ) -> tuple[int, int]:
     """(entries, bytes of their frames) of a segment whose positions are in `live`.
 
-    Only headers are looked at, and only in blocks that hold a live position.
+    Reads headers only, and only in blocks that hold a live position.
     """
     entries, total = 0, 0
 
@@ -218,7 +219,7 @@ def _walk(
     step: Callable[[ScanWindow, int, int, _Array, _Array], _Step],
     window: Window | None = None,
 ) -> None:
-    """Read the parts of a segment that hold live positions and hand them to a kernel."""
+    """Read the parts of a segment that hold live positions and pass them to a kernel."""
     starts, stops = live.range_arrays()
     for start, stop, position in _spans(segment, starts, stops):
         pieces = ScanWindow(segment.file, start, stop, before_read, window)
@@ -236,7 +237,7 @@ def _walk(
 
 
 def _read_through(segment: OpenSegment, source: SegmentRef) -> None:
-    """Raise at the first damaged frame, dead or live."""
+    """Read the whole segment; raises at the first damaged frame, dead or live."""
     first = source.first_position - 1
     for _ in scan_frames(segment.file, SEGMENT_HEADER_BYTES, segment.frames_end, first):
         pass
@@ -248,7 +249,7 @@ def _spans(segment: OpenSegment, starts: _Array, stops: _Array) -> Iterator[tupl
     if not len(positions):
         return
     ends = np.append(offsets[1:], segment.frames_end)
-    # A block holds the positions from its row's up to the next row's. It is wanted if the first
+    # A block holds the positions from its row's up to the next row's. It is selected if the first
     # range that ends behind its beginning begins before its end.
     following = np.append(positions[1:], 2**63 - 1)
     ranges = stops.searchsorted(positions, side="right")
@@ -266,5 +267,5 @@ def _spans(segment: OpenSegment, starts: _Array, stops: _Array) -> Iterator[tupl
 
 
 def concatenated(arrays: Sequence[_Array]) -> _Array:
-    """One array of several, or of none."""
+    """Concatenate arrays, of which there may be none."""
     return np.concatenate([np.empty(0, np.int64), *arrays])

@@ -1,17 +1,16 @@
 """Copy the live entries of a group of segments into one new segment.
 
-This is the function that does the work, in the process that runs a compaction and in a Spark task
-alike. It is given file names and knows no log that is open, so it can run anywhere the files are.
+This function does the heavy work, both in the process that runs a compaction and in a Spark task.
+It takes file names and needs no open log, so it can run wherever the files are visible.
 
-1. For each source, take what is live: all its positions but its dead set.
-2. Copy the live frames as they are, CRCs checked (`copy_frames.py`). Frames that are only partly
-   live are made smaller on the way by the store's `Rewriting`: their positions stay, dead slots go,
-   CRCs are new.
-3. Exactly the live entries must have come, else the plan is stale.
-4. Seal the target: block index, footer, fsync. Then the store makes the side files it wants.
+1. For each source, the live set is all positions except its dead set.
+2. Copy the live frames unchanged, with CRC checks (`copy_frames.py`). The store's `Rewriting`
+   shrinks partly live frames: their positions stay, dead slots are removed, CRCs are new.
+3. The copied entries must be exactly the live ones, otherwise the plan is stale.
+4. Seal the target: block index, footer, fsync. Then the store writes its side files.
 
-Invariants: sources are never written to; nothing but checked frames reaches the target; the target
-is durable when this returns, and nothing refers to it yet. Run twice, it writes two files.
+Invariants: sources are never written to; only checked frames reach the target; the target is
+durable on return, and nothing refers to it yet. Run twice, it writes two files.
 """
 
 from __future__ import annotations
@@ -61,13 +60,13 @@ __all__ = [
 
 
 class Rewriting(Protocol):
-    """What a store does to its entries on the way; a picklable value."""
+    """How a store transforms its entries during a rewrite; a picklable value."""
 
     def edit(self, frames: Frames, parts: Parts) -> Frames:
-        """The frames as they are to stand in the target: all of them, at the same positions.
+        """The frames to write to the target: all of them, at the same positions.
 
-        Those that `parts` names are made smaller, the others copied. They stand side by side from
-        the first byte of the buffer on, each with its CRC. Called only where parts are.
+        Those that `parts` names are shrunk, the others copied. The result is consecutive from the
+        first byte of the buffer on, each frame with its CRC. Called only if there are parts.
         """
 
     def finish(
@@ -79,63 +78,63 @@ class Rewriting(Protocol):
         copied: Copied,
         allowance: Allowance,
     ) -> None:
-        """Make the side files of a target that is durable, within the task's allowance."""
+        """Write the side files of a durable target, within the allowance of the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is known of a target's frames: to find it out again is to read the target."""
+    """What is known of a target's frames, to avoid reading the target again."""
 
     positions: _Array
-    """Of all frames, ascending."""
+    """Positions of all frames, ascending."""
     offsets: _Array
-    """Where each of them is in the target's file."""
+    """Offset of each frame in the target's file."""
     edited_bytes: _Array
-    """The sizes of those that were partly live, as they are now, by ascending position."""
+    """New sizes of the partly live frames, by ascending position."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """One group, as a value that can be sent to another process."""
+    """The rewrite of one group, as a value that can be sent to another process."""
 
     fs: FileSystem
     directory: str
     sources: tuple[SegmentRef, ...]
-    """In position order, each with the dead set that was judged for it."""
+    """In position order, each with its new dead set."""
     target: str
-    """The new file's name, unless an earlier attempt at this task has made it."""
+    """Name of the new file, unless an earlier attempt of this task has created it."""
     created_ms: int
     budget: Budget = field(default_factory=Budget)
-    """This task's share."""
+    """The budget of this task."""
     rewriting: Rewriting | None = None
-    """None where every entry is wholly live or dead, and there are no side files."""
+    """None if every entry is wholly live or dead, and there are no side files."""
     clock: Clock = field(default_factory=SystemClock)
 
 
 def live_of(segment: SegmentRef, dead: DeadSet) -> LiveSet:
-    """The positions of a segment that its dead set does not name.
+    """The positions of a segment that are not in its dead set.
 
-    Positions at which the segment has no entry are among them; that does no harm.
+    May include positions at which the segment has no entry, which is harmless.
     """
     return LiveSet.from_range(segment.first_position, segment.last_position + 1) - dead.entries
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a task has made, and the machine it says to have made it on."""
+    """The target of a task, and the machine that reports to have written it."""
 
     target: SegmentRef
     host: str
 
 
 def run_rewrite(task: RewriteTask, check: Check) -> Rewritten:
-    """Carry out a task; the target as a manifest would name it."""
+    """Execute a task; returns the target as an entry of a manifest."""
     target = rewrite(task, Allowance(task.budget, task.clock, check))
     return Rewritten(target, gethostname())
 
 
 def check_target(fs: FileSystem, directory: str, target: SegmentRef, log_id: bytes) -> None:
-    """Raise `Corrupt` unless this process sees the target, whole, and it belongs to the log.
+    """Raise `Corrupt` unless this process sees the whole target, and it belongs to the log.
 
     Header, footer, block index and size are read; the frames were checked when they were copied.
     """
@@ -145,7 +144,7 @@ def check_target(fs: FileSystem, directory: str, target: SegmentRef, log_id: byt
 
 
 def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
-    """The same with an allowance that is there already."""
+    """Like `run_rewrite`, with an existing allowance."""
     fs = task.fs
     first = task.sources[0]
     with fs.open_read(f"{task.directory}/{first.name}") as file:
@@ -162,7 +161,7 @@ def rewrite(task: RewriteTask, allowance: Allowance) -> SegmentRef:
 
 
 def _create(task: RewriteTask, header: SegmentHeader) -> tuple[str, SegmentWriter]:
-    """(name, writer) of the target; another name if an earlier attempt has left the task's."""
+    """(name, writer) of the target; another name if an earlier attempt left the task's file."""
     name = task.target
     while True:
         try:
@@ -181,7 +180,7 @@ def _copy(
     allowance: Allowance,
     room: CopyBuffers,
 ) -> Copied:
-    """Copy what is live of one source."""
+    """Copy the live entries of one source."""
     dead = DeadSet(LiveSet.empty())
     if source.dead is not None:
         dead = read_dead_set(task.fs, task.directory, source.dead)
@@ -205,7 +204,7 @@ def _join(copied: Sequence[Copied]) -> Copied:
 
 
 class _Editing:
-    """Takes what is dead out of the frames that are partly live, as the task's store does it."""
+    """Removes dead slots from partly live frames with the store's `Rewriting`."""
 
     __slots__ = ("_parts", "_task", "edited_bytes")
 
@@ -215,7 +214,7 @@ class _Editing:
         self.edited_bytes: list[_Array] = []
 
     def __call__(self, frames: Frames) -> Frames:
-        """The frames without the slots that are dead in them."""
+        """The frames without their dead slots."""
         parts, task = self._parts, self._task
         if not len(parts):
             return frames
@@ -225,7 +224,7 @@ class _Editing:
         if task.rewriting is None:
             what = f"the entry at {here.positions[0]} is partly live"
             raise InvalidInput(
-                f"{what}, but nobody was given to {task.target} who can take parts out"
+                f"{what}, but the task of {task.target} has no store to remove dead slots"
             )
         edited = task.rewriting.edit(frames, here)
         if not np.array_equal(edited.positions, frames.positions):

@@ -5,28 +5,27 @@
     report = compactor.run(control=control)
     compactor.reclaim()
 
-One run at a time: callers hold the turn of the log and of its disk (`log_runs.py`). Settings, jobs
-and the control are arguments of a run; those of the constructor are the default.
+One run at a time: callers hold the turns of the log and of its disk (`log_runs.py`). Settings, jobs
+and the control are arguments of a run; the constructor has the defaults.
 
-Steps of a run; each may be the last one before a crash, see `docs/recovery.md`:
+Steps of a run; a crash may come after each of them, see `docs/recovery.md`:
 
-1. An unfinished run is found by its journal and finished, or given up if it no longer fits
-   (`resume.py`). If that is what the run was begun for, it ends with it: what came since then is
-   judged when somebody asks.
+1. An unfinished run is found by its journal and finished, or discarded if it no longer fits
+   (`resume.py`). A run that was started for this purpose ends here: newer entries are judged by the
+   next run.
 2. Horizon: the minimum of the holds. Candidates: sealed segments at or below it.
 3. The rule judges them; dead sets are written (`compaction/live_set/dead_sets.py`).
 4. A policy makes the plan. Scratch space is reserved, the journal created.      PREPARE
 5. Groups are rewritten by the jobs, each target journalled (`phases.py`).        COPY
 6. The manifest is replaced.                                                     COMMIT
-7. What nobody refers to is swept up; the report goes into the history.          CLEANUP, DONE
+7. Unreferenced files are removed; the report is added to the history.           CLEANUP, DONE
 
 `reclaim` deletes retired files later, at its own pace, once no reader pins them.
 
-A run that fails or is cancelled before step 6 is given up at once: its files go, the log is as it
-was, and the report says why. One that is killed or suspended is taken up by the next run or by
-`recover`. One
-that is not worth it (`compaction/policies/eligibility.py`) or would change nothing publishes
-nothing: its result is "nothing to do", and the report says why not.
+A run that fails or is cancelled before step 6 is rolled back at once: its files are removed, the
+log is unchanged, and the report has the reason. A run that is killed or suspended is resumed by the
+next run or by `recover`. A run that is not worth it (`compaction/policies/eligibility.py`) or would
+change nothing publishes nothing: its result is "nothing to do", and the report has the reason.
 """
 
 from __future__ import annotations
@@ -76,39 +75,39 @@ __all__ = ["Compactor", "DryRun", "RunSettings"]
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a log is compacted."""
+    """The settings of a run."""
 
     limits: Limits
     policy: str = "all"
     policy_options: Mapping[str, float] = field(default_factory=dict)
     in_view: bool = False
-    """Publish into the compacted view and leave the log itself alone."""
+    """Publish into the compacted view and leave the log itself unchanged."""
     dead_sets: bool = True
-    """Write down what is dead in segments that are kept: readers do not know it otherwise."""
+    """Write dead sets for kept segments, so that readers skip their dead entries."""
     budget: Budget = field(default_factory=Budget)
     eligibility: Eligibility = field(default_factory=Eligibility)
     pace: PaceSettings | None = None
-    """How a run slows down while users of the log wait; None: it does not."""
+    """How a run slows down while users of the log wait; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do now."""
+    """The result of a dry run."""
 
     horizon: Horizon
     plan: Plan
     now_ms: int
     declined: Declined | None = None
-    """Why a run would not do it."""
+    """Why a run would do nothing."""
     show: Callable[[int], str] = str
-    """Writes a position for people."""
+    """Formats a position."""
 
     def declined_row(self) -> dict[str, str] | None:
-        """`declined` as it stands in a report."""
+        """`declined` as encoded in a report."""
         return None if self.declined is None else asdict(self.declined)
 
     def explain(self) -> str:
-        """For a person: what holds the horizon, the plan, and why it would not be carried out."""
+        """Text: the holds at the horizon, the plan, and why it would not be executed."""
         lines = [self.horizon.explain(self.now_ms, self.show), self.plan.explain()]
         if self.declined is not None:
             lines.append(f"a run would do nothing, {self.declined}")
@@ -116,8 +115,8 @@ class DryRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
-    """What one run or dry run is done with."""
+class _RunArguments:
+    """The arguments of one run or dry run."""
 
     settings: RunSettings
     jobs: Jobs
@@ -144,11 +143,11 @@ class Compactor:
         pacing: Pacing | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """`jobs` do the heavy work, in this thread unless given.
+        """Create the compactor of one log.
 
-        `rewriting` is needed where entries may be partly live. `targets` and `journal` are those
-        of a log with a manifest unless given (`log_port.py`). `pacing` is needed where settings
-        have a pace.
+        `jobs` do the heavy work; the default is the calling thread. `rewriting` is required if
+        entries may be partly live. The defaults of `targets` and `journal` are for a log with a
+        manifest (`log_port.py`). `pacing` is required if the settings have a pace.
         """
         self._log = log
         self._fs = fs
@@ -164,51 +163,53 @@ class Compactor:
         self.holds = holds or Holds(self._clock)
         self.history = History(fs, f"{log.directory}/{HISTORY}", repaired=events)
 
-    def _means(
+    def _arguments(
         self,
         settings: RunSettings | None = None,
         jobs: Jobs | None = None,
         control: RunControl | None = None,
-    ) -> _Means:
-        return _Means(settings or self._settings, jobs or self._jobs, control or RunControl())
+    ) -> _RunArguments:
+        return _RunArguments(
+            settings or self._settings, jobs or self._jobs, control or RunControl()
+        )
 
-    def _steps(self, means: _Means) -> RunPhases:
+    def _steps(self, arguments: _RunArguments) -> RunPhases:
         return RunPhases(
             self._log,
             self._fs,
             journal=self._journal,
             history=self.history,
             targets=self._targets,
-            dead_sets=means.settings.dead_sets,
-            jobs=means.jobs,
+            dead_sets=arguments.settings.dead_sets,
+            jobs=arguments.jobs,
             clock=self._clock,
             events=self._events,
-            progress=means.control,
+            progress=arguments.control,
         )
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------
 
     def horizon(self) -> Horizon:
-        """How far a run could judge now, and what holds it back."""
+        """The current horizon, with the holds that determine it."""
         return _horizon(self._log.manifest, self.holds)
 
     def unfinished(self) -> bool:
-        """Has a run been killed that no other one has resumed?"""
+        """Was a run killed and not resumed yet?"""
         return self._journal.exists()
 
     def plan(self, *, settings: RunSettings | None = None, jobs: Jobs | None = None) -> DryRun:
-        """What a run would do now. Publishes nothing, and keeps to no rate.
+        """Dry run: publishes nothing, and is not limited to a rate.
 
-        The rule may make side files, which cost the next run nothing any more.
+        The rule may write side files, which save the next run work.
         """
-        means = self._means(settings, jobs)
-        settings, now_ms = means.settings, self._clock.now_ms()
+        arguments = self._arguments(settings, jobs)
+        settings, now_ms = arguments.settings, self._clock.now_ms()
         unlimited = replace(settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
         with self._log.pin("compaction plan"):
             manifest = self._log.manifest
             horizon = _horizon(manifest, self.holds)
             allowance = Allowance(unlimited, self._clock)
-            question = self._question(means, manifest, horizon.position, now_ms, allowance)
+            question = self._question(arguments, manifest, horizon.position, now_ms, allowance)
             stats, is_new = segment_stats(question, self._rule)
         is_new = is_new and settings.dead_sets
         plan = _plan(settings, stats)
@@ -231,7 +232,7 @@ class Compactor:
 
     def _question(
         self,
-        means: _Means,
+        arguments: _RunArguments,
         manifest: Manifest,
         horizon: int,
         as_of_ms: int,
@@ -241,13 +242,13 @@ class Compactor:
             fs=self._fs,
             directory=self._log.directory,
             log_id=manifest.log_id,
-            segments=candidates(manifest, horizon, in_view=means.settings.in_view),
+            segments=candidates(manifest, horizon, in_view=arguments.settings.in_view),
             horizon=horizon,
             as_of_ms=as_of_ms,
             budget=allowance.budget,
-            jobs=means.jobs,
+            jobs=arguments.jobs,
             check=allowance.check,
-            progress=means.control,
+            progress=arguments.control,
             before_read=allowance.read,
         )
 
@@ -261,23 +262,23 @@ class Compactor:
         jobs: Jobs | None = None,
         control: RunControl | None = None,
     ) -> Report:
-        """Compact now. Raises `RunRefused` with the name of what it waits for."""
-        means = self._means(settings, jobs, control)
-        steps = self._steps(means)
-        with self._allowed(means) as allowance:
+        """Compact now. Raises `RunRefused` naming what the run would wait for."""
+        arguments = self._arguments(settings, jobs, control)
+        steps = self._steps(arguments)
+        with self._allowed(arguments) as allowance:
             finished = resume_run(steps, allowance)
             if finished is not None and trigger == Trigger.UNFINISHED:
                 return finished
-            return self._run(means, steps, trigger, allowance)
+            return self._run(arguments, steps, trigger, allowance)
 
     def recover(self, *, control: RunControl | None = None) -> Report | None:
-        """Finish or give up a run that was killed; None if there was none."""
-        means = self._means(control=control)
-        with self._allowed(means) as allowance:
-            return resume_run(self._steps(means), allowance)
+        """Resume or discard a run that was killed; None if there was none."""
+        arguments = self._arguments(control=control)
+        with self._allowed(arguments) as allowance:
+            return resume_run(self._steps(arguments), allowance)
 
     def reclaim(self, budget: Budget | None = None) -> Reclaimed:
-        """Delete retired files that nobody pins, paced, and add the bytes to the last report."""
+        """Delete unpinned retired files, paced, and add the bytes to the last report."""
         bytes_per_s = (budget or self._settings.budget).delete_bytes_per_s
         bucket = TokenBucket(bytes_per_s, self._clock)
         with typed_errors(self._log.directory):
@@ -289,37 +290,43 @@ class Compactor:
         return done
 
     @contextmanager
-    def _allowed(self, means: _Means) -> Iterator[Allowance]:
-        """What the run may use; it stops and slows down by its checks."""
-        budget, pace, check = means.settings.budget, means.settings.pace, means.control.check
+    def _allowed(self, arguments: _RunArguments) -> Iterator[Allowance]:
+        """The allowance of the run; its checks also stop the run and adjust its rate."""
+        budget, pace, check = (
+            arguments.settings.budget,
+            arguments.settings.pace,
+            arguments.control.check,
+        )
         if pace is None or self._pacing is None:
             with typed_errors(self._log.directory):
                 yield Allowance(budget, self._clock, check)
             return
         look = self._pacing.look
 
-        def look_and_check() -> None:
+        def adjust_and_check() -> None:
             look()
             check()
 
         with typed_errors(self._log.directory), self._pacing.run(pace):
-            yield Allowance(self._pacing.budget(budget), self._clock, look_and_check)
+            yield Allowance(self._pacing.budget(budget), self._clock, adjust_and_check)
 
-    def _run(self, means: _Means, steps: RunPhases, trigger: str, allowance: Allowance) -> Report:
+    def _run(
+        self, arguments: _RunArguments, steps: RunPhases, trigger: str, allowance: Allowance
+    ) -> Report:
         times = PhaseTimes(self._clock)
         run_id = self._random_bytes(6).hex()
         before = self._log.manifest
-        record = _blank(run_id, means.settings, trigger, self._clock.now_ms(), before)
+        record = _blank(run_id, arguments.settings, trigger, self._clock.now_ms(), before)
         try:
-            # The pin keeps the sources on disk until the new generation rules.
+            # The pin keeps the sources on disk until the new generation is published.
             with typed_errors(self._log.directory), self._log.pin(f"compaction run {run_id}"):
                 steps.enter(Phase.PREPARE, run_id, times)
-                record, decision = self._decide(means, record, self._log.manifest, allowance)
+                record, decision = self._decide(arguments, record, self._log.manifest, allowance)
                 if isinstance(decision, Declined):
                     steps.sweep()
                     return steps.report(record, "nothing to do", times, before, declined=decision)
                 scratch_bytes = steps.scratch_bytes(record, decision.overhead_bytes)
-                self._begin(means.settings, record, scratch_bytes)
+                self._begin(arguments.settings, record, scratch_bytes)
                 return steps.carry_out(record, times, allowance, before)
         except RunRefused:
             steps.sweep()
@@ -330,21 +337,21 @@ class Compactor:
             raise
         except LithifyError as error:
             if self._log.manifest.last_run == run_id and self._journal.exists():
-                raise  # Published: the journal is taken up by the next run.
+                raise  # Published: the next run resumes from the journal.
             steps.give_up(record, error, times, before)
             raise
 
     def _decide(
-        self, means: _Means, blank: RunRecord, manifest: Manifest, allowance: Allowance
+        self, arguments: _RunArguments, blank: RunRecord, manifest: Manifest, allowance: Allowance
     ) -> tuple[RunRecord, Plan | Declined]:
-        """Judge and plan, if it is worth it."""
-        eligibility, dead_sets = means.settings.eligibility, means.settings.dead_sets
+        """Judge and plan, if the run is eligible."""
+        eligibility, dead_sets = arguments.settings.eligibility, arguments.settings.dead_sets
         if declined := eligibility.by_use(self._used_bytes()):
             return blank, declined
         horizon = _horizon(manifest, self.holds).position
-        question = self._question(means, manifest, horizon, blank.as_of_ms, allowance)
+        question = self._question(arguments, manifest, horizon, blank.as_of_ms, allowance)
         judged = judge_segments(question, self._rule, blank.run_id, dead_sets=dead_sets)
-        plan = _plan(means.settings, judged.stats)
+        plan = _plan(arguments.settings, judged.stats)
         record = replace(
             blank,
             policy=plan.policy,
@@ -363,13 +370,13 @@ class Compactor:
         return record, plan if changes else no_gain(plan)
 
     def _begin(self, settings: RunSettings, record: RunRecord, needed_bytes: int) -> None:
-        """Refuse what cannot fit; else the journal says from now on what was decided."""
+        """Refuse a run that cannot fit; otherwise write the decision to the journal."""
         directory = self._log.directory
         scratch_bytes = settings.budget.scratch_bytes
         reserve_scratch(self._fs, directory, needed_bytes, scratch_bytes)
         if settings.dead_sets:
-            # The journal must not outlive the dead sets that it refers to, nor their names. Made
-            # durable all together they cost little more than one.
+            # The journal must not outlive the dead sets that it refers to, nor their names. Making
+            # all of them durable together costs little more than one.
             for segment in record.judged:
                 if segment.dead is not None and record.run_id in segment.dead.name:
                     with self._fs.open_append(f"{directory}/{segment.dead.name}") as file:
@@ -393,11 +400,11 @@ def _horizon(manifest: Manifest, holds: Holds) -> Horizon:
 
 def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest, *, dead_sets: bool) -> bool:
     if not record.judged:
-        return True  # The store's facts are about nothing.
+        return True  # Without segments the store's facts have no subject.
     present = set(manifest.all_segments())
     return (
         plan.is_empty
-        # Segments join a view by its horizon. In place it tells nothing that readers ask for.
+        # A view includes segments by its horizon. In place, readers do not use the horizon.
         and (record.horizon <= manifest.horizon or not record.in_view)
         and (not dead_sets or all(segment in present for segment in record.judged))
         and _knows(manifest, record.state)
@@ -405,14 +412,14 @@ def _changes_nothing(record: RunRecord, plan: Plan, manifest: Manifest, *, dead_
 
 
 def _knows(manifest: Manifest, facts: Mapping[str, Any]) -> bool:
-    """Does the manifest have these facts of the store?"""
+    """Does the manifest contain these facts of the store?"""
     return {**manifest.state, **facts} == manifest.state
 
 
 def _blank(
     run_id: str, settings: RunSettings, trigger: str, started_ms: int, manifest: Manifest
 ) -> RunRecord:
-    """A run that has not decided anything yet."""
+    """The record of a run before its decision."""
     return RunRecord(
         run_id=run_id,
         policy=settings.policy,

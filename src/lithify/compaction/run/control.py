@@ -1,16 +1,16 @@
-"""One run, as those see it who asked for it: how far it is, what it waits for, and the stop flag.
+"""The control of one run, shared with its requester: progress, what it waits for, and a stop flag.
 
-    control = RunControl(progress)          # one per run, made by the caller
+    control = RunControl(progress)          # one per run, created by the caller
     compaction.run("admin", jobs, control)  # any thread
     control.phase, control.waits_for        # any other thread
     control.cancel()                        # leaves the log as it was
     control.suspend()                       # the next run resumes it
 
-The flag is the only one there is: the queue, the log's runs, the rate limiter and each step of the
-run look at the same object. The first of `cancel` and `suspend` counts.
+There is a single flag: the queue, the log's runs, the rate limiter and each step of the run share
+one object. The first call of `cancel` or `suspend` wins.
 
-A control is called like a `Progress` (phase, done, total), and is one: whatever takes a progress
-callable takes a control too.
+A control is callable like a `Progress` (phase, done, total): wherever a progress callable is
+accepted, a control is too.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["WAITING", "RunControl"]
 
 WAITING = "WAITING"
-"""The phase of a run that has not begun."""
+"""The phase of a run that has not started."""
 
 POLL_S = 0.1
 
 
 class RunControl:
-    """See the module."""
+    """Progress and stop flag of one run; see the module."""
 
     def __init__(
         self, progress: Progress = ignore_progress, *, waits: bool = True, has_disk: bool = False
     ) -> None:
-        """`progress` is told each step, and `WAITING` while the run waits.
+        """`progress` is called at each step, and with `WAITING` while the run waits.
 
-        A run that does not wait is refused instead. With `has_disk` the caller holds the disk.
+        A run that may not wait is refused instead. `has_disk`: the caller already holds the disk.
         """
         self.waits = waits
         self.has_disk = has_disk
@@ -54,7 +54,7 @@ class RunControl:
 
     @classmethod
     def of(cls, progress: Progress) -> RunControl:
-        """The control that a caller gave as the progress, or a new one that tells it."""
+        """The control that a caller passed as progress, or a new one that forwards to it."""
         return progress if isinstance(progress, RunControl) else cls(progress)
 
     def cancel(self) -> None:
@@ -62,7 +62,7 @@ class RunControl:
         self._end(RunCancelled)
 
     def suspend(self) -> None:
-        """Ask the run to stop in such a way that the next one resumes it."""
+        """Ask the run to stop so that the next one resumes it."""
         self._end(RunSuspended)
 
     def _end(self, how: type[RunCancelled]) -> None:
@@ -83,15 +83,15 @@ class RunControl:
             raise self._stop(f"the run was {how}{when}")
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        """A step: note it, and stop here if that was asked for."""
+        """Record a step, and stop here if requested."""
         self.check()
         self.phase, self.done, self.total, self.waits_for = phase, done, total, ""
         self._progress(phase, done, total)
 
     def wait(self, take: Callable[[], RunRefused | None]) -> None:
-        """Try to take something until it is there; raises if the run is stopped or may not wait.
+        """Retry `take` until it succeeds; raises if the run is stopped or may not wait.
 
-        `take` returns None once it has it, else the refusal that says what it waits for.
+        `take` returns None on success, otherwise the refusal that names what it waits for.
         """
         while (refused := take()) is not None:
             if not self.waits:

@@ -1,19 +1,19 @@
 """The journal: the durable progress of one run.
 
-It is the file `JOURNAL` in the log's directory and exists only while a run is unfinished. It is
-created in one atomic step with everything the run has decided, then grows a line per step
+The file `JOURNAL` in the log's directory exists only while a run is unfinished. It is created
+atomically with everything the run has decided, then grows by one line per step
 (`fs/checked_lines.py`):
 
     PREPARE   who and when, horizon, the judged segments with their dead sets, drops and groups,
               the store's facts
-    COPY      a group's target is written and durable                      (a line a group)
+    COPY      a group's target is written and durable                      (one line per group)
     COMMIT    all targets are durable; the manifest is about to be replaced
-    CLEANUP   the new generation rules
-    DONE      the report is in the history; only this file is left to remove
+    CLEANUP   the new generation is published
+    DONE      the report is in the history; only the journal is left to remove
 
-A run that goes on reads the journal and does what is missing; whether the manifest was replaced is
-told by the manifest itself (`last_run`). Nothing that was acknowledged depends on the journal: one
-that is damaged or does not fit the log any more is given up, with the files only it knew.
+A resumed run reads the journal and does the missing steps; the manifest itself says whether it was
+replaced (`last_run`). No acknowledged data depends on the journal: one that is damaged or no longer
+fits the log is discarded, with the files that only it refers to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JOURNAL_VERSION = 1
 
 
 class Phase(StrEnum):
-    """How far a run has come."""
+    """The progress of a run."""
 
     PREPARE = "PREPARE"
     COPY = "COPY"
@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run has decided, and what it has done so far."""
+    """The decisions of a run, and its progress."""
 
     run_id: str
     policy: str
@@ -60,27 +60,27 @@ class RunRecord:
     as_of_ms: int
     horizon: int
     generation: int
-    """The one that was judged."""
+    """The judged horizon."""
     in_view: bool
     judged: tuple[SegmentRef, ...]
-    """All segments that were looked at, with the dead sets they will have."""
+    """All judged segments, with their new dead sets."""
     dropped: tuple[int, ...]
-    """Ids of the judged segments that go whole."""
+    """Ids of the judged segments that are dropped."""
     groups: tuple[tuple[int, ...], ...]
     """Ids of the judged segments that are rewritten together."""
     causes: Mapping[Cause, tuple[int, int]]
     messages: tuple[int, int] = (0, 0)
-    """In the judged segments: all, and those that are live. Zeros where entries have none."""
+    """(all, live) messages of the judged segments. Zeros where entries have no messages."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of the store that are published with the run, into the manifest's `state`."""
+    """Facts of the store, published with the run in the manifest's `state`."""
     targets: Mapping[int, SegmentRef] = field(default_factory=dict)
-    """Finished groups, by number."""
+    """Targets of finished groups, by number."""
     phase: Phase = Phase.PREPARE
 
     def portion(self, numbers: Sequence[int]) -> RunRecord:
-        """The part of the run that is published with these of its groups.
+        """The part of the run that is published with the given groups.
 
-        The first portion has all segments that are in no group, also those that are dropped.
+        The first portion includes all segments that are in no group, also the dropped ones.
         """
         is_first = not numbers or numbers[0] == 0
         own = {source for number in numbers for source in self.groups[number]}
@@ -98,7 +98,7 @@ class RunRecord:
         )
 
     def to_json(self) -> str:
-        """The first line of a journal."""
+        """Encode as the first line of a journal."""
         value: dict[str, Any] = {
             "phase": Phase.PREPARE,
             "version": JOURNAL_VERSION,
@@ -123,7 +123,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, text: bytes, path: str) -> RunRecord:
-        """Read the first line back."""
+        """Decode the first line."""
         value = json.loads(text)
         if value["version"] != JOURNAL_VERSION:
             raise UnsupportedVersion(path, value["version"], JOURNAL_VERSION)
@@ -146,10 +146,10 @@ class RunRecord:
 
 
 class NoJournal:
-    """Of a log whose file names tell how far a run is: nothing else has to be written down."""
+    """A journal for logs whose file names show the progress of a run: it writes nothing."""
 
     def read(self) -> RunRecord | None:
-        """There is no run to take up: `settle` has finished it or taken it back."""
+        """Always None: `settle` has finished the run or rolled it back."""
         return None
 
     def exists(self) -> bool:
@@ -157,20 +157,20 @@ class NoJournal:
         return False
 
     def create(self, record: RunRecord) -> None:
-        """The names of the targets will tell."""
+        """Nothing to write: the names of the targets show the run."""
 
     def copied(self, group: int, target: SegmentRef) -> None:
-        """Its name tells."""
+        """Nothing to write: the name of the target shows it."""
 
     def enter(self, phase: Phase) -> None:
-        """The names tell."""
+        """Nothing to write: the file names show the phase."""
 
     def remove(self) -> None:
         """Nothing to remove."""
 
 
 class Journal(NoJournal):
-    """The file, for the one run that writes it."""
+    """The journal file, used by the one run that writes it."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
@@ -199,19 +199,19 @@ class Journal(NoJournal):
         return self._fs.exists(self._path)
 
     def create(self, record: RunRecord) -> None:
-        """Begin; a crash leaves no journal or a whole one."""
+        """Start a journal; a crash leaves none or a complete one."""
         append_line(self._fs, self._path, encode_line(record.to_json()))
 
     def copied(self, group: int, target: SegmentRef) -> None:
-        """A group's target is durable."""
+        """Record that a group's target is durable."""
         self._add({"phase": Phase.COPY, "group": group, "target": target.to_row()})
 
     def enter(self, phase: Phase) -> None:
-        """A later phase begins."""
+        """Record the start of a later phase."""
         self._add({"phase": phase})
 
     def remove(self) -> None:
-        """The run is over."""
+        """Remove the journal at the end of the run."""
         if self._fs.exists(self._path):
             self._fs.remove(self._path)
             self._fs.sync_dir(self._directory)

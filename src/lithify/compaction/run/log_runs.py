@@ -1,23 +1,22 @@
-"""The runs of one log: one at a time, how far the run is, and how the last one ended.
+"""The runs of one log: one at a time, with progress and the outcome of the last one.
 
-    report = runs.one(lambda control: compactor.run("admin", control=control), control)
+    report = runs.run_exclusively(lambda control: compactor.run(control=control), control)
     with runs.turn(): ...                      # no run meanwhile
     runs.status()
 
-A run has two turns, which are all that keeps runs apart:
+A run takes two turns; nothing else separates runs:
 
 1. The **disk**: one run at a time on a device, among all processes of a user (`DiskGate`). It is
-   taken first. The queue takes it before it hands out a run (`compaction/scheduling/run_queue.py`).
+   taken first. The queue takes it before it starts a run (`compaction/scheduling/run_queue.py`).
 2. The **log**: one run, dry run, recovery or deletion of a view at a time. A dry run takes only
    this one, so it never waits for a disk.
 
-Whatever meets a turn that is taken waits for it and says so in its control, or is refused with
-`RunRefused` if it does not wait. Each step of a run tells how far it is, and is where a cancel
-reaches it. When a run ends its report is the latest one. The status is folded from the history on
-disk, so it survives restarts; a run that was killed is told as interrupted until the next one
-resumes it.
+A run that finds a turn taken waits for it and shows that in its control, or is refused with
+`RunRefused` if it may not wait. Each step of a run reports progress and checks for cancellation.
+The report of a finished run becomes the latest one. The status is computed from the history on
+disk, so it survives restarts; a killed run is shown as interrupted until the next one resumes it.
 
-Any thread may call; `one` takes as long as the run. Called by the stores.
+Thread-safe; `run_exclusively` returns when the run ends. Called by the stores.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["LogRuns"]
 
 HISTORY_MAX = 1000
-"""Runs that the record is made from; a history file keeps about as many."""
+"""Reports that the record is computed from; a history file keeps about as many."""
 
 
 class LogRuns:
-    """See the module."""
+    """The runs of one log; see the module."""
 
     def __init__(
         self,
@@ -62,9 +61,9 @@ class LogRuns:
         resumes: bool,
         gate: DiskGate | None = None,
     ) -> None:
-        """`kind` and `name` are the words for such a log and for this one.
+        """`kind` and `name` name the kind of log and this log in messages.
 
-        `resumes` is whether a run that is interrupted because the log is closed is resumed later.
+        `resumes`: a run that is interrupted because the log is closed is resumed later.
         """
         self.kind = kind
         self.name = name
@@ -79,19 +78,19 @@ class LogRuns:
         self._record: CompactionRecord | None = None
         self._failure = ""
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Does a run have the log?"""
+        """Is a run in progress on this log?"""
         return self._control is not None
 
     def unfinished(self) -> bool:
-        """Has a run been killed that no other one has resumed?"""
+        """Was a run killed and not resumed yet?"""
         return not self.running and self._compactor.unfinished()
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also before a restart; an unreadable history is a failure."""
+        """Totals of all runs, across restarts; an unreadable history counts as a failure."""
         record = self._record
         if record is None:
             reports: list[Report] = []
@@ -103,11 +102,11 @@ class LogRuns:
         return record
 
     def forget_record(self) -> None:
-        """The history has changed."""
+        """Drop the cached record after a change of the history."""
         self._record = None
 
     def status(self) -> CompactionStatus:
-        """How the last run went, also one before a restart; or how far this one is."""
+        """The progress of the current run, or the outcome of the last one, across restarts."""
         control, report = self._control, self.record().latest
         if control is not None:
             phase = "PREPARE" if control.phase == WAITING else control.phase
@@ -115,7 +114,7 @@ class LogRuns:
             return CompactionStatus(CompactionState.RUNNING, "", *progress, report)
         error = self._failure or (report.error if report is not None else None)
         if self.unfinished():
-            error = "a run was interrupted; the next one takes it up"
+            error = "a run was interrupted; the next one resumes it"
         if error:
             return CompactionStatus(CompactionState.ERROR, error, report=report)
         state = CompactionState.NOT_RUN if report is None else CompactionState.SUCCESS
@@ -124,7 +123,7 @@ class LogRuns:
     # --- running ----------------------------------------------------------------------------
 
     def run_exclusively(self, run: Callable[[RunControl], Report], control: RunControl) -> Report:
-        """Carry out a run when the disk and the log are free."""
+        """Execute a run when the disk and the log are free."""
         disk: AbstractContextManager[object] = nullcontext()
         if not control.has_disk:
             disk = self.disk(control)
@@ -136,24 +135,24 @@ class LogRuns:
                     report = run(control)
                     self._record, self._failure = None, ""
                     if report.result == "nothing to do":
-                        # It is not in the history, but it is the latest all the same.
+                        # It is not in the history, but it is the latest run.
                         self._record = self.record().with_report(report)
                 return report
             except Exception as error:
-                # The history is read when somebody asks: it may be what cannot be read now.
+                # The history is read on demand: it may be unreadable at the moment.
                 self._record, self._failure = None, str(error)
                 raise
             finally:
                 self._control = None
 
     def cancel(self) -> None:
-        """Ask the run that is going on to stop; it leaves everything as it was."""
+        """Ask the current run to stop; it leaves everything as it was."""
         control = self._control
         if control is not None:
             control.cancel()
 
     def interrupt(self, control: RunControl | None = None) -> None:
-        """Ask a run to stop because the log is closed: the next one resumes it, if it may."""
+        """Ask a run to stop because the log is closed: the next one resumes it, if possible."""
         control = control or self._control
         if control is not None and self._resumes:
             control.suspend()
@@ -161,7 +160,7 @@ class LogRuns:
             control.cancel()
 
     def close(self) -> None:
-        """Stop the run that is going on, wait for its end, and let no other one begin."""
+        """Stop the current run, wait for its end, and refuse further ones."""
         if not self._closed:
             self._closed = True
             while not self._turn.acquire(timeout=0.1):
@@ -171,7 +170,7 @@ class LogRuns:
 
     @contextmanager
     def turn(self, control: RunControl | None = None) -> Iterator[None]:
-        """Have the log; waits, or is refused if the control says so."""
+        """Take the log; waits, or is refused if the control may not wait."""
         (control or RunControl()).wait(self._take_log)
         try:
             yield
@@ -184,11 +183,11 @@ class LogRuns:
         if self._turn.acquire(blocking=False):
             return None
         what = "a run" if self.running else "a dry run"
-        return RunRefused(self.kind, f"{what} on {self.name} is going on")
+        return RunRefused(self.kind, f"{what} on {self.name} is in progress")
 
     @contextmanager
     def disk(self, control: RunControl) -> Iterator[None]:
-        """Have the disk; waits, or is refused if the control says so."""
+        """Take the disk; waits, or is refused if the control may not wait."""
         turns: list[DiskTurn] = []
 
         def take() -> RunRefused | None:
@@ -205,14 +204,14 @@ class LogRuns:
             yield
 
     def take_disk(self) -> DiskTurn:
-        """Have the disk now, or raise `RunRefused` with who has it."""
+        """Take the disk now, or raise `RunRefused` naming its owner."""
         gate = self._gate or DiskGate(self._fs, find_gate_directory(self._fs, os.environ))
         with typed_errors(self._directory):
             return gate.enter(self._directory, f"pid {os.getpid()} compacts {self.name}")
 
     @property
     def device(self) -> str:
-        """The disk that the log is on."""
+        """The device of the log's directory."""
         found = self._fs.stat(self._directory)
         if found.is_symlink:
             found = self._fs.stat(f"{self._directory}/.")

@@ -1,13 +1,12 @@
-"""What a run does once it has decided: copy, publish, clean up, report; or give up.
+"""The phases of a run after its decision: copy, publish, clean up, report; or roll back.
 
     COPY      each group is rewritten; each target is opened, then journalled
-    COMMIT    the log publishes them (`log_port.py`); several times where groups come in portions
-    CLEANUP   what nobody refers to is swept up
-    DONE      the report goes into the history, the journal goes
+    COMMIT    the log publishes them (`log_port.py`); several times if there are several portions
+    CLEANUP   unreferenced files are removed
+    DONE      the report is added to the history, the journal is removed
 
-The same steps carry out a new run and one that was killed and is taken up again: a `RunRecord` says
-what was decided and what is done already. What a crash leaves between any two of them, and what is
-then done, is in `docs/recovery.md`.
+A new run and a resumed run use the same steps: a `RunRecord` has the decisions and the progress.
+`docs/recovery.md` lists what a crash leaves between any two steps, and how it is handled.
 
 Called by `compactor.py` and `resume.py`, by one thread at a time.
 """
@@ -44,7 +43,7 @@ __all__ = ["PhaseTimes", "RunPhases", "typed_errors"]
 
 @contextmanager
 def typed_errors(directory: str) -> Iterator[None]:
-    """What the file system fails becomes `RunFailed`."""
+    """Convert errors of the file system to `RunFailed`."""
     try:
         yield
     except OSError as error:
@@ -52,18 +51,18 @@ def typed_errors(directory: str) -> Iterator[None]:
 
 
 class PhaseTimes:
-    """When each phase of a run began."""
+    """The start time of each phase of a run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._entered: list[tuple[Phase, float]] = []
 
     def enter(self, phase: Phase) -> None:
-        """A phase begins."""
+        """Record the start of a phase."""
         self._entered.append((phase, self._clock.monotonic_s()))
 
     def seconds(self) -> dict[str, float]:
-        """What each phase has taken so far."""
+        """The duration of each phase so far."""
         now = (Phase.DONE, self._clock.monotonic_s())
         taken: dict[str, float] = {}
         for (phase, start), (_, end) in pairwise([*self._entered, now]):
@@ -73,7 +72,7 @@ class PhaseTimes:
 
 
 class RunPhases:
-    """The steps, for one run on a log."""
+    """The steps of a run on one log."""
 
     def __init__(
         self,
@@ -100,17 +99,17 @@ class RunPhases:
         self._jobs = jobs
         self._progress = progress
         self._published: list[int] = []
-        """The groups that this process has published."""
+        """Groups published by this process."""
 
     def enter(self, phase: Phase, run_id: str, times: PhaseTimes) -> None:
-        """A phase begins: note the time and say so."""
+        """Start a phase: record the time and report progress."""
         times.enter(phase)
         self.events(RunPhase(self.log.directory, run_id, phase))
 
     def carry_out(
         self, record: RunRecord, times: PhaseTimes, allowance: Allowance, before: Manifest
     ) -> Report:
-        """COPY to DONE."""
+        """Perform COPY to DONE."""
         portions = self._targets.portions(record)
         for numbers in portions:
             self.enter(Phase.COPY, record.run_id, times)
@@ -126,7 +125,7 @@ class RunPhases:
         self.log.publish(lambda manifest: publish_edit(manifest, record), "compaction")
 
     def scratch_bytes(self, record: RunRecord, overhead_bytes: int) -> int:
-        """What the targets take until they are published."""
+        """Size of the targets until they are published."""
         live_bytes = {segment.id: segment.live_bytes for segment in record.judged}
         return max(
             sum(
@@ -146,7 +145,7 @@ class RunPhases:
         return replace(record, targets=targets)
 
     def finish(self, record: RunRecord, times: PhaseTimes, before: Manifest) -> Report:
-        """CLEANUP and DONE: the new generation rules, sweep up and report."""
+        """Perform CLEANUP and DONE, after the new generation is published."""
         self.enter(Phase.CLEANUP, record.run_id, times)
         self.journal.enter(Phase.CLEANUP)
         self.sweep()
@@ -159,34 +158,34 @@ class RunPhases:
     def give_up(
         self, record: RunRecord, error: LithifyError, times: PhaseTimes, before: Manifest
     ) -> None:
-        """Leave the log as it was; what fails here is left to the next run."""
+        """Roll back: leave the log as it was. Failures here are left to the next run."""
         result: Result = "failed"
         if isinstance(error, RunCancelled):
             result = "cancelled"
         elif isinstance(error, PlanStale):
             result = "rolled back"
         with suppress(LithifyError, OSError):
-            # Nothing may be removed while it is unknown whether the manifest on disk names it.
+            # Nothing may be removed while the manifest on disk is unknown: it may name the files.
             self.log.settle()
             if self.log.manifest.last_run == record.run_id and self.journal.exists():
-                return  # It was published after all: the journal is taken up by the next run.
+                return  # It was published after all: the next run resumes it.
             self.discard()
             self.report(record, result, times, before, str(error))
 
     def discard(self) -> None:
-        """Forget the run and remove its files."""
+        """Remove the journal of the run and its files."""
         # In this order: without a journal the files are orphans, and a crash in between leaves
         # them to the next open.
         self.journal.remove()
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove what runs have written and nobody names."""
+        """Remove output of runs that the manifest does not name."""
         for event in self.log.sweep():
             self.events(event)
 
     def recovered(self, record: RunRecord, action: str) -> None:
-        """Say what becomes of a run that was killed."""
+        """Raise an event about a run that was killed."""
         self.events(RunRecovered(self.log.directory, record.run_id, record.phase, action))
 
     def report(
@@ -198,7 +197,7 @@ class RunPhases:
         error: str | None = None,
         declined: Declined | None = None,
     ) -> Report:
-        """The run as its report, which goes into the history unless there was nothing to do."""
+        """Create the report; it is added to the history unless there was nothing to do."""
         manifest = self.log.manifest
         # Some portions may have been published before the run failed.
         published = manifest.last_run == record.run_id
@@ -235,12 +234,12 @@ class RunPhases:
         return report
 
     def _gone(self, record: RunRecord, result: Result) -> set[int]:
-        """The judged segments that are not in the log any more, or not as they were."""
+        """The judged segments that are no longer in the log, or have changed."""
         numbers = range(len(record.groups)) if result == "done" else self._published
         return {*record.dropped, *(s for number in numbers for s in record.groups[number])}
 
     def _causes(self, record: RunRecord, gone: set[int]) -> Mapping[Cause, tuple[int, int]]:
-        """What is dead since this run. Without dead sets only what went with its segment is."""
+        """What died in this run, by cause. Without dead sets, only entries of removed segments."""
         if self._dead_sets:
             return record.causes
         went = [segment for segment in record.judged if segment.id in gone]

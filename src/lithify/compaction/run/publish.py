@@ -1,14 +1,14 @@
-"""The switch to the new generation, as a pure function of the manifest.
+"""The edit of the manifest that publishes a run, as a pure function.
 
-In place (blobs, raft): judged segments of the log are dropped, replaced by their group's target,
-or kept with their new dead set. In the view (topics): the same is done to the segments of the
-compacted view and those of the log that join it, and the log stays as it is.
+In place (blobs, raft): judged segments of the log are dropped, replaced by their group's target, or
+kept with their new dead set. In the view (topics): the same applies to the segments of the
+compacted view and to those of the log that join it; the log itself is unchanged.
 
-The facts that the store brings with a run are merged into the manifest's `state`: they become true
-with the generation they are about.
+The store's facts are merged into the manifest's `state`: they take effect with the generation that
+they describe.
 
-The log may have changed since it was judged: segments may have been appended (they stay as they
-are) or dropped by retention (then the run is stale, because its targets would bring them back).
+The log may have changed since it was judged: segments may have been appended (they are unchanged)
+or dropped by retention (then the run is stale, because its targets would restore them).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def candidates(manifest: Manifest, horizon: int, *, in_view: bool) -> tuple[Segm
 
 
 def publish_edit(manifest: Manifest, record: RunRecord) -> Manifest:
-    """The generation that follows `manifest` once the run's targets are all there."""
+    """The generation after `manifest`, once all targets of the run are durable."""
     present = {segment.name for segment in manifest.all_segments()}
     for segment in record.judged:
         if segment.name not in present:
@@ -63,7 +63,7 @@ def _carried_out(record: RunRecord) -> tuple[SegmentRef, ...]:
     flags = {segment.id: segment.flags for segment in record.judged}
     targets = {}
     for number, group in enumerate(record.groups):
-        # Copying does not look at flags: some of these may be those of dead entries only.
+        # Copying ignores flags: some of these may belong to dead entries only.
         together = reduce(or_, map(flags.__getitem__, group))
         targets[group[0]] = replace(record.targets[number], flags=together)
         gone.update(group[1:])

@@ -1,13 +1,13 @@
-"""Taking up a run that was killed, by its journal.
+"""Resumes a run that was killed, from its journal.
 
-1. No journal: sweep up what a run that never began may have left.
-2. A journal that cannot be read is given up, with the files only it knew.
-3. The manifest names the run as the last one: it was published, and only cleaning up is missing.
-4. Otherwise the sources must still be in the log and their dead sets intact, else the run is rolled
-   back. Targets that are there and whole are used; the rest is done as in a new run.
+1. No journal: remove what a run without a journal may have left.
+2. An unreadable journal is discarded, with the files that only it refers to.
+3. The manifest names the run as the last one: it was published, and only cleanup is missing.
+4. Otherwise the sources must still be in the log and their dead sets intact, or the run is rolled
+   back. Existing intact targets are used; the remaining work is done as in a new run.
 
-A run that is taken up publishes what it had decided, the store's facts included: nothing is judged
-a second time. Called by `compactor.py`.
+A resumed run publishes its earlier decision, including the store's facts: nothing is judged again.
+Called by `compactor.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["resume_run"]
 
 
 def resume_run(steps: RunPhases, allowance: Allowance) -> Report | None:
-    """Finish or give up the unfinished run of a log; None if there is none or it was given up."""
+    """Finish or discard the unfinished run; None if there is none or it was discarded."""
     log = steps.log
     log.settle()
     try:
         record = steps.journal.read()
     except (Corrupt, UnsupportedVersion) as error:
-        steps.events(RunRecovered(log.directory, "?", "?", f"given up: {error}"))
+        steps.events(RunRecovered(log.directory, "?", "?", f"discarded: {error}"))
         steps.discard()
         return None
     if record is None:
@@ -51,10 +51,10 @@ def resume_run(steps: RunPhases, allowance: Allowance) -> Report | None:
         steps.recovered(record, "it was published, finishing")
         return steps.finish(record, times, before)
     try:
-        # The pin keeps the sources on disk until the new generation rules.
+        # The pin keeps the sources on disk until the new generation is published.
         with typed_errors(log.directory), log.pin(f"compaction run {record.run_id}"):
             record = _intact(steps, record)
-            steps.recovered(record, f"going on, {len(record.targets)} groups are copied")
+            steps.recovered(record, f"resuming, {len(record.targets)} groups are copied")
             return steps.carry_out(record, times, allowance, before)
     except LithifyError as error:
         if isinstance(error, RunSuspended) or log.manifest.last_run == record.run_id:
@@ -67,7 +67,7 @@ def resume_run(steps: RunPhases, allowance: Allowance) -> Report | None:
 
 
 def _intact(steps: RunPhases, record: RunRecord) -> RunRecord:
-    """The record without targets that are not there; `PlanStale` if sources are not."""
+    """The record without missing targets; raises `PlanStale` if sources are missing."""
     directory = steps.log.directory
     publish_edit(steps.log.manifest, replace(record, groups=(), dropped=()))
     for segment in record.judged:

@@ -1,8 +1,8 @@
 """The targets of a run on a log with a manifest: one task per group, one file per attempt.
 
-A target has the id of its group's first source and a random attempt in its name, so that no two
-attempts at a group meet. Each target is opened here before it counts as written: another machine
-may have written it somewhere else.
+A target's name has the id of its group's first source and a random attempt, so that no two attempts
+at a group collide. Each target is opened here before it counts as written: another machine may have
+written it to another directory.
 
 Called by `phases.py`.
 """
@@ -31,7 +31,7 @@ __all__ = ["RewriteTargets"]
 
 
 class RewriteTargets:
-    """See the module; an implementation of `port.Targets`."""
+    """The targets of a log with a manifest; implements `Targets`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RewriteTargets:
         self._random_bytes = random_bytes
 
     def portions(self, record: RunRecord) -> Sequence[Sequence[int]]:
-        """All at once: the manifest is replaced once in a run."""
+        """A single portion: the manifest is replaced once per run."""
         return [range(len(record.groups))]
 
     def write(
@@ -59,7 +59,7 @@ class RewriteTargets:
         allowance: Allowance,
         progress: Progress,
     ) -> Iterator[tuple[int, SegmentRef]]:
-        """Have the jobs rewrite these groups."""
+        """Rewrite these groups with the jobs."""
         by_id = {segment.id: segment for segment in record.judged}
         budget = allowance.budget.share(min(jobs.slots, len(numbers)))
         tasks, weights = [], []

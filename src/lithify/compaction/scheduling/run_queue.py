@@ -1,28 +1,27 @@
-"""The queue: what is compacted next, by one thread per disk, for all logs of a process.
+"""The queue of runs: one thread per disk, for all logs of a process.
 
     queue = RunQueue(clock)
-    queue.look(logs)                              # once a second: what the triggers say
-    request_id = queue.request(log, run)          # a person asks
+    queue.observe("topic", logs)                  # once a second: evaluates the triggers
+    request_id = queue.request(log, run)          # an admin request
     queue.status(log, request_id); queue.cancel(log)
     queue.close()
 
-Topics, blob stores and Raft groups have the same queue; a store brings a `ScheduledLog` for each of
-its logs: what it observes, and how a run is done.
+Topics, blob stores and Raft groups share this code. A store provides a `ScheduledLog` for each of
+its logs, which returns observations and executes runs.
 
-1. `schedule.py` decides: persons first, then unfinished runs, lag, thresholds, periodic visits; no
-   log starves; a log that failed or had nothing to do is left alone for a while.
-2. There is one thread per disk, begun with the first run there. Two runs on one disk would only be
-   slower together, runs on several disks do not meet.
-3. The thread takes the disk before a run begins (`LogRuns.take_disk`). While another process
-   compacts there the requests wait, and their status says for whom. A new request may overtake
+1. `schedule.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
+   log starves; after a failed or idle run its triggers pause.
+2. There is one thread per disk, started with the first run there. Two runs on one disk would only
+   slow each other down; runs on different disks are independent.
+3. The thread takes the disk before it starts a run (`LogRuns.take_disk`). While another process
+   compacts there, requests wait, and their status names that process. A new request may overtake
    meanwhile.
-4. A request can be cancelled while it waits and while it runs: it has one `RunControl` from the
-   beginning to the end.
-5. A person's request is never dropped: each is a run of its own. Up to `WAITING_MAX` of them wait
-   for one log. One that does not want to wait is refused if it would have to.
-6. The outcomes of the last `OUTCOMES_MAX` requests are kept as long as the process lives.
+4. A request can be cancelled while it waits and while it runs: it has a single `RunControl`.
+5. Admin requests are never dropped or merged: each is a run of its own. Up to `WAITING_MAX` of them
+   wait per log. A request that may not wait is refused if it would have to.
+6. The outcomes of the last `OUTCOMES_MAX` requests are kept in memory.
 
-All methods may be called from any thread.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -71,18 +70,18 @@ log = get_logger("lithify.compaction")
 
 
 class RequestUnknown(InvalidInput):
-    """No request of this id is known: it was made before the node was started, or long ago."""
+    """The request id is unknown: it is from before the node was started, or too old."""
 
     exit_code = OUTCOME_UNKNOWN
 
 
 def new_request_id() -> str:
-    """For a request, or for those that belong together, as of the partitions of a topic."""
+    """A random id for a request, or for a group of them, such as the partitions of a topic."""
     return secrets.token_hex(8)
 
 
 class ScheduledLog(Protocol):
-    """What the queue asks a store about one of its logs."""
+    """The interface of a log to the queue."""
 
     @property
     def runs(self) -> LogRuns:
@@ -90,28 +89,28 @@ class ScheduledLog(Protocol):
 
     @property
     def name(self) -> str:
-        """Which no other log of its kind has."""
+        """Unique among the logs of its kind."""
 
     @property
     def device(self) -> str:
-        """The disk that it is on."""
+        """The device of its directory."""
 
     def began_ms(self) -> int | None:
-        """When its last run began; None: its first visit is due at once."""
+        """Start of the last run; None: a periodic run is due at once."""
 
     def observe(self) -> Observation:
-        """What calls for a run; `unfinished` is the queue's to find out."""
+        """The input of the triggers; the queue itself adds `unfinished`."""
 
     def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:
-        """Do the run that a trigger has called for. The disk is taken."""
+        """Execute a run for a trigger. The disk is already taken."""
 
     def failed(self, error: LithifyError) -> None:
-        """A run has failed."""
+        """Handle a failed run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A run that is wanted."""
+    """A requested run."""
 
     log: ScheduledLog
     run: Run
@@ -121,86 +120,86 @@ class _Request:
 
 @dataclass(slots=True)
 class _Member:
-    """A log that the queue looks after."""
+    """A log known to the queue."""
 
     log: ScheduledLog
     disk: str
     requests: list[_Request] = field(default_factory=list)
     observed: bool = False
     unfinished: bool | None = None
-    """Was a run killed? None: nobody has looked."""
+    """Was a run killed? None: not checked yet."""
 
 
 class _Disk:
-    """The thread of one disk, and what runs there."""
+    """The thread of one disk, and its current run."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.running: _Request | None = None
         self.waits_for = ""
-        """Who has the disk, if that is another process."""
+        """The owner of the disk, if it is another process."""
         self.thread: threading.Thread | None = None
 
 
 class RunQueue:
-    """See the module."""
+    """Schedules and executes the runs of all logs; see the module."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.jobs: Jobs = LocalJobs()
-        """Who does the work of runs that begin from now on."""
+        """Executes the jobs of runs that start from now on."""
         self._schedule = Schedule()
         self._members: dict[str, _Member] = {}
         self._disks: dict[str, _Disk] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._outcomes: dict[tuple[str, str], CompactionStatus] = {}
-        """By id of the request and key of the log; the oldest first."""
+        """By request id and log key; oldest first."""
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------
 
     def request(
         self,
-        asked: ScheduledLog,
+        scheduled: ScheduledLog,
         run: Run,
         *,
         request_id: str | None = None,
         waits: bool = True,
     ) -> str:
-        """Have a log compacted as soon as its turn comes, or raise `RunRefused`; the id."""
-        runs, key = asked.runs, _key(asked)
+        """Queue a run and return the request id, or raise `RunRefused`."""
+        runs, key = scheduled.runs, _key(scheduled)
         if not waits:
-            self._check_free(asked)
-        request = _Request(asked, run, request_id or new_request_id(), RunControl(waits=waits))
-        disk = asked.device
+            self._check_free(scheduled)
+        request = _Request(scheduled, run, request_id or new_request_id(), RunControl(waits=waits))
+        disk = scheduled.device
         with self._changed:
             if self._closed:
                 raise RunRefused("node", "it is stopping")
-            member = self._join(asked, disk)
+            member = self._join(scheduled, disk)
             waiting = len(member.requests)
             if waiting >= WAITING_MAX:
-                raise RunRefused(runs.kind, f"{waiting} runs on {runs.name} wait already")
+                raise RunRefused(runs.kind, f"{waiting} runs on {runs.name} are waiting already")
             member.requests.append(request)
             self._schedule.request(key, self.clock.now_ms())
             self._wake(member.disk)
         return request.request_id
 
-    def _check_free(self, asked: ScheduledLog) -> None:
+    def _check_free(self, scheduled: ScheduledLog) -> None:
         """Raise `RunRefused` if a run would have to wait."""
-        runs = asked.runs
-        if self.is_busy(asked):
-            raise RunRefused(runs.kind, f"a run on {runs.name} is going on or waits")
+        runs = scheduled.runs
+        if self.is_busy(scheduled):
+            raise RunRefused(runs.kind, f"a run on {runs.name} is in progress or waiting")
         with self._changed:
-            disk = self._disks.get(asked.device)
+            disk = self._disks.get(scheduled.device)
             running = None if disk is None else disk.running
         if running is not None:
             raise RunRefused("disk", _holder(running))
         runs.take_disk().release()
 
     def observe(self, kind: str, logs: Iterable[ScheduledLog]) -> None:
-        """Take in what calls for runs on the logs of a kind, which are all that there are.
+        """Update the observations of all logs of a kind.
 
-        May read files. Logs of that kind that are not given are forgotten.
+        May read files. Logs of that kind that are not in `logs` are removed.
         """
         seen = set()
         for each in logs:
@@ -210,7 +209,7 @@ class RunQueue:
             except LogClosed:
                 continue
             except LithifyError as error:
-                log.warning("need of compaction is unknown", log=each.name, why=str(error))
+                log.warning("triggers cannot be evaluated", log=each.name, why=str(error))
         with self._changed:
             self._forget(kind, seen)
             now_ms = self.clock.now_ms()
@@ -219,7 +218,7 @@ class RunQueue:
                 self._wake(device)
 
     def _observe(self, each: ScheduledLog) -> None:
-        """Take in what calls for runs on one log."""
+        """Update the observation of one log."""
         key = _key(each)
         with self._changed:
             if self._is_running(key):
@@ -242,9 +241,9 @@ class RunQueue:
             member.observed, member.unfinished = True, unfinished
             self._schedule.observe(key, observation, self.clock.now_ms())
 
-    def status(self, asked: ScheduledLog, request_id: str | None = None) -> CompactionStatus:
-        """That of a log, or of a request; raises `RequestUnknown`."""
-        runs, key = asked.runs, _key(asked)
+    def status(self, scheduled: ScheduledLog, request_id: str | None = None) -> CompactionStatus:
+        """The status of a log, or of a request; raises `RequestUnknown`."""
+        runs, key = scheduled.runs, _key(scheduled)
         with self._changed:
             found = self._outcomes.get((request_id or "", key))
             if found is not None:
@@ -253,54 +252,54 @@ class RunQueue:
             disk = None if member is None else self._disks.get(member.disk)
             running = None if disk is None else disk.running
             own = running if running is not None and _key(running.log) == key else None
-            wanted = [] if member is None else list(member.requests)
+            waiting = [] if member is None else list(member.requests)
             calls = self._schedule.calls(key, self.clock.now_ms()) is not None
             waits_for = _waits_for(disk)
         if request_id is not None and request_id not in (
-            each.request_id for each in (*wanted, *([] if own is None else [own]))
+            each.request_id for each in (*waiting, *([] if own is None else [own]))
         ):
             raise RequestUnknown(
-                f"nothing is known of request {request_id} for a run on {runs.name}: it was made "
-                f"before the node was started, or more than {OUTCOMES_MAX} requests ago"
+                f"request {request_id} for a run on {runs.name} is unknown: it is from before the "
+                f"node was started, or more than {OUTCOMES_MAX} requests old"
             )
         if own is not None and request_id in (None, own.request_id):
             if own.control.phase != WAITING:
                 status = runs.status()
                 return status if status.state is CompactionState.RUNNING else _going_on(own.control)
             return _waiting(own.control.waits_for)
-        if request_id is None and (runs.running or not (wanted or calls)):
+        if request_id is None and (runs.running or not (waiting or calls)):
             return runs.status()
         return _waiting(waits_for)
 
-    def is_busy(self, asked: ScheduledLog) -> bool:
-        """Does a run wait, or go on?"""
-        key = _key(asked)
+    def is_busy(self, scheduled: ScheduledLog) -> bool:
+        """Is a run waiting or in progress?"""
+        key = _key(scheduled)
         with self._changed:
-            wanted = self._is_running(key) or (
+            is_waiting = self._is_running(key) or (
                 self._schedule.calls(key, self.clock.now_ms()) is not None
             )
-        return wanted or asked.runs.running
+        return is_waiting or scheduled.runs.running
 
-    def cancel(self, asked: ScheduledLog) -> bool:
-        """Stop the run, and forget what waits; False if there is neither."""
-        key, found = _key(asked), asked.runs.running
+    def cancel(self, scheduled: ScheduledLog) -> bool:
+        """Cancel the current run and all waiting ones; False if there are none."""
+        key, cancelled = _key(scheduled), scheduled.runs.running
         with self._changed:
             now_ms = self.clock.now_ms()
             member, running = self._members.get(key), self._running(key)
             calls = self._schedule.calls(key, now_ms) is not None
             if member is not None and (running is not None or calls):
-                found = True
+                cancelled = True
                 for request in member.requests:
                     self._end(request, _failed("the run was cancelled before it began"))
                 member.requests.clear()
                 self._schedule.withdraw(key, now_ms)
             if running is not None:
                 running.control.cancel()
-        asked.runs.cancel()
-        return found
+        scheduled.runs.cancel()
+        return cancelled
 
     def close(self) -> None:
-        """Stop the runs that are going on, forget the others, and wait until nothing goes on."""
+        """Stop the current runs, drop the waiting ones, and wait for the threads to exit."""
         with self._changed:
             self._closed = True
             for disk in self._disks.values():
@@ -314,12 +313,12 @@ class RunQueue:
 
     # --- under the lock ---------------------------------------------------------------------
 
-    def _join(self, asked: ScheduledLog, disk: str) -> _Member:
-        """The member of a log, which may be new, or opened again."""
-        key = _key(asked)
+    def _join(self, scheduled: ScheduledLog, disk: str) -> _Member:
+        """The member of a log, which may be new or reopened."""
+        key = _key(scheduled)
         member = self._members.get(key)
         if member is None:
-            member = self._members[key] = _Member(asked, disk)
+            member = self._members[key] = _Member(scheduled, disk)
             self._schedule.add(key, disk, self.clock.now_ms())
         return member
 
@@ -358,7 +357,7 @@ class RunQueue:
         return work if isinstance(work, CompactNow) else None
 
     def _end(self, request: _Request, outcome: CompactionStatus) -> None:
-        """Remember the outcome of a request."""
+        """Store the outcome of a request."""
         self._outcomes[request.request_id, _key(request.log)] = outcome
         while len(self._outcomes) > OUTCOMES_MAX:
             del self._outcomes[next(iter(self._outcomes))]
@@ -382,7 +381,7 @@ class RunQueue:
                 self._wait_for_disk(disk, work, refused)
                 continue
             except (LithifyError, OSError) as error:
-                # The run finds the same, and reports it.
+                # The run hits the same error and reports it.
                 log.warning("a disk cannot be locked", log=runs.name, reason=str(error))
             with turn:
                 self._carry_out(disk, work, has_disk=not isinstance(turn, nullcontext))
@@ -402,7 +401,7 @@ class RunQueue:
                 self._changed.wait(DISK_WAIT_S)
 
     def _carry_out(self, disk: _Disk, work: CompactNow, *, has_disk: bool) -> None:
-        """Do what was chosen, if it still comes first: requests may have come or gone."""
+        """Execute the chosen work if it still comes first: requests may have come or gone."""
         with self._changed:
             disk.waits_for = ""
             now = self._next(disk)
@@ -447,15 +446,15 @@ class RunQueue:
         return result, CompactionStatus(CompactionState.SUCCESS, report=report)
 
 
-def _key(asked: ScheduledLog) -> str:
-    return f"{asked.runs.kind} {asked.name}"
+def _key(scheduled: ScheduledLog) -> str:
+    return f"{scheduled.runs.kind} {scheduled.name}"
 
 
-def _triggered(asked: ScheduledLog, trigger: Trigger) -> _Request:
+def _triggered(scheduled: ScheduledLog, trigger: Trigger) -> _Request:
     def run(jobs: Jobs, control: RunControl) -> Report:
-        return asked.run(trigger, jobs, control)
+        return scheduled.run(trigger, jobs, control)
 
-    return _Request(asked, run, new_request_id(), RunControl())
+    return _Request(scheduled, run, new_request_id(), RunControl())
 
 
 def _holder(running: _Request) -> str:

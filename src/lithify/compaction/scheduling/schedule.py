@@ -1,37 +1,37 @@
-"""Which log is compacted next on a disk: decided from facts, requests and a time.
+"""The schedule: decides which log is compacted next on a disk.
 
-A pure core: no threads, no clock, no files. The queue (`run_queue.py`) feeds it facts (`observe`)
-and requests, asks `next` for a disk, reports `started` and `finished`, and calls from one thread at
-a time.
+A pure core: no threads, no clock, no files. The queue (`run_queue.py`) passes observations
+(`observe`) and requests, calls `next` for a disk, and reports `started` and `finished`, all from
+one thread at a time.
 
-What may call for a run, in the order of their classes:
+Triggers, by priority:
 
-| class | calls when |
+| trigger | due when |
 |---|---|
-| admin | a person asked; first come, first served |
+| admin | a run was requested; first come, first served |
 | unfinished | an earlier run was killed and left its journal |
-| lag | the oldest entry that no run has judged is older than `lag_ms_max` |
-| threshold | enough has come in, or died, since the last run: the store says what was reached |
+| lag | the oldest unjudged entry is older than `lag_ms_max` |
+| threshold | enough was added, or died, since the last run; the store says what was reached |
 | periodic | `period_ms` has passed since the last run began |
 
 How `next` decides:
 
 1. A disk with a running log gets nothing: one run per disk.
-2. Of the logs with a call that is due, those of the best class come first, and in a class the one
-   that has waited longest.
-3. A log yields to any other that was waiting already when it got its own last turn, whatever the
-   class, also with a person's request. So a log that always has a reason to run gets one turn while
-   another one waits: with N logs on a disk a due log waits for at most N runs.
-4. A failed run uses nothing up: what called for it still calls, but no sooner than the back-off
-   says: `REST_MS`, doubled by each further failure in a row, at most `BACKOFF_MS_MAX`. A person's
-   request does not wait for that. It is over when its run is, however that ended.
-5. Any other run uses up what had called for it: the facts and the visit. After a run that found
-   nothing to do, or was cancelled, triggers leave the log alone for `REST_MS`.
-6. A run that was begun to finish an earlier one does not use up the visit. A run that was
-   interrupted, because its log was closed, uses nothing up and is followed by no pause.
+2. Of the logs with a due trigger, the best priority comes first; within a priority, the log that
+   has waited longest.
+3. A log yields to any other that was already waiting when it got its own last turn, whatever the
+   priority, also with an admin request. So a log that is always due gets one turn while another one
+   waits: with N logs on a disk a due log waits for at most N runs.
+4. A failed run consumes nothing: its trigger stays due after a back-off: `REST_MS`, doubled by each
+   further failure in a row, at most `BACKOFF_MS_MAX`. Admin requests ignore the back-off. An admin
+   request ends with its run, whatever the outcome.
+5. Any other run consumes its triggers: observations and period. After a run that had nothing to do,
+   or was cancelled, triggers pause for `REST_MS`.
+6. A run that resumes an earlier one does not consume the period. A run that was interrupted because
+   its log was closed consumes nothing, and no pause follows.
 
-A wall clock that is set back delays no visit by more than a period and no retry by more than its
-pause.
+If the wall clock is set back, no periodic run is delayed by more than a period and no retry by more
+than its pause.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ __all__ = [
 ]
 
 REST_MS = 60_000
-"""How long triggers leave a log alone after a run that failed or found nothing to do."""
+"""Pause of a log's triggers after a run that failed or had nothing to do."""
 
 BACKOFF_MS_MAX = 3_600_000
 
 NEVER_MS = -(1 << 62)
-"""Before every time there is: a log that had no turn yet."""
+"""Earlier than any time: a log that had no turn yet."""
 
 
 class Trigger(StrEnum):
-    """Why a run was called for, best class first."""
+    """Why a run is due, by priority."""
 
     ADMIN = "admin"
     UNFINISHED = "unfinished"
@@ -76,7 +76,7 @@ RANK = {trigger: rank for rank, trigger in enumerate(Trigger)}
 
 
 class Result(StrEnum):
-    """How a run ended."""
+    """The outcome of a run."""
 
     DONE = "done"
     NOTHING = "nothing to do"
@@ -87,13 +87,13 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a store has found out about a log, and the settings that judge it. `None` is off."""
+    """Observed facts about a log, and the settings that judge them. `None` is off."""
 
     oldest_unjudged_ms: int | None = None
-    """When the oldest entry came that no run has judged."""
+    """Arrival of the oldest unjudged entry."""
     lag_ms_max: int | None = None
     reached: str = ""
-    """Which threshold was reached, as text; empty when none was."""
+    """Text of the threshold that was reached; empty if none was."""
     period_ms: int | None = None
     unfinished: bool = False
 
@@ -103,7 +103,7 @@ NOTHING_CALLS = Observation()
 
 @dataclass(frozen=True, slots=True)
 class CompactNow:
-    """Compact this log now."""
+    """The decision to compact a log now."""
 
     name: str
     trigger: Trigger
@@ -112,7 +112,7 @@ class CompactNow:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before `until_ms`; `None` means before something new is told."""
+    """Nothing to do before `until_ms`; `None`: before new facts arrive."""
 
     until_ms: int | None
     reason: str
@@ -120,7 +120,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A person's request; `number` counts them, because two may come in one millisecond."""
+    """An admin request; `number` orders those with the same time."""
 
     number: int
     at_ms: int
@@ -128,7 +128,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One reason to run the log `name`, due at `due_ms`; `order` is its place in its class."""
+    """One due or future run of the log `name`; `order` is its place within its priority."""
 
     name: str
     trigger: Trigger
@@ -139,12 +139,12 @@ class _Call:
 
 @dataclass(slots=True)
 class _Log:
-    """Everything known about one log."""
+    """The state of one log."""
 
     name: str
     disk: str
     since_ms: int | None
-    """When the last run began; None: a visit is due at once."""
+    """Start of the last run; None: a periodic run is due at once."""
     observation: Observation = NOTHING_CALLS
     unfinished_ms: int | None = None
     reached_ms: int | None = None
@@ -152,57 +152,57 @@ class _Log:
     running: Trigger | None = None
     turn_ms: int = NEVER_MS
     paused_ms: int = NEVER_MS
-    """When the present pause began."""
+    """Start of the current pause."""
     pause_ms: int = 0
     failures: int = 0
 
     @property
     def retry_ms(self) -> int:
-        """Triggers count from then on."""
+        """End of the pause."""
         return self.paused_ms + self.pause_ms
 
 
 class Schedule:
-    """Decides; see the module for how."""
+    """The decision logic; see the module."""
 
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._requests = 0
 
     def add(self, name: str, disk: str, since_ms: int | None) -> None:
-        """Begin to look after a log whose last run began then; None: its visit is due at once."""
+        """Add a log with the start of its last run; None: a periodic run is due at once."""
         if name in self._logs:
             raise InvalidInput(f"log {name} is scheduled already")
         self._logs[name] = _Log(name, disk, since_ms)
 
     def began(self, name: str, since_ms: int | None) -> None:
-        """When the last run on a log began; None: its visit is due at once."""
+        """Set the start of the last run on a log; None: a periodic run is due at once."""
         self._find(name).since_ms = since_ms
 
     def remove(self, name: str) -> None:
-        """Forget a log, which must not be running."""
+        """Remove a log, which must not be running."""
         if self._find(name).running is not None:
             raise InvalidInput(f"log {name} is running: cancel the run before removing the log")
         del self._logs[name]
 
     def observe(self, name: str, observation: Observation, now_ms: int) -> None:
-        """Replace what is known about a log."""
+        """Replace the observation of a log."""
         log = self._find(name)
         log.observation = observation
         log.unfinished_ms = _since(log.unfinished_ms, now_ms, holds=observation.unfinished)
         log.reached_ms = _since(log.reached_ms, now_ms, holds=bool(observation.reached))
 
     def request(self, name: str, now_ms: int) -> None:
-        """A person wants this log compacted: behind earlier requests, before all triggers."""
+        """Add an admin request: after earlier requests, before all triggers."""
         self._requests += 1
         self._find(name).requests.append(_Request(self._requests, now_ms))
 
     def withdraw_first(self, name: str) -> None:
-        """Forget the oldest request for a run on this log."""
+        """Remove the oldest request for this log."""
         del self._find(name).requests[0]
 
     def withdraw(self, name: str, now_ms: int) -> None:
-        """Forget what calls for a run on this log, which triggers leave alone for a while."""
+        """Remove all requests and triggers of this log, and pause its triggers."""
         log = self._find(name)
         log.requests.clear()
         log.since_ms = now_ms
@@ -210,7 +210,7 @@ class Schedule:
         _pause(log, now_ms, REST_MS)
 
     def next(self, disk: str, now_ms: int) -> CompactNow | Wait:
-        """What to do on `disk` now. It stays the answer until `started` or a new fact."""
+        """The decision for `disk`. It stays the same until `started` or a new fact."""
         logs = [log for log in self._logs.values() if log.disk == disk]
         for log in logs:
             if log.running is not None:
@@ -223,7 +223,7 @@ class Schedule:
             max(self._logs[best.name].turn_ms, min(call.due_ms for call in calls[best.name]))
             for best in ready
         )
-        # The one whose last turn is longest ago never yields, so somebody is always left.
+        # The log whose last turn is the oldest never yields, so at least one is left.
         first = min(
             (best for best in ready if self._logs[best.name].turn_ms <= waiting_ms),
             key=lambda call: (RANK[call.trigger], call.order, call.name),
@@ -231,7 +231,7 @@ class Schedule:
         return CompactNow(first.name, first.trigger, first.reason)
 
     def calls(self, name: str, now_ms: int) -> Trigger | None:
-        """What calls for a run on a log now, if it does not run and something does."""
+        """The trigger that is due on a log, if it is not running."""
         log = self._logs.get(name)
         if log is None or log.running is not None:
             return None
@@ -239,7 +239,7 @@ class Schedule:
         return None if best is None else best.trigger
 
     def started(self, work: CompactNow, now_ms: int) -> None:
-        """The run that `next` gave has begun."""
+        """Record that the run from `next` has started."""
         log = self._find(work.name)
         for other in self._logs.values():
             if other.disk == log.disk and other.running is not None:
@@ -252,7 +252,7 @@ class Schedule:
             del log.requests[0]
 
     def finished(self, name: str, now_ms: int, result: Result) -> None:
-        """The run of `name` has ended."""
+        """Record that the run of `name` has ended."""
         log = self._find(name)
         trigger, log.running = log.running, None
         if trigger is None:
@@ -277,7 +277,7 @@ class Schedule:
     # --- calls ------------------------------------------------------------------------------
 
     def _calls(self, log: _Log, now_ms: int) -> list[_Call]:
-        """Every reason to run this log, due or not."""
+        """All runs of this log, due or in the future."""
         if log.observation is NOTHING_CALLS and not log.requests:
             return []
         _bound(log, now_ms)
@@ -301,11 +301,11 @@ class Schedule:
             calls.append(_Call(log.name, trigger, due_ms, max(due_ms, log.turn_ms), reason + retry))
         if log.requests:
             first = log.requests[0]
-            calls.append(_Call(log.name, Trigger.ADMIN, first.at_ms, first.number, "a person asks"))
+            calls.append(_Call(log.name, Trigger.ADMIN, first.at_ms, first.number, "requested"))
         return calls
 
     def _wait(self, disk: str, later: list[_Call]) -> Wait:
-        """Nothing is due: say what will be first."""
+        """Nothing is due: name the first run that will be."""
         if not later:
             return Wait(None, f"nothing calls for a run on disk {disk}")
         first = min(later, key=lambda call: (call.due_ms, call.name))
@@ -325,7 +325,7 @@ def _pause(log: _Log, now_ms: int, pause_ms: int) -> None:
 
 
 def _bound(log: _Log, now_ms: int) -> None:
-    """Bring back times that a clock set back has moved into the future."""
+    """Move times back that are in the future because the clock was set back."""
     log.paused_ms = min(log.paused_ms, now_ms)
     log.turn_ms = min(log.turn_ms, now_ms)
     if log.since_ms is not None:
@@ -339,13 +339,13 @@ def _bound(log: _Log, now_ms: int) -> None:
 
 
 def _best(calls: list[_Call], now_ms: int) -> _Call | None:
-    """The due call of the best class, if any is due."""
+    """The due call with the best priority, if any is due."""
     due = [call for call in calls if call.due_ms <= now_ms]
     return min(due, key=lambda call: RANK[call.trigger], default=None)
 
 
 def _since(before_ms: int | None, now_ms: int, *, holds: bool) -> int | None:
-    """Since when a condition holds, given since when it held before."""
+    """The time since which a condition holds, given that time before this update."""
     if not holds:
         return None
     return now_ms if before_ms is None else before_ms

@@ -1,19 +1,19 @@
-"""Jobs: how a run gets its heavy work done, in this process or as Spark tasks.
+"""Jobs: the heavy work of a run, executed in this process or as Spark tasks.
 
 A job is one module-level function and many tasks. A task is a picklable value with everything the
 function needs: file system, directory, names, and its share of the budget (`Budget.share`), which
-the function keeps to by an `Allowance` of its own.
+the function enforces with its own `Allowance`.
 
     for number, result in jobs.run("index", run_index, tasks, check=check, progress=progress): …
 
-1. Results come as they are finished, in any order, with the number of their task.
-2. `check` is asked between tasks and, where the work is done in this process, inside them. What it
-   raises ends the job: tasks that have not begun never do, and it reaches the caller.
-3. `progress` is told the job's name, the weight that is done and that of all tasks. A task weighs 1
-   unless `weights` say otherwise; bytes are a good weight.
+1. Results come in order of completion, in any order of tasks, with the task's number.
+2. `check` is called between tasks and, if the work is done in this process, inside them. If it
+   raises, the job ends: remaining tasks are not started, and the caller gets the exception.
+3. `progress` is called with the job's name, the finished weight and the total weight. A task has
+   weight 1 unless `weights` says otherwise; bytes are a good weight.
 
-A task may run twice, because a retry may follow an attempt that is still on its way: it writes
-under a name of its own, and only the caller publishes.
+A task may run twice, because a retry may start while an earlier attempt is still running: it writes
+under a unique name, and only the caller publishes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Check = Callable[[], None]
-    """Returns, or raises to stop the work."""
+    """Returns, or raises to cancel the work."""
     Progress = Callable[[str, int, int], None]
-    """Is told (name of the job or phase, weight done, weight of everything)."""
+    """Called with (name of the job or phase, finished weight, total weight)."""
 
 __all__ = ["Jobs", "LocalJobs", "ThreadJobs", "ignore_progress", "no_check"]
 
@@ -41,11 +41,11 @@ R = TypeVar("R")
 
 
 class Jobs(Protocol):
-    """Carries out tasks."""
+    """Executes tasks."""
 
     @property
     def slots(self) -> int:
-        """How many tasks run side by side."""
+        """Number of parallel tasks."""
 
     def run(
         self,
@@ -57,11 +57,11 @@ class Jobs(Protocol):
         check: Check,
         progress: Progress,
     ) -> Iterator[tuple[int, R]]:
-        """(number of the task, its result), as they are finished."""
+        """(task number, result), in order of completion."""
 
 
 class LocalJobs:
-    """One task after the other, in the calling thread."""
+    """Runs tasks one after the other in the calling thread."""
 
     slots = 1
 
@@ -88,9 +88,9 @@ class LocalJobs:
 
 
 class ThreadJobs:
-    """Tasks side by side in threads of this process, for work that is done in compiled code.
+    """Runs tasks in parallel threads of this process, for work in compiled code.
 
-    The caller's thread asks `check`, ten times a second; tasks are told to stop by their own.
+    The caller's thread calls `check` ten times a second; the tasks check a stop flag.
     """
 
     def __init__(self, slots: int) -> None:
@@ -111,12 +111,14 @@ class ThreadJobs:
         done, total = 0, sum(each)
         stopped = threading.Event()
 
-        def go_on() -> None:
+        def check_stopped() -> None:
             if stopped.is_set():
                 raise RunCancelled(f"job {name} was stopped")
 
         with ThreadPoolExecutor(self.slots, name) as pool:
-            numbers = {pool.submit(function, task, go_on): n for n, task in enumerate(tasks)}
+            numbers = {
+                pool.submit(function, task, check_stopped): n for n, task in enumerate(tasks)
+            }
             waiting = set(numbers)
             try:
                 while waiting:
@@ -139,8 +141,8 @@ def _weights(name: str, tasks: Sequence[object], weights: Sequence[int]) -> Sequ
 
 
 def no_check() -> None:
-    """For work that nobody stops."""
+    """A check for work that cannot be cancelled."""
 
 
 def ignore_progress(name: str, done: int, total: int) -> None:
-    """For work that nobody watches."""
+    """A progress callable that does nothing."""

@@ -1,11 +1,11 @@
-"""Key indexes as tasks know them: by the segment they belong to, opened, and made if need be.
+"""Key indexes as used by tasks: located by segment, opened, and built if necessary.
 
-The file is `lithify.log.keyindex.key_index`; which rows a segment has is the store's business,
-which brings the function that makes an index. Here is the rest: to find the index of a segment, to
-see whether it is whole, and to read from it whatever state it is in.
+`lithify.log.keyindex.key_index` defines the file. The store decides which rows a segment has, and
+passes the function that builds an index. This module finds the index of a segment, validates it,
+and reads it, whatever its state.
 
-A key index can always be made again, so one that is missing, damaged, of another segment or of
-another order is made and read once more. A second failure is raised.
+A key index can always be rebuilt: one that is missing, damaged, of another segment or of another
+order is rebuilt and read again. A second failure is raised.
 
 Called by the rules of stores and their tasks, in any process that sees the files.
 """
@@ -48,20 +48,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """One sealed segment, as names and numbers only: it can be sent to another process."""
+    """One sealed segment, by names and numbers only: it can be sent to another process."""
 
     fs: FileSystem
     directory: str
     segment: SegmentRef
     log_id: bytes
     order: int = ORDER_PUBLISH
-    """`ORDER_PUBLISH` or `ORDER_EVENT`: by what the winner of a key is found."""
+    """`ORDER_PUBLISH` or `ORDER_EVENT`: the time that decides which message of a key wins."""
     budget: Budget = field(default_factory=Budget)
-    """What this task may use."""
+    """The budget of this task."""
 
 
 def open_index(task: IndexTask) -> KeyIndex:
-    """The segment's index, to be closed by the caller; raises if it has none that is whole."""
+    """Open the segment's index; the caller closes it. Raises if there is no intact one."""
     crc = segment_crc(task)
     file = _open_file(task, key_index_name(task.segment.name))
     try:
@@ -77,7 +77,7 @@ def open_index(task: IndexTask) -> KeyIndex:
 
 
 def segment_crc(task: IndexTask) -> int:
-    """By which an index says whose it is."""
+    """The CRC that identifies the segment in its index."""
     with _open_file(task, task.segment.name) as segment:
         return segment_crc_of(read_footer(segment))
 
@@ -91,7 +91,7 @@ def _open_file(task: IndexTask, name: str) -> File:
 
 
 def has_index(task: IndexTask) -> bool:
-    """Whether the segment has its index in this order; header, tables and size are looked at."""
+    """Has the segment an index in this order? Reads header, tables and size."""
     try:
         with open_index(task):
             return True
@@ -100,13 +100,13 @@ def has_index(task: IndexTask) -> bool:
 
 
 def index_facts(task: IndexTask) -> IndexFacts:
-    """What the segment's index says of it as a whole."""
+    """The counts in the segment's index."""
     with open_index(task) as index:
         return index.facts
 
 
 def index_rows(task: IndexTask) -> int:
-    """How many rows the segment's index has."""
+    """Number of rows in the segment's index."""
     with open_index(task) as index:
         return int(index.rows)
 
@@ -119,7 +119,7 @@ def read_index(
     make: Callable[[IndexTask], object],
     before_read: Callable[[int], None] = lambda _: None,
 ) -> tuple[KeyRows, NDArray[np.int64]]:
-    """(rows of a range of buckets, first row of each bucket); `make` makes a damaged one again."""
+    """(rows of a range of buckets, first row of each bucket); `make` rebuilds a damaged index."""
     try:
         with open_index(task) as index:
             return index.read(first, stop, columns, before_read), index.starts
@@ -130,6 +130,6 @@ def read_index(
 
 
 def place_index(task: IndexTask, pieces: Sequence[Buffer]) -> None:
-    """Put an encoded index beside its segment, also if there is one."""
+    """Write an encoded index beside its segment, replacing an existing one."""
     path = f"{task.directory}/{key_index_name(task.segment.name)}"
     write_key_index(task.fs, path, pieces, f"{os.getpid():x}-{threading.get_ident():x}")

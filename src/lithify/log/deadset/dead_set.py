@@ -1,8 +1,8 @@
-"""The dead set of a segment: entries that are dead, and entries of which a part is live.
+"""The dead set of a segment: its dead entries, and its partly live entries.
 
-A batch is one entry with many messages, its **slots**, and some of them may be dead. Such an entry
-stays, and its mask says which slots are live: bit s of the mask is slot s, numbered as the producer
-sent them, whatever a rewrite has taken out since.
+A batch is one entry with many messages in numbered **slots**, and some of them may be dead. Such an
+entry is kept, with a mask of its live slots: bit s of the mask is slot s, numbered as the producer
+sent them, even after a rewrite has removed some.
 
     file         a live set with the positions that are wholly dead (`liveset/format.py`),
                  followed by the parts, if there are any:
@@ -12,17 +12,17 @@ sent them, whatever a rewrite has taken out since.
        8     8   entries    n, the number of partly live entries
       16     8   words      w, the number of mask words
       24    8n   positions  ascending, i64
-       …    4n   slots      that the mask of each entry covers, u32; slots above it are dead
-       …    8w   masks      u64 words, ceil(slots / 64) an entry
-       …     8   size       bytes of the parts, all of them
+       …    4n   slots      number of slots the mask of each entry covers, u32; higher ones are dead
+       …    8w   masks      u64 words, ceil(slots / 64) per entry
+       …     8   size       total bytes of the parts
      end     4   crc        CRC-32C of the parts before it
 
-`size` stands at the end, so that the parts are found from there; whether there are any is known
-from the manifest's `DeadRef`, which counts them.
+`size` is at the end, so that a reader finds the parts from there. The manifest's `DeadRef` counts
+the parts, and so says whether there are any.
 
-Invariants: no entry is both dead and partly live, and none has an empty mask: it would be dead.
-Values can be pickled and nobody changes their arrays. Pure: bytes in, arrays out; the files are
-read by `log/reader.py`. Anybody may call it.
+Invariants: no entry is both dead and partly live; no mask is empty (that entry would be dead).
+Values are immutable and can be pickled. Pure: bytes in, arrays out; `log/reader.py` reads the
+files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _WORD_MASK = 63
 
 
 def _starts_of(slots: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Where the mask of each entry begins, and where the last one ends."""
+    """The first word of each mask, and the end of the last one."""
     starts = np.zeros(len(slots) + 1, np.int64)
     np.cumsum((slots.astype(np.int64) + _WORD_MASK) >> _WORD_SHIFT, out=starts[1:])
     return starts
@@ -62,19 +62,19 @@ def _starts_of(slots: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """The partly live entries of a segment, with the mask of each."""
+    """The partly live entries of a segment, each with its mask."""
 
     positions: NDArray[np.int64]
     """Ascending."""
     slots: NDArray[np.uint32]
-    """How many slots the mask of each entry covers: above every live one, slots are dead."""
+    """Number of slots that the mask of each entry covers; slots above are dead."""
     starts: NDArray[np.int64]
-    """Where the mask of each entry begins in `words`; one more says where the last one ends."""
+    """Index in `words` of the first word of each mask, then the end of the last one."""
     words: NDArray[np.uint64]
 
     @classmethod
     def empty(cls) -> Parts:
-        """No entry is partly live."""
+        """The value for a segment without partly live entries."""
         none = np.empty(0, np.int64)
         return cls(none, none.astype(np.uint32), np.zeros(1, np.int64), none.astype(np.uint64))
 
@@ -85,9 +85,9 @@ class Parts:
         live: NDArray[np.int32],
         slots: NDArray[np.uint32],
     ) -> Parts:
-        """From live messages, by position and slot ascending, each once.
+        """Build from live messages, ascending by position and slot, without duplicates.
 
-        `live` is the slot of each message, `slots` the number that the mask of its entry covers.
+        `live` is the slot of each message, `slots` the number of slots its entry's mask covers.
         """
         if not len(positions):
             return cls.empty()
@@ -95,7 +95,7 @@ class Parts:
         if len(outside):
             at = int(outside[0])
             what = f"slot {live[at]} of the entry at {positions[at]}"
-            raise InvalidInput(f"{what} cannot be live, its mask covers {slots[at]}")
+            raise InvalidInput(f"{what} cannot be live, its mask covers {slots[at]} slots")
         opens = np.diff(positions, prepend=-1) != 0
         begins = np.flatnonzero(opens)
         counts = slots[begins].astype(np.uint32)
@@ -136,7 +136,7 @@ class Parts:
         return self.mask(index)
 
     def masks(self, positions: NDArray[np.int64]) -> list[int | None]:
-        """What `find` says of each position."""
+        """`find` for each position."""
         index, found = self._places(positions)
         masks: list[int | None] = [None] * len(positions)
         for at in np.flatnonzero(found).tolist():
@@ -146,7 +146,7 @@ class Parts:
     def dead_slots(
         self, positions: NDArray[np.int64], slots: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Whether each message is in a partly live entry and not among its live ones."""
+        """Whether each message is a dead slot of a partly live entry."""
         index, found = self._places(positions)
         dead = np.zeros(len(positions), np.bool_)
         dead[found] = slots[found] >= self.slots[index[found]]
@@ -157,11 +157,11 @@ class Parts:
         return dead
 
     def names(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each position is that of a partly live entry."""
+        """Whether each position is a partly live entry."""
         return self._places(positions)[1]
 
     def _places(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(index, is it there?) of each position."""
+        """(index, whether it is present) of each position."""
         if not len(self):
             return np.zeros(len(positions), np.int64), np.zeros(len(positions), np.bool_)
         index = np.minimum(np.searchsorted(self.positions, positions), len(self) - 1)
@@ -183,13 +183,13 @@ class Parts:
         return Parts(self.positions[indexes], counts, starts, self.words[places])
 
     def narrows(self, earlier: Parts) -> bool:
-        """Is each entry of `earlier` in here, with no slot live that was dead there?"""
+        """Is each entry of `earlier` in here too, without live slots that were dead there?"""
         index, found = self._places(earlier.positions)
         if not found.all():
             return False
         now = self.take(index)
         sizes, known = np.diff(now.starts), np.diff(earlier.starts)
-        # The masks of one entry may cover different numbers of slots: word by word, none is zero.
+        # The masks of one entry may differ in length: compare the words both have; none is zero.
         word = np.arange(len(now.words)) - np.repeat(now.starts[:-1], sizes)
         covered = word < np.repeat(known, sizes)
         places = np.repeat(earlier.starts[:-1], sizes) + word
@@ -198,7 +198,7 @@ class Parts:
         return not (now.words & ~before).any()
 
     def to_bytes(self) -> bytes:
-        """The parts in the newest format."""
+        """Encode in the newest format."""
         data = b"".join(
             (
                 _HEADER.pack(_MAGIC, PARTS_VERSION, 0, len(self), len(self.words)),
@@ -212,9 +212,9 @@ class Parts:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str = "<memory>") -> Parts:
-        """The parts that `to_bytes` wrote; `path` is only named in errors."""
+        """Decode what `to_bytes` wrote; `path` is used in errors only."""
         if len(data) < _HEADER.size + _END.size:
-            raise DamagedFile(path, 0, f"has {len(data)} bytes of parts, that is too few")
+            raise DamagedFile(path, 0, f"has {len(data)} bytes of parts, too few")
         magic, version, zero, entries, words = _HEADER.unpack_from(data)
         size, crc = _END.unpack_from(data, len(data) - _END.size)
         if magic != _MAGIC:
@@ -238,7 +238,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class DeadSet:
-    """What is dead in a segment."""
+    """The dead entries and the partly live entries of a segment."""
 
     entries: LiveSet
     """Positions that are wholly dead."""
@@ -246,13 +246,13 @@ class DeadSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """Bytes of memory in use."""
         parts = self.parts
         columns = (parts.positions, parts.slots, parts.starts, parts.words)
         return self.entries.nbytes + sum(column.nbytes for column in columns)
 
     def messages(self, positions: NDArray[np.int64], slots: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each message is dead, with its entry or in it; slot -1 is one in no batch."""
+        """Whether each message is dead, alone or with its entry; slot -1: not in a batch."""
         starts, stops = self.entries.range_arrays()
         parts = self.parts
         dead: NDArray[np.bool_] = dead_messages(
@@ -261,20 +261,20 @@ class DeadSet:
         return dead
 
     def widens(self, earlier: DeadSet) -> bool:
-        """Is everything that was dead in `earlier` dead in here?"""
+        """Is everything that is dead in `earlier` also dead in here?"""
         if not earlier.entries.is_subset(self.entries):
             return False
         left = ~self.entries.contains_many(earlier.parts.positions)
         return self.parts.narrows(earlier.parts.take(np.flatnonzero(left)))
 
     def to_bytes(self) -> bytes:
-        """The contents of its file."""
+        """Encode as a file."""
         data = self.entries.to_bytes()
         return data + self.parts.to_bytes() if len(self.parts) else data
 
     @classmethod
     def from_bytes(cls, data: bytes, parts: int, path: str = "<memory>") -> DeadSet:
-        """Read back a file with so many partly live entries; `path` is only named in errors."""
+        """Decode a file with `parts` partly live entries; `path` is used in errors only."""
         if not parts:
             return cls(LiveSet.from_bytes(data, path))
         size = int.from_bytes(data[-_END.size : -_CRC.size], "little")

@@ -1,4 +1,4 @@
-"""Compiled loop that asks a dead set about many messages at once. Pure; for `dead_set.py`."""
+"""Compiled lookup of many messages in a dead set. Pure; used by `dead_set.py`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["dead_messages"]
 
 @njit(nogil=True)
 def dead_messages(position, slot, starts, stops, parts, part_slots, part_starts, words):  # type: ignore[no-untyped-def]
-    """Whether each message is in one of the ranges, or in a part whose mask does not have its slot.
+    """Whether each message is in one of the ranges, or a dead slot of one of the parts.
 
-    Messages may come in any order. They are sorted by position first, which takes less time than
-    to look for each of them: the rest is one walk over messages, ranges and parts side by side.
+    Messages may come in any order. Sorting them by position and merging with ranges and parts in
+    one pass is faster than a search per message.
     """
     dead = np.zeros(position.size, dtype=np.bool_)
     at, part = 0, 0

@@ -1,47 +1,47 @@
 """The key index: a columnar side file of a sealed segment.
 
-For every message that counts it holds the hash of its key, where it is, its times and flags, so
-that compaction finds the newest message of each key without touching a payload. What the key of a
-message is, and which messages of a segment count, is the store's business; this is the file.
+For every message that counts it has the hash of the key, the position, the times and the flags, so
+that compaction finds the newest message of each key without reading a payload. The store defines
+what the key of a message is and which messages count; this module defines the file.
 
-The upper 8 bits of the hash are a row's **bucket**. Rows stand by bucket, those of a bucket by
-position and slot, and a table says where each bucket begins: one task can read one range of buckets
-out of the index of every segment, and all rows of a key are in the same bucket everywhere.
+The upper 8 bits of the hash are a row's **bucket**. Rows are sorted by bucket, then by position and
+slot, and a table has the first row of each bucket. So a task can read one range of buckets from the
+index of every segment, and all rows of a key are in the same bucket everywhere.
 
     header (160 bytes)  little-endian
          0     8  magic        "LITHKEYS"
          8     2  version      2
         10     2  stored       bit n is set if column n is in the file
-        12     2  order        by which rows were reduced: 0 publish, 1 event
+        12     2  order        time by which rows were reduced: 0 publish, 1 event
         14     2  zero
         16     8  rows
         24     8  segment_id
         32    12  log_id       both as in the segment's header
-        44     4  segment_crc  the CRC-32C that the segment's footer ends with: whose index this is
-        48     8  messages     of the segment, with those that have no row
-        56     8  markers      among them
-        64     8  opaque       among them
+        44     4  segment_crc  the CRC-32C at the end of its footer: identifies the segment
+        48     8  messages     of the segment, including those without a row
+        56     8  markers      included in messages
+        64     8  opaque       included in messages
         72    80  values       8 for each column: the value of all rows if it is not stored, else 0
        152     4  zero
        156     4  crc          CRC-32C of bytes 0 … 156
-    buckets             257 × 8 bytes: the number of the first row of each bucket, then the number
-                        of rows; then its CRC-32C (4 bytes)
+    buckets             257 × 8 bytes: the first row of each bucket, then the number of rows;
+                        then the CRC-32C of the table (4 bytes)
     directory           a CRC-32C (4 bytes) for each of the 256 buckets of each stored column,
-                        column by column, then one of all these together: 4 × 256 × stored + 4 bytes
-    columns, those stored one after the other, rows × width bytes each
+                        column by column, then one of the directory: 4 × 256 × stored + 4 bytes
+    columns             the stored ones, one after the other, rows × width bytes each
         hash_high  8    hash_low  8    position  8    slot  4    slots  4    length  4
         flags  2        publish_ms  8  event_ms  8    group  8
 
-`slot` is a message's index in its batch as the producer sent it, -1 for one that is in no batch;
-`slots` the number of slots that its entry holds, placeholders included. `length` is the bytes of
-the segment that a message stands for: its frame, or its share of the frame of its batch. `group` is
-the store's.
+`slot` is the index of a message in its batch as the producer sent it, -1 outside a batch; `slots`
+is the number of slots in its entry, including placeholders. `length` is the message's share of the
+segment in bytes: its frame, or its part of the frame of its batch. The store defines `group`.
 
-Each bucket of each column has a CRC of its own, so that a part can be read and trusted without the
-rest. A column of one value costs its 8 bytes in the header: in most topics half of them.
+Each bucket of each column has its own CRC, so that a part can be read and verified without the
+rest. A column with a single value is stored as 8 bytes in the header; in most topics half of the
+columns are.
 
-The file is written without an fsync, for it can always be made again from its segment. One that is
-missing, damaged, cut short or about another segment is made again; it is never taken for empty.
+The file is written without an fsync, because it can be rebuilt from its segment. A file that is
+missing, damaged, truncated or of another segment is rebuilt; it is never treated as empty.
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ assert _HEADER.size + _CRC.size == _HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class IndexFacts:
-    """What an index says about its segment as a whole."""
+    """Counts of a segment as a whole."""
 
     order: int
     messages: int
-    """All of them, with markers and with those that the reduction left no row; one that cannot be
-    opened counts as one."""
+    """All messages, including markers and those without a row after the reduction; an entry that
+    cannot be decoded counts as one."""
     markers: int = 0
     opaque: int = 0
 
 
 class KeyRows:
-    """Some rows, as one array a column. A column that was not asked for is not there."""
+    """Rows as one array per column. Columns that were not requested are missing."""
 
     __slots__ = tuple(COLUMNS)
     hash_high: NDArray[np.uint64]
@@ -144,7 +144,7 @@ class KeyRows:
 
 
 def segment_crc_of(footer: SegmentFooter) -> int:
-    """The CRC that tells a segment from others of its number."""
+    """The CRC that identifies a segment among those with its number."""
     return int.from_bytes(footer.to_bytes()[-4:], "little")
 
 
@@ -156,15 +156,15 @@ def encode(
     log_id: bytes,
     segment_crc: int,
 ) -> list[Buffer]:
-    """The file for some of the rows, in pieces.
+    """Encode the rows to keep as a file, in pieces.
 
-    Rows of one bucket must come in the order of position and slot; buckets may be mixed.
+    Within a bucket, rows must be ordered by position and slot; buckets may be mixed.
     """
     order, starts = bucket_order(rows.hash_high, keep)
     stored, values, crcs, columns = 0, [], [], []
     for number, (name, kind) in enumerate(COLUMNS.items()):
         column = getattr(rows, name).astype(kind, copy=False)
-        # To bring a column in order costs far more than to see that there is nothing to order.
+        # Reordering a column costs far more than the check that all its values are equal.
         if len(order) == 0 or not _is_same(column):
             column = column[order]
         if _is_same(column):
@@ -196,21 +196,21 @@ def encode(
 
 
 def _is_same(column: NDArray[Any]) -> bool:
-    """Whether all rows have one value."""
+    """Do all rows have the same value?"""
     return not len(column) or bool(column[0] == column[-1] and (column == column[0]).all())
 
 
 def write_key_index(fs: FileSystem, path: str, pieces: Sequence[Buffer], attempt: str) -> None:
-    """Put an index in its place in one step; `attempt` tells those who write it at once apart.
+    """Write an index and rename it into place; `attempt` separates concurrent writers.
 
-    A crash leaves a `.tmp`, which the next run or open removes, or an index that may be cut short,
-    which is found by its size and CRCs and made again.
+    A crash leaves a `.tmp`, which the next run or open removes, or an index that may be truncated,
+    which its size and CRCs reveal, and which is then rebuilt.
     """
     temporary = f"{path}.{attempt}.tmp"
     try:
         _put(fs, path, pieces, temporary)
     except FileNotFoundError:
-        # A run that swept up has taken it for what a killed process had left.
+        # The cleanup of a run deleted it as a leftover of a killed process.
         _put(fs, path, pieces, temporary)
 
 
@@ -221,19 +221,19 @@ def _put(fs: FileSystem, path: str, pieces: Sequence[Buffer], temporary: str) ->
             file.writev(pieces)
         fs.rename(temporary, path)
     except OSError:
-        # A full disk must get back what was written in vain.
+        # On a full disk, free the space of the partial file.
         if fs.exists(temporary):
             fs.remove(temporary)
         raise
 
 
 class KeyIndex:
-    """An open key index; rows are read by range of buckets. Closes its file when it is left."""
+    """An open key index, read by ranges of buckets. A context manager that closes its file."""
 
     __slots__ = ("_columns", "_crcs", "_file", "_values", "facts", "rows", "starts")
 
     def __init__(self, file: File, segment_id: int, log_id: bytes, segment_crc: int) -> None:
-        """Check header, tables and size; raises if it is not that segment's whole index."""
+        """Check header, tables and size; raises if this is not the whole index of that segment."""
         self._file = file
         head = file.pread(_HEAD_BYTES_MAX, 0)
         if len(head) < _DIRECTORY_AT or head[:8] != _MAGIC:
@@ -247,7 +247,7 @@ class KeyIndex:
             raise DamagedFile(file.path, 24, "key index of another segment")
         self.facts = IndexFacts(order, messages, markers, opaque)
         table = self._checked(head, _HEADER_BYTES, _BUCKETS_BYTES)
-        # Copied, because compiled loops know writable arrays only.
+        # Copied, because compiled loops accept writable arrays only.
         self.starts: NDArray[np.int64] = np.frombuffer(table, "<i8").copy()
         directory_bytes = 4 * BUCKETS * stored.bit_count()
         directory = self._checked(head, _DIRECTORY_AT, directory_bytes)
@@ -281,9 +281,9 @@ class KeyIndex:
         columns: Iterable[str] = tuple(COLUMNS),
         before_read: Callable[[int], None] = lambda _: None,
     ) -> KeyRows:
-        """These columns of the buckets from `first` up to `stop`, every CRC checked.
+        """Read columns of the buckets `first` to `stop` (exclusive), verifying every CRC.
 
-        `before_read` is told how many bytes of each come from the file.
+        `before_read` is called with the number of bytes before each read of the file.
         """
         return KeyRows(**{name: self._read(name, first, stop, before_read) for name in columns})
 

@@ -1,4 +1,4 @@
-"""Compiled loops over the rows of a key index: into buckets, by position, and their CRCs. Pure."""
+"""Compiled loops over key index rows: sort by bucket or position, and compute CRCs. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _BUCKETS = 256
 _SHIFT = np.uint64(56)
 
 _DIGIT_BITS = 11
-"""Of a number by which rows are sorted at a time: as many counts as fit into the CPU's cache."""
+"""Bits of a radix sort digit: the counts of all digits fit into the CPU's cache."""
 _DIGIT_MASK = np.uint64((1 << _DIGIT_BITS) - 1)
 
 
 @njit(nogil=True)
 def bucket_order(hash_high, keep):  # type: ignore[no-untyped-def]
-    """Sort the rows to keep by bucket, those of a bucket in the order they have.
+    """Sort the rows to keep by bucket; stable within a bucket.
 
-    Returns (numbers of the rows in their new order, first of each bucket and the end).
+    Returns (row numbers in the new order, first row of each bucket and the end).
     """
     starts = np.zeros(_BUCKETS + 1, dtype=np.int64)
     for row in range(hash_high.size):
@@ -46,9 +46,9 @@ def _digit(number, shift):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
-    """Sort the numbers of rows by what `numbers` has for each; equal ones stay as they are.
+    """Sort row numbers by the value that `numbers` has for each; stable.
 
-    Digit by digit: a comparing sort takes five times as long. `order` is used up.
+    Radix sort: five times faster than a comparison sort. `order` is overwritten.
     """
     if order.size == 0:
         return order
@@ -62,7 +62,7 @@ def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
         places = np.zeros((1 << _DIGIT_BITS) + 1, dtype=np.int64)
         for row in order:
             places[_digit(numbers[row] - lowest, shift) + 1] += 1
-        # Positions of several ledgers have the same digits in the middle.
+        # Positions of several ledgers share their middle digits.
         if places.max() < order.size:
             for digit in range(1 << _DIGIT_BITS):
                 places[digit + 1] += places[digit]
@@ -77,13 +77,13 @@ def sort_rows(order, numbers):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def position_order(rows, position, slot):  # type: ignore[no-untyped-def]
-    """The numbers of these rows by position, and those of one position by slot."""
+    """Sort row numbers by position, then by slot."""
     return sort_rows(sort_rows(rows.copy(), slot), position)
 
 
 @njit(nogil=True)
 def bucket_crcs(data, starts, width):  # type: ignore[no-untyped-def]
-    """The CRC-32C of each bucket of a column; `starts` has a number of rows before each."""
+    """The CRC-32C of each bucket of a column; `starts` has the first row of each bucket."""
     crcs = np.empty(starts.size - 1, dtype=np.uint32)
     for bucket in range(crcs.size):
         begin = (starts[bucket] - starts[0]) * width

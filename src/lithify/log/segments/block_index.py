@@ -1,18 +1,18 @@
 """The block index of a segment: one row per 64 KiB of frames.
 
-A row says: the frame that begins at `offset` has `position`, and no frame before it has a time
-above `time_max_before`. To find a position, take the last row at or below it and scan at most one
-block; to find a time, take the last row before which nothing is as late. Rows are written behind
-the frames when a segment is sealed and held in memory for the active one: 256 MiB have at most
-4,096 rows of 24 bytes, 96 KiB.
+A row means: the frame at `offset` has `position`, and no frame before it has a time above
+`time_max_before`. To find a position, take the last row at or below it and scan at most one block.
+To find a time, take the last row with an earlier `time_max_before`. Rows are written behind the
+frames when a segment is sealed, and are in memory for the active one: 256 MiB have at most 4,096
+rows of 24 bytes, 96 KiB.
 
     offset  size  field            little-endian
          0     8  position
          8     8  offset
         16     8  time_max_before
 
-One thread adds rows; others may search at the same time, because rows are only appended and a
-search looks only at those that were there when it began.
+One thread adds rows while others search: rows are only appended, and a search uses only the rows
+that existed when it began.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BlockIndex:
         return len(self._times)
 
     def add(self, position: int, offset: int, time_ms: int) -> None:
-        """Take note of the frame just written at `offset`."""
+        """Account for the frame written at `offset`."""
         if offset >= self._next:
             self._append(position, offset, self._time_max)
         self._time_max = max(self._time_max, time_ms)
@@ -56,7 +56,7 @@ class BlockIndex:
     def add_many(
         self, positions: NDArray[np.int64], offsets: NDArray[np.int64], times: NDArray[np.int64]
     ) -> None:
-        """Take note of several frames, in order."""
+        """Account for several frames, in order."""
         if not len(offsets):
             return
         running = np.maximum.accumulate(times)
@@ -68,16 +68,16 @@ class BlockIndex:
     def _append(self, position: int, offset: int, before: int) -> None:
         self._positions.append(position)
         self._offsets.append(offset)
-        # Last, because `len` counts these: a searching thread sees whole rows only.
+        # Appended last, because `len` counts these: a searching thread sees whole rows only.
         self._times.append(before)
         self._next = offset + BLOCK_BYTES
 
     def mark(self) -> tuple[int, int, int]:
-        """Where it stands, to come back to with `cut`."""
+        """The current state, for `cut`."""
         return len(self), self._next, self._time_max
 
     def cut(self, mark: tuple[int, int, int]) -> BlockIndex:
-        """A new index as this one was at a mark."""
+        """A new index with the rows up to a mark."""
         rows, following, time_max = mark
         index = BlockIndex()
         index._positions = self._positions[:rows]
@@ -87,11 +87,11 @@ class BlockIndex:
         return index
 
     def find_position(self, position: int) -> int:
-        """The number of the row to begin at to meet `position` or the first one above it."""
+        """The row to start at to find `position` or the first one above it."""
         return max(0, bisect_right(self._positions, position, hi=len(self)) - 1)
 
     def find_time(self, time_ms: int) -> int:
-        """The number of the row to begin at to meet the first frame at or after `time_ms`."""
+        """The row to start at to find the first frame at or after `time_ms`."""
         return max(0, bisect_left(self._times, time_ms, hi=len(self)) - 1)
 
     def row(self, number: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class BlockIndex:
         return np.array(self._positions[:rows]), np.array(self._offsets[:rows])
 
     def to_bytes(self) -> bytes:
-        """The rows as they stand in a sealed segment."""
+        """Encode as in a sealed segment."""
         rows = np.empty((len(self), 3), dtype="<i8")
         rows[:, 0] = np.frombuffer(self._positions, dtype=np.int64)
         rows[:, 1] = np.frombuffer(self._offsets, dtype=np.int64)
@@ -113,9 +113,9 @@ class BlockIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, time_max: int = 0) -> BlockIndex:
-        """Rows read back; the caller has checked their CRC.
+        """Decode rows whose CRC the caller has checked.
 
-        To go on with it, the latest time of all frames must be known.
+        To add more rows, `time_max` must be the latest time of all frames.
         """
         rows = np.frombuffer(data, dtype="<i8").reshape(-1, 3)
         index = cls()

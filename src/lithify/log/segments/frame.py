@@ -1,4 +1,4 @@
-"""The frame: one entry as it stands in a segment.
+"""The frame: one entry as stored in a segment.
 
     offset  size  field     little-endian
          0     4  crc       CRC-32C of bytes 4 … 32+length
@@ -6,19 +6,19 @@
          8     8  position  0 … 2^63-1
         16     8  stamp     time_ms << 16 | flags   (47 bits of time last until the year 6429; the
                             highest bit stays zero, so that it is a signed number as well)
-        24     4  tag       the store's own: topics keep the number of messages of a batch in it
+        24     4  tag       defined by the store: topics store the number of messages of a batch
         28     4  synced    bytes of this segment that its writer knew to be durable
         32  length  body
 
-Frames follow each other without padding; the next begins at offset + 32 + length. The header has
-a fixed size and its numbers stand at fixed places, so compiled code finds every frame of a segment
-by hopping (`frame_kernels.py`). An all-zero header is never valid: its CRC would not be zero.
+Frames follow each other without padding; the next begins at offset + 32 + length. The header has a
+fixed layout, so compiled code can step from frame to frame (`frame_kernels.py`). An all-zero header
+is never valid: its CRC would not be zero.
 
-`synced` tells a torn tail from damage. A frame is written after an fsync that covered the first
-`synced` bytes of the file. If bytes below that mark are bad, an acknowledged entry was damaged and
-the log says so; if no intact frame vouches for them, a crash tore them before anybody was told
-that they are durable, and they are cut (`log/recovery.py`). Frames copied by a rewrite keep the
-number; in a sealed segment it means nothing.
+`synced` distinguishes a torn tail from damage. A frame is written after an fsync that covered the
+first `synced` bytes of the file. If bytes below that offset are bad, an acknowledged entry is
+damaged and the log reports it. If no intact frame covers the bad bytes with its `synced`, a crash
+tore them before they were acknowledged as durable, and they are truncated (`log/recovery.py`).
+Frames copied by a rewrite keep the value; in a sealed segment it has no meaning.
 
 Flags: the low byte is the log's (`FLAG_TOMBSTONE`, `FLAG_ERASED`), the high byte the store's.
 """
@@ -70,14 +70,14 @@ FLAG_TOMBSTONE = 0x0001
 """The entry deletes its key."""
 
 FLAG_ERASED = 0x0002
-"""The frame was written over: parts of its body are zeros now (`overwrite.py`)."""
+"""The frame was overwritten: parts of its body are zeros (`overwrite.py`)."""
 
 _FLAGS_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One appended unit of a log."""
+    """One entry read from a log."""
 
     position: int
     time_ms: int
@@ -85,34 +85,34 @@ class LogEntry:
     flags: int = 0
     tag: int = 0
     live: int | None = None
-    """Bit s is set for each slot s that is live; None: all that are stored."""
+    """Mask of live slots, bit s for slot s; None: all stored slots are live."""
 
     @property
     def frame_bytes(self) -> int:
-        """What it takes in a segment."""
+        """Size of its frame."""
         return HEADER_BYTES + len(self.body)
 
 
 class NewEntry(NamedTuple):
-    """An entry on its way into a log; where it stands is decided there."""
+    """An entry to be appended; the log assigns its position."""
 
     body: Buffer
     time_ms: int
     flags: int = 0
     tag: int = 0
     more: Buffer = b""
-    """The rest of the body: two that stand apart need not be joined."""
+    """The rest of the body, so that two buffers need not be joined."""
 
     @property
     def frame_bytes(self) -> int:
-        """What it takes in a segment."""
+        """Size of its frame."""
         return HEADER_BYTES + len(self.body) + len(self.more)
 
 
 def check_fields(
     length: int, position: int, time_ms: int, flags: int, tag: int, body_bytes_max: int
 ) -> None:
-    """Raise if a frame cannot hold these values."""
+    """Raise if a value does not fit into a frame."""
     if length > body_bytes_max:
         raise EntryTooLarge(length, body_bytes_max)
     if not 0 <= position <= POSITION_MAX:
@@ -134,7 +134,7 @@ def encode_header(
     synced: int,
     more: Buffer = b"",
 ) -> bytes:
-    """The 32 bytes that go before `body` and `more`, which together are the entry's body."""
+    """The 32-byte header of the frame whose body is `body` followed by `more`."""
     length = len(body) + len(more)
     tail = _TAIL.pack(length, position, time_ms << 16 | flags, tag, synced)
     crc = crc32c(body, crc32c(tail))
@@ -148,7 +148,7 @@ def decode_frame(data: Buffer, offset: int, path: str) -> LogEntry:
 
 
 def checked_body(data: Buffer, offset: int, position: int, path: str) -> memoryview:
-    """The body of the frame at `offset`, in place; it must have its CRC and this position."""
+    """The body of the frame at `offset`, in place, after a check of its CRC and position."""
     found, _, _, body = _checked(data, offset, path)
     if found != position:
         raise DamagedFrame(path, offset, f"is position {found}, not {position}")
@@ -156,7 +156,7 @@ def checked_body(data: Buffer, offset: int, position: int, path: str) -> memoryv
 
 
 def is_erased(data: Buffer, offset: int) -> bool:
-    """Whether the frame at `offset`, which was checked, was written over."""
+    """Was the frame at `offset`, already checked, overwritten?"""
     return bool(data[offset + _FLAGS_AT] & FLAG_ERASED)
 
 

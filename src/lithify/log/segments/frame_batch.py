@@ -1,11 +1,11 @@
-"""Turning many bodies into frames at once, for `Log.append_many`.
+"""Encodes many bodies as frames at once, for `Log.append_many`.
 
-1. The bodies are joined into one buffer with room for a header before each: the only copy made.
-   Bodies that stand in one buffer, as they came from a socket, are given as `Slices` of it: then
-   compiled code copies them, and none becomes an object of its own. Large ones stay where they
-   are, and only headers are made.
-2. Compiled code fills the headers in, CRCs included, piece by piece: a batch larger than what is
-   left of the segment goes in several pieces, and only then is it known what stands in a header.
+1. The bodies are joined into one buffer with space for a header before each: the only copy. Bodies
+   that already share a buffer, such as one read from a socket, are passed as `Slices` of it: then
+   compiled code copies them without creating an object per body. Large bodies are not copied; only
+   their headers are built.
+2. Compiled code fills in the headers, CRCs included, piece by piece: a batch larger than the rest
+   of the segment is written in several pieces, and the headers depend on the piece.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 __all__ = ["LARGE_BYTES", "EncodedFrames", "FrameBatch", "Slices", "size_of"]
 
 LARGE_BYTES = 2**16
-"""Bodies of this size are not copied: one more buffer for the system call to look at costs less,
-and joining CRCs, about a microsecond, less than another pass over the bytes, about three."""
+"""Bodies of this size are not copied: an additional buffer in the system call costs less, and
+joining CRCs (about a microsecond) is cheaper than another pass over the bytes (about three)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Bodies that stand in one buffer, `data[starts[i]:stops[i]]` each; it must stay as it is."""
+    """Bodies in one buffer, `data[starts[i]:stops[i]]` each; the buffer must not change."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     crcs: NDArray[np.int64]
-    """CRC-32C of each, if the caller has just checked it; -1 where it is to be computed."""
+    """CRC-32C of each body, if the caller has just checked it; -1 where it must be computed."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def lengths(self) -> NDArray[np.int64]:
-        """The bytes of each; raises `InvalidInput` if one is not inside the buffer."""
+        """The length of each; raises `InvalidInput` if a body is not inside the buffer."""
         if not len(self.starts) == len(self.stops) == len(self.crcs):
             raise InvalidInput("bodies need as many starts as stops and CRCs")
         lengths = self.stops - self.starts
@@ -62,7 +62,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrames:
-    """Encoded frames, side by side, in buffers to be written one after the other."""
+    """Consecutive encoded frames, in buffers to be written one after the other."""
 
     buffers: list[memoryview]
     size: int
@@ -72,7 +72,7 @@ class EncodedFrames:
 
 
 class FrameBatch:
-    """Bodies and what goes with them, checked, and taken piece by piece from the front."""
+    """Bodies and their metadata, validated, and consumed from the front piece by piece."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class FrameBatch:
             self._lengths = bodies.lengths()
         else:
             self._lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=count)
-            # The empty body in front brings the room for the first header.
+            # The empty body in front adds the space for the first header.
             self._frames = bytearray(HEADER_BYTES).join([b"", *bodies])
         self._times = _column("times", times, count, TIME_MS_MAX)
         self._flags = _column("flags", flags, count, FLAGS_MAX)
         self.flags = flags if isinstance(flags, int) else int(np.bitwise_or.reduce(self._flags))
-        """All flags of the entries in one."""
+        """Union of the flags of the entries."""
         self._tags = _column("tags", tags, count, TAG_MAX)
         self._positions = None
         if positions is not None:
@@ -116,18 +116,18 @@ class FrameBatch:
 
     @property
     def next_size(self) -> int:
-        """Bytes of the next frame."""
+        """Size of the next frame."""
         return int(self._sizes[self._taken])
 
     @property
     def next_position(self) -> int | None:
-        """The position that the caller gave for the next body, if any."""
+        """The position that the caller chose for the next body, if any."""
         return None if self._positions is None else int(self._positions[self._taken])
 
     def take(
         self, room: int, first_position: int, position_limit: int, synced: int
     ) -> EncodedFrames:
-        """Encode as many bodies as fit into `room` bytes (at least one) and drop them."""
+        """Encode and remove as many bodies as fit into `room` bytes, at least one."""
         at = self._taken
         start = int(self._ends[at - 1]) if at else 0
         stop = max(at + 1, int(self._ends.searchsorted(start + room, side="right")))
@@ -181,7 +181,7 @@ def _in_turn(
 
 
 def size_of(bodies: Sequence[Buffer] | Slices) -> int:
-    """The bytes of all of them together."""
+    """Total length of the bodies."""
     if isinstance(bodies, Slices):
         return int((bodies.stops - bodies.starts).sum())
     return sum(map(len, bodies))
@@ -200,7 +200,7 @@ def _column(
         raise InvalidInput(f"{name} must be from 0 to {high}, found one of over 63 bits") from None
     if column.shape != (count,):
         raise InvalidInput(f"{name}: {len(column)} values for {count} bodies")
-    # Every limit is a power of two less one: all bits of all numbers tell, in one pass.
+    # Every limit is a power of two minus one: the OR of all values tells, in one pass.
     if not 0 <= int(np.bitwise_or.reduce(column)) <= high:
         raise InvalidInput(f"{name} must be from 0 to {high}, found {column.min()}…{column.max()}")
     return column

@@ -1,21 +1,21 @@
-"""Compiled loops over frames: scan, make headers, choose, collect, measure, resync.
+"""Compiled loops over frames: scan, build headers, select, collect, measure, resync.
 
 Everything that touches every entry of a segment runs here, without the interpreter lock. The
-functions are pure: arrays in, arrays and counts out. They know the frame's layout (`frame.py`;
-a test holds the two together) and nothing else.
+functions are pure: arrays in, arrays and counts out. They depend on the frame's layout only
+(`frame.py`; a test keeps the two consistent).
 
-CRC-32C uses the CPU's instruction on x86-64 with SSE 4.2 and PCLMULQDQ, eight bytes a step;
-elsewhere a table of 8 × 256 numbers does the same ("slicing by eight"), several times slower but
-equal.
+CRC-32C uses the CPU's instruction on x86-64 with SSE 4.2 and PCLMULQDQ, eight bytes per step. On
+other CPUs a table of 8 × 256 numbers ("slicing by eight") gives the same result several times
+slower.
 
-The instruction gives its result after three cycles but can be started in every one, so longer runs
-of bytes are cut into three streams of equal length whose CRCs are computed side by side. They are
-joined by arithmetic on polynomials: to move a CRC past n bits that follow it is to multiply it by
-x^n (`crc32c_join` does that for any number of bytes). The product of the CRC and x^(n-33) mod P,
-both 32 bits and in reflected order, has 63 bits and stands one bit too low; the CRC of that product
+The instruction has a latency of three cycles and a throughput of one per cycle, so longer inputs
+are split into three streams of equal length whose CRCs are computed in parallel. The results are
+joined by polynomial arithmetic: moving a CRC past n bits that follow it means multiplying it by x^n
+(`crc32c_join` does that for any number of bytes). The product of the CRC and x^(n-33) mod P, both
+32 bits and in reflected order, has 63 bits and is one bit too low; the CRC of that product
 multiplies by x^32 and reduces it mod P.
 
-Compiling takes seconds once; `lithify.compiled` says where the result is kept.
+Compilation takes seconds, once; `lithify.compiled` says where the result is cached.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 END, NEED_MORE, FULL, BAD_LENGTH, BAD_CRC, BAD_ORDER = range(6)
-"""Why a loop stopped: at the given end; inside a frame; outputs full; or at a bad frame."""
+"""Why a loop stopped: reached the end; inside a frame; outputs full; or at a bad frame."""
 
 HARDWARE_CRC = platform.machine() in {"x86_64", "AMD64"} and all(
     llvm.get_host_cpu_features().get(feature) for feature in ("sse4.2", "pclmul")
@@ -162,11 +162,11 @@ _TABLES = _make_tables()
 
 _STREAM_WORDS_MAX = 64
 _STREAMS_BYTES_MIN = 192
-"""Below this joining the streams costs more than it saves."""
+"""Below this size joining the streams costs more than it saves."""
 
 
 def _make_shifts() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Row n: what to multiply a CRC by to move it past n words of 8 bytes; row 0 is not used."""
+    """Row n: the factor that moves a CRC past n words of 8 bytes; row 0 is not used."""
     power, powers = 1 << 31, []
     for _ in range(2 * _STREAM_WORDS_MAX * 64):
         powers.append(power)
@@ -178,7 +178,7 @@ _SHIFTS = _make_shifts()
 
 
 def _make_doublings() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Row n: what to multiply a CRC by to move it past 2^n bytes."""
+    """Row n: the factor that moves a CRC past 2^n bytes."""
     power = 1 << 31
     for _ in range(8):
         power = _times_x(power)
@@ -251,15 +251,15 @@ _crc = _crc_hardware if HARDWARE_CRC else crc32c_portable
 
 @njit(nogil=True)
 def crc32c_of(data, start, stop):  # type: ignore[no-untyped-def]
-    """CRC-32C of `data[start:stop]`, the fastest way this CPU has."""
+    """CRC-32C of `data[start:stop]`, by the fastest implementation for this CPU."""
     return _crc(data, start, stop)
 
 
 @njit(nogil=True)
 def crc32c_join(first, second, second_bytes):  # type: ignore[no-untyped-def]
-    """CRC-32C of two runs of bytes, one after the other, out of those of each.
+    """CRC-32C of the concatenation of two byte strings, computed from their CRCs.
 
-    Takes about a microsecond, whatever their length.
+    Takes about a microsecond, independent of their length.
     """
     crc = np.uint32(first)
     for row in range(_DOUBLINGS.size):
@@ -281,7 +281,7 @@ def scan(data, start, stop, after, offsets, positions):  # type: ignore[no-untyp
     """Check the frames in `data[start:stop]` and list them.
 
     Every CRC is checked and positions must ascend from above `after`. Returns (count, next
-    offset, why it stopped); `offsets` and `positions` have the first `count` frames.
+    offset, stop reason); `offsets` and `positions` have the first `count` frames.
     """
     at, count = start, 0
     while at < stop:
@@ -310,9 +310,9 @@ def scan(data, start, stop, after, offsets, positions):  # type: ignore[no-untyp
 
 @njit(nogil=True)
 def spread(frames, data, starts, lengths):  # type: ignore[no-untyped-def]
-    """Copy bodies that stand somewhere in `data` side by side, with room for a header before each.
+    """Copy bodies from anywhere in `data` one after the other, with space for a header before each.
 
-    The caller has made sure that they are inside `data` and that `frames` has room for them.
+    The caller guarantees that they are inside `data` and that `frames` is large enough.
     """
     at = 0
     for i in range(starts.size):
@@ -323,7 +323,7 @@ def spread(frames, data, starts, lengths):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def fill_headers(frames, lengths, positions, stamps, tags, synced):  # type: ignore[no-untyped-def]
-    """Make frames of bodies that stand one after the other, each behind room for its header."""
+    """Fill in the headers of consecutive bodies, each preceded by space for its header."""
     header = np.empty(_HEADER, dtype=np.uint8)
     words32 = header.view(np.uint32)
     words64 = header.view(np.uint64)
@@ -343,10 +343,10 @@ def fill_headers(frames, lengths, positions, stamps, tags, synced):  # type: ign
 
 @njit(nogil=True)
 def make_headers(headers, data, starts, lengths, crcs, positions, stamps, tags, synced):  # type: ignore[no-untyped-def]
-    """Make the headers, side by side, of bodies that stay where they are in `data`.
+    """Build consecutive headers for bodies that stay where they are in `data`.
 
-    `crcs` are those of the bodies, -1 where it is not known. The caller has made sure that the
-    bodies are inside `data`.
+    `crcs` are those of the bodies, -1 where unknown. The caller guarantees that the bodies are
+    inside `data`.
     """
     words32 = headers.view(np.uint32)
     words64 = headers.view(np.uint64)
@@ -367,9 +367,10 @@ def make_headers(headers, data, starts, lengths, crcs, positions, stamps, tags, 
 def choose(data, start, stop, after, starts, stops, offsets, positions):  # type: ignore[no-untyped-def]
     """Find the frames of `data[start:stop]` whose position is in a set.
 
-    The set is given as ascending half-open ranges. Only chosen frames have their CRC checked: a
-    damaged dead frame is passed over, and if its damaged length leads the hop astray, fewer frames
-    are found than the caller expects. Returns (count, next offset, last position, why it stopped).
+    The set is given as ascending half-open ranges. Only chosen frames have their CRC checked. A
+    damaged dead frame is skipped; if its damaged length makes the loop lose the frame boundaries,
+    fewer frames are found than the caller expects. Returns (count, next offset, last position, stop
+    reason).
     """
     at, count, row = start, 0, 0
     status = END
@@ -408,10 +409,10 @@ def choose(data, start, stop, after, starts, stops, offsets, positions):  # type
 
 @njit(nogil=True)
 def collect(data, offsets, out, filled, places, times):  # type: ignore[no-untyped-def]
-    """Copy the frames at these offsets of `data` side by side to `out`, from `filled` on.
+    """Copy the frames at these offsets of `data` to `out`, consecutively, from `filled` on.
 
-    Neighbours are copied in one piece. Where each frame is then goes to `places`, its time to
-    `times`; both have room for as many as there are offsets. Returns where `out` now ends.
+    Adjacent frames are copied together. The new offset of each frame goes to `places`, its time to
+    `times`; both have one element per offset. Returns the new end of `out`.
     """
     run = end = np.int64(0)
     for i in range(offsets.size):
@@ -431,8 +432,8 @@ def collect(data, offsets, out, filled, places, times):  # type: ignore[no-untyp
 def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped-def]
     """Count the frames of `data[start:stop]` whose position is in a set, without touching bodies.
 
-    Takes the set as `choose` does. Returns (count, their bytes, next offset, last position, why it
-    stopped).
+    Takes the set as `choose` does. Returns (count, their bytes, next offset, last position, stop
+    reason).
     """
     at, count, size, row = start, 0, 0, 0
     while at < stop:
@@ -461,7 +462,7 @@ def measure(data, start, stop, after, starts, stops):  # type: ignore[no-untyped
 def resync(data, start, stop, after):  # type: ignore[no-untyped-def]
     """Find the first byte at or after `start` where an intact frame above `after` begins.
 
-    Returns (offset, its `synced`), or (-1, 0). Looks at every byte: only for damaged tails.
+    Returns (offset, its `synced`), or (-1, 0). Tests every byte: only for damaged tails.
     """
     for at in range(start, stop - _HEADER + 1):
         length = np.int64(_u32(data, at + 4))

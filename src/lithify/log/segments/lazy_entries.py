@@ -1,13 +1,13 @@
-"""The entries of a piece of a segment, made when somebody asks for them.
+"""Entries of a piece of a segment, decoded on demand.
 
-A piece of 1 MiB has thousands of small entries, and a reader that has just come may take only the
-first few: making all of them first would take longer than reading and checking the piece.
+A piece of 1 MiB has thousands of small entries, and a new reader may take only the first few:
+decoding all of them first would take longer than reading and checking the piece.
 
-1. Frames are found and their CRCs checked before, all of them (`scan.py`).
-2. An entry that is asked for is made together with its neighbours, `BLOCK_ENTRIES` of them.
-3. What was made is kept: whoever asks again gets the same values.
+1. All frames are located and their CRCs checked beforehand (`scan.py`).
+2. An access decodes the block of `BLOCK_ENTRIES` entries around the requested one.
+3. Decoded entries are cached: a second access returns the same values.
 
-The frames must be the last that their iterator gives, because their buffer stays in use here.
+The frames must be the last ones of their iterator, because their buffer stays in use here.
 One thread at a time.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["FrameEntries"]
 
 BLOCK_ENTRIES = 256
-"""About 0.3 ms: readers in an event loop make a block at a time."""
+"""About 0.3 ms: readers in an event loop decode one block at a time."""
 
 
 class FrameEntries(Sequence["LogEntry"]):
-    """A list of entries that is filled block by block."""
+    """A sequence of entries that is decoded block by block."""
 
     __slots__ = ("_blocks", "_frames")
 
@@ -50,25 +50,29 @@ class FrameEntries(Sequence["LogEntry"]):
     def __getitem__(self, index: slice) -> list[LogEntry]: ...
 
     def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return [self[place] for place in places] if places.step < 0 else self._some(places)
-        return self._block(places // BLOCK_ENTRIES)[places % BLOCK_ENTRIES]
+        selected = range(len(self))[index]
+        if isinstance(selected, range):
+            return (
+                [self[index] for index in selected]
+                if selected.step < 0
+                else self._decode_range(selected)
+            )
+        return self._block(selected // BLOCK_ENTRIES)[selected % BLOCK_ENTRIES]
 
     def find(self, position: int) -> int:
-        """The number of the first entry at or above a position; makes none."""
+        """Index of the first entry at or above a position; decodes none."""
         return int(np.searchsorted(self._frames.positions, position))
 
     def __iter__(self) -> Iterator[LogEntry]:
         return chain.from_iterable(map(self._block, range(-(-len(self) // BLOCK_ENTRIES))))
 
-    def _some(self, places: range) -> list[LogEntry]:
-        if not places:
+    def _decode_range(self, selected: range) -> list[LogEntry]:
+        if not selected:
             return []
-        first, last = places[0] // BLOCK_ENTRIES, places[-1] // BLOCK_ENTRIES
-        found = list(chain.from_iterable(map(self._block, range(first, last + 1))))
+        first, last = selected[0] // BLOCK_ENTRIES, selected[-1] // BLOCK_ENTRIES
+        entries = list(chain.from_iterable(map(self._block, range(first, last + 1))))
         start = first * BLOCK_ENTRIES
-        return found[places[0] - start : places[-1] - start + 1 : places.step]
+        return entries[selected[0] - start : selected[-1] - start + 1 : selected.step]
 
     def _block(self, number: int) -> list[LogEntry]:
         block = self._blocks.get(number)

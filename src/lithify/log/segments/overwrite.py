@@ -1,20 +1,20 @@
-"""Frames of sealed segments, written over in place.
+"""Overwrites frames of sealed segments in place, to erase deleted content.
 
-Sealed segments are immutable but for this: what must be gone from the disk becomes zeros, without
-waiting for a rewrite. A frame keeps its place, length, position, time, tag and whatever of its body
-stays; it gets `FLAG_ERASED` and a new CRC. So block index, footer and key index stay true, and
-scans, verification and rewrites take it for what it is: an intact frame.
+Sealed segments are immutable with this exception: content that must disappear from the disk is
+replaced by zeros without waiting for a rewrite. The frame keeps its offset, length, position, time,
+tag and the rest of its body; it gets `FLAG_ERASED` and a new CRC. So block index, footer and key
+index stay valid, and scans, verification and rewrites treat it as an intact frame.
 
-A write that a crash tears leaves a frame that is neither the old nor the new one. Hence:
+A write torn by a crash leaves a frame that is neither the old nor the new one. Therefore:
 
-1. `plan_erasure` makes the new header from the old frame, which must be intact, and says which
-   bytes become zeros: an `Erasure`, everything that is needed to write the frame.
+1. `plan_erasure` builds the new header from the old frame, which must be intact, and the ranges
+   that become zeros: an `Erasure`, everything that is needed to write the frame.
 2. The caller makes the erasures durable in a file of its own.
-3. `erase` writes them and fsyncs. Done twice, or over a torn attempt, it gives the same bytes.
-4. After a crash the caller does step 3 again before anybody reads, for all that its file has.
+3. `erase` writes them and fsyncs. It is idempotent, also over a torn attempt.
+4. After a crash the caller repeats step 3 before any read, for all erasures in its file.
 
-Invariants: a segment's name is never given twice, so an erasure that is written late hits the file
-it was made for or, if that is gone, nothing. The active segment is never written over.
+Invariants: the name of a segment is never reused, so a late erasure is written to the right file
+or, if that is deleted, nowhere. The active segment is never overwritten.
 
 Called by a store that erases.
 """
@@ -43,26 +43,26 @@ _CRC = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """A frame that is to be written over."""
+    """The overwrite of one frame."""
 
     segment: str
-    """The name of its file."""
+    """File name of the segment."""
     offset: int
     header: bytes
-    """The new one, all 32 bytes."""
+    """The new header, all 32 bytes."""
     zeros: tuple[tuple[int, int], ...]
-    """The ranges of the body that become zeros, half-open."""
+    """Half-open ranges of the body that become zeros."""
 
     @property
     def zero_bytes(self) -> int:
-        """How many bytes become zeros."""
+        """Number of bytes that become zeros."""
         return sum(stop - start for start, stop in self.zeros)
 
 
 def plan_erasure(
     segment: str, offset: int, frame: Buffer, zeros: tuple[tuple[int, int], ...]
 ) -> Erasure:
-    """How to write over the frame at `offset` of a segment; `frame` is intact and whole."""
+    """Plan the overwrite of the frame at `offset` of a segment; `frame` is intact and whole."""
     changed = bytearray(frame)
     _, length, position, stamp, tag, synced = HEADER.unpack_from(changed)
     HEADER.pack_into(changed, 0, 0, length, position, stamp | FLAG_ERASED, tag, synced)
@@ -73,11 +73,11 @@ def plan_erasure(
 
 
 def erase(fs: FileSystem, directory: str, erasures: Iterable[Erasure]) -> None:
-    """Write frames over; durable when it returns. Those of one segment must stand together."""
+    """Overwrite frames; durable on return. Erasures of one segment must be adjacent."""
     for segment, those in groupby(erasures, lambda erasure: erasure.segment):
         path = f"{directory}/{segment}"
         if not fs.exists(path):
-            continue  # A rewrite has left nothing of it.
+            continue  # A rewrite has removed the segment.
         try:
             with fs.open_append(path) as file:
                 for erasure in those:

@@ -1,9 +1,9 @@
 """Reading frames out of a segment file in large pieces, every CRC checked.
 
 Files are read with `readinto` in pieces of 1 MiB, not mapped: an I/O error is then an exception
-that names file and offset instead of a signal that kills the process, and a piece is still in the
-CPU's cache when its CRCs are computed. A frame that straddles two pieces is moved to the front of
-the buffer; one larger than the buffer makes it grow.
+with file and offset instead of a signal that kills the process, and a piece is still in the CPU's
+cache when its CRCs are computed. A frame that straddles two pieces is moved to the front of the
+buffer; a frame larger than the buffer makes it grow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WHAT = {
 
 
 def describe(status: int) -> str:
-    """What a kernel found wrong, for an error text."""
+    """The error text for a kernel's status."""
     return _WHAT[status]
 
 
@@ -65,25 +65,25 @@ def _field(
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Some frames of a segment, side by side in one buffer.
+    """Consecutive frames of a segment in one buffer.
 
-    Valid until the next step of the iterator that gave it: the buffer is used again.
+    Valid until the next step of the iterator that returned them: the buffer is reused.
     """
 
     buffer: NDArray[np.uint8]
     offsets: NDArray[np.int64]
-    """Of each frame, in the buffer."""
+    """Offset of each frame in the buffer."""
     positions: NDArray[np.int64]
     base: int
     """The file offset of the buffer's first byte."""
     parts: Parts | None = None
-    """Which of them are only partly live; None: none."""
+    """The partly live ones among them, if any."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def lengths(self) -> NDArray[np.int64]:
-        """Bytes of each body."""
+        """Length of each body."""
         return _field(self.buffer, self.offsets, 4, 4).view("<u4").reshape(-1).astype(np.int64)
 
     def times(self) -> NDArray[np.int64]:
@@ -91,19 +91,19 @@ class Frames:
         return stamps_of(self.buffer, self.offsets) >> 16
 
     def flags(self) -> NDArray[np.int64]:
-        """The log's and the store's flags."""
+        """Flags of the log and of the store."""
         return stamps_of(self.buffer, self.offsets) & 0xFFFF
 
     def tags(self) -> NDArray[np.uint32]:
-        """The store's own numbers."""
+        """Tags, as defined by the store."""
         return _field(self.buffer, self.offsets, 24, 4).view("<u4").reshape(-1)
 
     def select(self, keep: NDArray[np.bool_] | slice) -> Frames:
-        """Some of them."""
+        """A subset of the frames."""
         return Frames(self.buffer, self.offsets[keep], self.positions[keep], self.base, self.parts)
 
     def entries(self) -> Iterator[LogEntry]:
-        """Each as a value of its own, which stays valid."""
+        """Each frame as an independent value, which stays valid."""
         memory = self.buffer.data
         lengths = self.lengths().tolist()
         stamps = stamps_of(self.buffer, self.offsets).tolist()
@@ -132,11 +132,11 @@ class ReadableFile(Protocol):
         """The path it was opened by."""
 
     def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; the number of bytes, fewer only where the file ends."""
+        """Fill `buffer` from `offset`; returns the length, shorter only at the end of the file."""
 
 
 class Window:
-    """Memory for a piece and its frames; who keeps it spares the next file the page faults."""
+    """Reusable memory for a piece and its frames; reuse avoids page faults."""
 
     __slots__ = ("buffer", "offsets", "positions")
 
@@ -144,14 +144,14 @@ class Window:
         self.allocate(0)
 
     def allocate(self, size: int) -> None:
-        """Make it of this size; what was in it is lost."""
+        """Allocate this size; earlier contents are lost."""
         self.buffer: NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
         self.offsets: NDArray[np.int64] = np.empty(size // HEADER_BYTES + 1, dtype=np.int64)
         self.positions: NDArray[np.int64] = np.empty_like(self.offsets)
 
 
 class ScanWindow:
-    """A window that moves over `file[start:stop]`; frames cut by its end are kept for the next."""
+    """A window that moves over `file[start:stop]`; a frame cut by its end is kept for the next."""
 
     __slots__ = ("_before_read", "_file", "_held", "_stop", "_window", "base")
 
@@ -170,27 +170,27 @@ class ScanWindow:
         self._window = window or Window()
         self.base = start
         size = max(HEADER_BYTES, min(PIECE_BYTES, stop - start))
-        # One that grew for a large frame is given up, so that reads stay small.
+        # A window that grew for a large frame is dropped, so that reads stay small.
         if not size <= len(self.buffer) <= PIECE_BYTES:
             self._window.allocate(size)
 
     @property
     def buffer(self) -> NDArray[np.uint8]:
-        """The window's bytes; the first `fill()` of them count."""
+        """The bytes of the window; the first `fill()` of them are valid."""
         return self._window.buffer
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Room for the place of each frame that the window can hold."""
+        """Output array for the offset of each frame in the window."""
         return self._window.offsets
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Room for their positions."""
+        """Output array for their positions."""
         return self._window.positions
 
     def fill(self) -> int:
-        """Read on; the number of bytes now in the window."""
+        """Read more; returns the number of bytes now in the window."""
         want = min(len(self.buffer) - self._held, self._stop - self.base - self._held)
         view = self.buffer.data[self._held : self._held + want]
         if want:
@@ -231,7 +231,7 @@ def scan_frames(
     """All frames of `file[start:stop]`, in pieces.
 
     `start` must be the beginning of a frame and `stop` the end of one. Positions must ascend from
-    above `after`. A bad frame raises `DamagedFrame` once all good ones before it were given out.
+    above `after`. A bad frame raises `DamagedFrame` after all good frames before it were returned.
     `before_read` is called with the number of bytes and may wait or raise.
     """
     if start >= stop:

@@ -8,7 +8,7 @@
         16     8  segment_id
         24     8  first_position  no frame has a lower one
         32     8  created_ms
-        40     8  kind            ASCII, padded with zeros: whose log this is ("topic", "blob", …)
+        40     8  kind            ASCII, padded with zeros: the kind of log ("topic", "blob", …)
         48    12  log_id          random, the same in every segment of a log
         60     4  crc             CRC-32C of bytes 0 … 60
     frames              see `frame.py`
@@ -27,8 +27,8 @@
         72     4  zero
         76     4  crc             CRC-32C of bytes 0 … 76
 
-A sealed segment ends with its footer, and its size is exactly frames_end + 24 × rows + 80. Once
-its footer is durable no byte of it changes, but in frames that are erased (`overwrite.py`).
+A sealed segment ends with its footer, and its size is exactly frames_end + 24 × rows + 80. After
+its footer is durable it never changes, except in frames that are erased (`overwrite.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ assert _FOOTER.size + _CRC.size == FOOTER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says about itself from its first moment on."""
+    """What is known of a segment from its creation on."""
 
     segment_id: int
     first_position: int
@@ -92,7 +92,7 @@ class SegmentHeader:
     log_id: bytes
 
     def to_bytes(self) -> bytes:
-        """The first 64 bytes of the file."""
+        """Encode as the first 64 bytes of the file."""
         if not (self.kind.isascii() and 1 <= len(self.kind) <= 8):
             raise InvalidInput(f"log kind {self.kind!r} must have 1 to 8 ASCII characters")
         data = _HEADER.pack(
@@ -111,7 +111,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFooter:
-    """What a sealed segment says about its contents."""
+    """Counts and ranges of the contents of a sealed segment."""
 
     segment_id: int
     entries: int
@@ -125,16 +125,16 @@ class SegmentFooter:
 
     @property
     def file_bytes(self) -> int:
-        """The size the file must have."""
+        """The exact size of the file."""
         return self.frames_end + self.rows * ROW_BYTES + FOOTER_BYTES
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of all frames together."""
+        """Total size of the frames."""
         return self.frames_end - SEGMENT_HEADER_BYTES
 
     def to_bytes(self) -> bytes:
-        """The last 80 bytes of the file."""
+        """Encode as the last 80 bytes of the file."""
         data = _FOOTER.pack(
             _FOOTER_MAGIC,
             self.entries,
@@ -152,7 +152,7 @@ class SegmentFooter:
 
 
 def read_header(file: File) -> SegmentHeader:
-    """The header of an open segment, checked."""
+    """Read and check the header of an open segment."""
     data = file.pread(SEGMENT_HEADER_BYTES, 0)
     if len(data) < SEGMENT_HEADER_BYTES or data[:8] != _MAGIC:
         raise NotASegment(file.path, 0, f"begins with {data[:8]!r}, a segment with {_MAGIC!r}")
@@ -166,13 +166,13 @@ def read_header(file: File) -> SegmentHeader:
 
 
 def has_footer(file: File) -> bool:
-    """Does an open segment end with a footer, whole or damaged?"""
+    """Does the file end with a footer, intact or damaged?"""
     data = file.pread(FOOTER_BYTES, max(0, file.size() - FOOTER_BYTES))
     return len(data) == FOOTER_BYTES and data[:8] == _FOOTER_MAGIC
 
 
 def read_footer(file: File) -> SegmentFooter:
-    """The footer of an open sealed segment, checked."""
+    """Read and check the footer of an open sealed segment."""
     size = file.size()
     at = max(0, size - FOOTER_BYTES)
     data = file.pread(FOOTER_BYTES, at)
@@ -194,7 +194,7 @@ def read_footer(file: File) -> SegmentFooter:
 
 
 def read_blocks(file: File, footer: SegmentFooter) -> BlockIndex:
-    """The block index of an open sealed segment, checked."""
+    """Read and check the block index of an open sealed segment."""
     data = file.pread(footer.rows * ROW_BYTES, footer.frames_end)
     if crc32c(data) != footer.rows_crc:
         raise DamagedFile(file.path, footer.frames_end, "block index: CRC-32C does not match")
@@ -203,7 +203,7 @@ def read_blocks(file: File, footer: SegmentFooter) -> BlockIndex:
 
 @dataclass(frozen=True, slots=True)
 class WriterMark:
-    """A point in the life of a `SegmentWriter`."""
+    """A state of a `SegmentWriter`, for `rewind`."""
 
     end: int
     entries: int
@@ -215,7 +215,7 @@ class WriterMark:
 
 
 class SegmentWriter:
-    """Appends frames to a segment and keeps count of them; one thread at a time."""
+    """Appends frames to a segment and counts them; one thread at a time."""
 
     __slots__ = (
         "blocks",
@@ -250,7 +250,7 @@ class SegmentWriter:
         exclusive: bool = False,
         uncached: bool = False,
     ) -> SegmentWriter:
-        """Start a new file. A leftover of the same name is overwritten, or refused."""
+        """Create the file. A leftover of the same name is overwritten, or refused."""
         data = header.to_bytes()
         file = fs.open_append(path, exclusive=exclusive, uncached=uncached)
         try:
@@ -263,11 +263,11 @@ class SegmentWriter:
 
     @property
     def path(self) -> str:
-        """Where it is written."""
+        """The path of the file."""
         return self.file.path
 
     def append(self, entries: Sequence[NewEntry], position: int, synced: int) -> None:
-        """Write entries, the first at `position`, in one go; `synced` is for their frames."""
+        """Write entries in one call, the first at `position`; `synced` goes into their headers."""
         buffers: list[Buffer] = []
         for place, (body, time_ms, flags, tag, more) in enumerate(entries, position):
             header = encode_header(body, place, time_ms, flags, tag, synced, more)
@@ -285,13 +285,13 @@ class SegmentWriter:
         offsets: NDArray[np.int64],
         times: NDArray[np.int64],
     ) -> None:
-        """Write encoded frames; `offsets` are places in `frames`."""
+        """Write encoded frames; `offsets` are relative to `frames`."""
         self.file.write(frames)
         self.count_frames(positions, offsets + self.end, times)
         self.end += len(frames)
 
     def append_piece(self, piece: EncodedFrames) -> None:
-        """Write encoded frames that are given in one buffer or several."""
+        """Write encoded frames from one buffer or several."""
         if len(piece.buffers) == 1:
             self.file.write(piece.buffers[0])
         else:
@@ -302,7 +302,7 @@ class SegmentWriter:
     def count_frames(
         self, positions: NDArray[np.int64], offsets: NDArray[np.int64], times: NDArray[np.int64]
     ) -> None:
-        """Count frames that are already in the file, at these offsets of it."""
+        """Count frames that are already in the file, at these offsets."""
         self.blocks.add_many(positions, offsets, times)
         if len(positions):
             self._count(
@@ -322,7 +322,7 @@ class SegmentWriter:
         self.time_max = max(self.time_max, time_max)
 
     def mark(self) -> WriterMark:
-        """Where it stands, to come back to with `rewind`."""
+        """The current state, for `rewind`."""
         return WriterMark(
             self.end,
             self.entries,
@@ -334,7 +334,7 @@ class SegmentWriter:
         )
 
     def rewind(self, mark: WriterMark) -> None:
-        """Forget what was counted after a mark; the caller truncates the file.
+        """Undo the counts since a mark; the caller truncates the file.
 
         The block index is replaced, not cut, because readers may be searching it.
         """
@@ -347,7 +347,7 @@ class SegmentWriter:
         self.blocks = self.blocks.cut(mark.blocks)
 
     def footer(self) -> tuple[bytes, SegmentFooter]:
-        """The block index and the footer that would seal the segment now."""
+        """The block index and footer for the current contents."""
         rows = self.blocks.to_bytes()
         footer = SegmentFooter(
             self.header.segment_id,
@@ -365,8 +365,8 @@ class SegmentWriter:
     def seal(self) -> SegmentFooter:
         """Write block index and footer and make the whole file durable.
 
-        A crash before the fsync leaves a torn footer, which the next open cuts, or a whole one,
-        which it accepts.
+        A crash before the fsync leaves a torn footer, which the next open truncates, or an intact
+        one, which it accepts.
         """
         rows, footer = self.footer()
         self.file.writev([rows, footer.to_bytes()])

@@ -388,7 +388,7 @@ def test_a_damaged_journal_is_given_up_and_said_so() -> None:
     report = compactor_of(log, fs, EVEN, events=events.append).run()
     assert report.result == "done"
     (recovered,) = [event for event in events if isinstance(event, RunRecovered)]
-    assert recovered.action.startswith("given up: /data/log/JOURNAL at byte 0")
+    assert recovered.action.startswith("discarded: /data/log/JOURNAL at byte 0")
     assert not fs.exists(f"{DIRECTORY}/JOURNAL")
 
 

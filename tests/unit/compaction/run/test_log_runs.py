@@ -97,7 +97,7 @@ def test_a_second_run_of_a_log_waits_or_is_refused_while_one_goes_on() -> None:
     logged = Logged(MemoryFileSystem(), between=run_again)
     assert logged.run().result == "done"
     assert [error.limit for error in refused] == ["log"] * 4
-    assert str(refused[0]) == "compaction refused (log): a run on log is going on"
+    assert str(refused[0]) == "compaction refused (log): a run on log is in progress"
     assert logged.run().result == "nothing to do"
 
 
@@ -127,7 +127,7 @@ def test_a_dry_run_waits_for_a_run_on_its_log_and_for_no_disk() -> None:
     def plan_other() -> None:
         with other.runs.turn(RunControl(waits=False)):
             dry.append(other.compactor.plan().explain())
-        with pytest.raises(RunRefused, match="a run on log is going on"):
+        with pytest.raises(RunRefused, match="a run on log is in progress"):
             logged.runs.turn(RunControl(waits=False)).__enter__()
 
     logged = Logged(fs, between=plan_other)

@@ -213,7 +213,7 @@ def test_a_person_who_asks_during_a_run_gets_a_run_of_their_own(bench: Bench) ->
     assert [status.state for status in statuses] == [CompactionState.SUCCESS] * 2
     results = [status.report.result for status in statuses if status.report]
     assert results == ["done", "nothing to do"]
-    with pytest.raises(RequestUnknown, match="nothing is known of request 00"):
+    with pytest.raises(RequestUnknown, match="request 00 for a run on log is unknown"):
         bench.queue.status(log, "00")
 
 
@@ -226,7 +226,7 @@ def test_a_trigger_that_calls_during_a_run_is_served_by_it_and_too_many_persons_
     bench.look()
     for _ in range(WAITING_MAX):
         bench.ask(log)
-    with pytest.raises(RunRefused, match=f"{WAITING_MAX} runs on log wait already"):
+    with pytest.raises(RunRefused, match=f"{WAITING_MAX} runs on log are waiting already"):
         bench.ask(log)
     log.let_go.set()
     bench.settled(log)
@@ -299,7 +299,7 @@ def test_while_another_process_has_the_disk_requests_wait_and_say_for_whom(bench
 def test_one_who_does_not_want_to_wait_is_refused(bench: Bench) -> None:
     running, other = bench.asked("running"), bench.log("other")
     running.began.wait()
-    refused = r"compaction refused \(store\): a run on running is going on"
+    refused = r"compaction refused \(store\): a run on running is in progress"
     with pytest.raises(RunRefused, match=refused):
         bench.ask(running, waits=False)
     with pytest.raises(RunRefused, match=rf"\(disk\): pid {os.getpid()} compacts running"):
