@@ -228,10 +228,10 @@ class GroupCompaction:
             self._plans.append(ended)
 
     def close(self, error: LithifyError) -> None:
-        """Stop: all waiting requests end with the error, and later ones too."""
+        """Stop: the run in progress and all requests, also later ones, end with the error."""
         self._closed = error
-        served = [] if self._current is None else [self._current]
-        requests, plans = [*served, *self._requests], [*self._planning, *self._plans]
+        current = [] if self._current is None else [self._current]
+        requests, plans = [*current, *self._requests], [*self._planning, *self._plans]
         self._current, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
