@@ -118,7 +118,7 @@ def test_every_verb_has_a_row_for_each_node(cluster: Cluster) -> None:
     assert (code, shown.count("Runs on default at")) == (0, 3)
 
     code, _, err = run(cluster, "cancel-compaction")
-    assert (code, err.count("no run on default is going on")) == (4, 3)
+    assert (code, err.count("no run on default is in progress")) == (4, 3)
     assert run(cluster, "compact", "nothing", "--dry-run")[0] == 1
     assert run(cluster, "compact", "--dry-run", "--wait")[0] == 2
 

@@ -11,7 +11,7 @@
 A backup is written under a temporary name and renamed when all of it is durable. So a directory
 under the final name is complete, unless bytes have changed since: `verify_backup` reads every byte.
 
-Any thread.
+Any thread may call.
 """
 
 from __future__ import annotations
@@ -138,29 +138,29 @@ def write_backup(fs: FileSystem, directory: str, saved: Saved) -> Backup:
         file.fsync()
     entries = _write_entries(fs, temporary, saved)
     if entries != len(saved.live):
-        raise InvalidInput(f"group {saved.group}: {entries} of {len(saved.live)} entries came")
+        raise InvalidInput(f"group {saved.group}: {entries} of {len(saved.live)} live entries read")
     files = {name: _measure(fs, f"{temporary}/{name}") for name in sorted(fs.list(temporary))}
     meta = saved.head.meta
-    made = Backup(directory, saved.group, meta.index, meta.term, str(meta.config), entries, files)
+    backup = Backup(directory, saved.group, meta.index, meta.term, str(meta.config), entries, files)
     with fs.open_append(f"{temporary}/{BACKUP}") as file:
-        file.write(encode_line(_to_json(made)))
+        file.write(encode_line(_to_json(backup)))
         file.fsync()
     fs.sync_dir(temporary)
-    # The backup exists from here on.
+    # A crash until the last sync leaves the temporary directory or the complete backup.
     fs.rename(temporary, directory)
     fs.sync_dir(directory.rpartition("/")[0] or ".")
-    return made
+    return backup
 
 
-def _to_json(made: Backup) -> str:
+def _to_json(backup: Backup) -> str:
     value = {
         "version": VERSION,
-        "group": made.group,
-        "index": made.index,
-        "term": made.term,
-        "members": made.members,
-        "entries": made.entries,
-        "files": made.files,
+        "group": backup.group,
+        "index": backup.index,
+        "term": backup.term,
+        "members": backup.members,
+        "entries": backup.entries,
+        "files": backup.files,
     }
     return json.dumps(value, sort_keys=True)
 
@@ -218,7 +218,7 @@ def open_backup(fs: FileSystem, directory: str) -> Backup:
     files = {name: (size, crc) for name, (size, crc) in value["files"].items()}
     for name in files:
         if not is_backup_file(name):
-            raise DamagedFile(path, 0, f"{name!r} is no file of a backup")
+            raise DamagedFile(path, 0, f"{name!r} cannot be a file of a backup")
     numbers = (value["index"], value["term"])
     return Backup(directory, value["group"], *numbers, value["members"], value["entries"], files)
 
@@ -230,9 +230,9 @@ def verify_backup(fs: FileSystem, directory: str) -> Backup:
         path = f"{directory}/{name}"
         if not fs.exists(path):
             raise MissingFile(path, f"{directory}/{BACKUP}")
-        found = _measure(fs, path)
-        if found != (size, crc):
-            raise DamagedFile(path, 0, f"size and CRC-32C are {found}, not {(size, crc)}")
+        measured = _measure(fs, path)
+        if measured != (size, crc):
+            raise DamagedFile(path, 0, f"size and CRC-32C are {measured}, not {(size, crc)}")
     saved = read_backup(fs, backup)
     for _ in saved.pieces:
         pass

@@ -6,8 +6,8 @@
     backup {"end": ID}                                the node deletes the backup
 
 While the worker writes a backup it neither compacts nor takes snapshots, because these are its jobs
-too. So the state and its entries are of one index, whatever is appended meanwhile. A group has one
-backup; the next replaces it. `BACKUPS` is emptied when the node starts.
+too. So the state and its entries are of one index, whatever is appended meanwhile. A group has at
+most one backup: the next replaces it. The directory `BACKUPS` is emptied when the node starts.
 
 Called in the node's event loop; the threads of `raft/storage/disk_threads.py` access the files.
 """
@@ -46,7 +46,7 @@ class Backups:
         self._fs = fs
         self._directory = f"{directory}/{BACKUPS}"
         self._disk = disk
-        self._made: dict[str, Backup] = {}
+        self._backups: dict[str, Backup] = {}
 
     def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
         """Run one operation of a backup."""
@@ -62,12 +62,12 @@ class Backups:
             reason = DropReason.NOT_LEADER if group.leader else DropReason.NO_LEADER
             raise Dropped(reason, group.leader)
         saved, name = group.save(), token_hex(8)
-        before = [key for key, made in self._made.items() if made.group == saved.group]
-        for key in before:
-            del self._made[key]
+        replaced = [key for key, backup in self._backups.items() if backup.group == saved.group]
+        for key in replaced:
+            del self._backups[key]
 
         def write() -> Backup:
-            for key in before:
+            for key in replaced:
                 remove_tree(self._fs, f"{self._directory}/{key}")
             self._fs.mkdir(self._directory)
             try:
@@ -80,7 +80,7 @@ class Backups:
                 self._disk.remove(partial(remove_tree, self._fs, f"{self._directory}/{name}.tmp"))
                 done(_failure(result))
                 return
-            self._made[name] = result
+            self._backups[name] = result
             files = {file: size for file, (size, _) in result.files.items()}
             reply = {"backup": name, "files": files, "index": result.index}
             done(CommandResult(result.index, json.dumps(reply).encode()))
@@ -89,26 +89,26 @@ class Backups:
 
     def _read(self, given: dict[str, Any], done: Done) -> None:
         name, file, offset = str(given["read"]), str(given.get("file")), given.get("offset")
-        made = self._made.get(name)
-        if made is None or file not in (BACKUP, *made.files):
-            raise InvalidInput(f"there is no file {file} of a backup {name} here")
+        backup = self._backups.get(name)
+        if backup is None or file not in (BACKUP, *backup.files):
+            raise InvalidInput(f"no backup {name} with a file {file} on this node")
         if not isinstance(offset, int) or not 0 <= offset < 2**62:
             raise InvalidInput(f"offset is {offset!r}, must be a number of bytes")
-        path = f"{made.directory}/{file}"
+        path = f"{backup.directory}/{file}"
 
         def read() -> bytes:
             with self._fs.open_read(path) as opened:
                 return opened.pread(READ_BYTES, offset)
 
-        def was_read(result: object) -> None:
+        def reply(result: object) -> None:
             done(CommandResult(0, result) if isinstance(result, bytes) else _failure(result))
 
-        self._disk.read(read, was_read)
+        self._disk.read(read, reply)
 
     def _end(self, name: str, done: Done) -> None:
-        made = self._made.pop(name, None)
-        if made is not None:
-            self._disk.remove(partial(remove_tree, self._fs, made.directory))
+        backup = self._backups.pop(name, None)
+        if backup is not None:
+            self._disk.remove(partial(remove_tree, self._fs, backup.directory))
         done(CommandResult(0, b"{}"))
 
 
@@ -123,10 +123,10 @@ async def fetch_backup(
 
     `ask` returns the answer to an operation, `read` the bytes of a file. Nothing is verified.
     """
-    begun = await ask(begin=True)
-    name, total = begun["backup"], 0
+    reply = await ask(begin=True)
+    name, total = reply["backup"], 0
     fs.mkdir(directory)
-    files = [file for file in begun["files"] if is_backup_file(file)]
+    files = [file for file in reply["files"] if is_backup_file(file)]
     for file in (*files, BACKUP):
         with fs.open_append(f"{directory}/{file}") as target:
             offset = 0

@@ -1,12 +1,14 @@
-"""Compaction of a group's segments, by the kernel (`lithify.compaction`).
+"""Compacts a group's segments with the compaction kernel (`lithify.compaction`).
 
-settings.py              what can be set
-triggers.py              when a group compacts without being asked
-segments_port.py         the group as the kernel sees it: names and links instead of a manifest
-raft/storage/merge_links.py  publishes on disk, and what a crash in it leaves
-merge_targets.py         copies what is live into the targets
-group_compaction.py      when runs begin, and how the group takes in what they have done
-run_requests.py          a node's queue of the runs that people ask for
+settings.py              settings of a group
+triggers.py              thresholds that start a merge
+segments_port.py         presents the group's segments to the kernel: file names as the manifest
+merge_targets.py         copies live entries into the targets of a merge
+raft/storage/merge_links.py  publishes merges on disk, and recovers from a crash in a publish
+group_compaction.py      the jobs of one group, and how the group applies their results
+run_requests.py          a node's queue of runs, and its answers about them
+live_entry_rewrites.py   moves scattered live entries to the head of the log
+rewrite_pacing.py        chooses these entries, and limits the rate
 """
 
 __all__: list[str] = []

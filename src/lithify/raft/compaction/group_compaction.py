@@ -1,42 +1,43 @@
-"""When a group's segments are compacted, one job at a time, and how the group takes it in.
+"""Compacts the segments of one group, one job at a time.
 
-The group's thread asks and takes in; the log worker's thread runs:
+The group's thread creates jobs and applies their results; the log worker's thread runs them:
 
     compaction.ask()                  # a snapshot was taken: phase 1
-    compaction.observe()              # what calls for phase 3, for the queue
-    compaction.request(run)           # phase 3 is wanted; whoever asks is told the outcome
-    job = compaction.next_job()       # None if there is nothing to do, or one is under way
+    compaction.observe()              # the threshold that calls for phase 3, for the queue
+    compaction.request(run)           # phase 3; the callback receives the outcome
+    job = compaction.next_job()       # None if no job is due, or one is running
     outcome = job()                   # in the worker's thread
-    compaction.done(outcome)          # in the group's thread again
+    compaction.done(outcome)          # in the group's thread
 
-Phase 1 drops the segments that have no live index: the kernel's policy `whole-dead`. It follows
-every snapshot, costs no copying, and has no report. `next_job` plans it from what is in memory and
-drops the group's references; the job then removes the files. With no live index at all this is
+Phase 1 drops the segments without a live index: the kernel's policy `whole-dead`. It follows
+every snapshot, copies nothing, and writes no report. `next_job` plans it from memory and
+drops the group's references; the job then deletes the files. With no live index at all this is
 Raft's plain truncation.
 
-Phase 3 merges what is sparse: a run of the kernel (`lithify.compaction.run.compactor`) by the
-policy `neighbours`, with a plan, a report in the group's history, and the disk to itself. It sees
-the log through `segments_port.py`. What is dropped just before it is part of its plan and of its
-report.
+Phase 3 merges sparse segments: a run of the kernel (`lithify.compaction.run.compactor`) by the
+policy `neighbours`, with a plan, a report in the group's history, and exclusive use of the disk.
+It reads the log through `segments_port.py`. Segments that phase 1 drops just before a run are part
+of its plan and of its report.
 
-Phase 3 begins only by `request`. In a node the queue of runs asks (`run_requests.py`): for persons,
-and when a trigger calls (`triggers.py`, and the interval of the settings).
+Phase 3 begins only by `request`. In a node the queue of runs calls it (`run_requests.py`): for a
+client's request, for a trigger (`triggers.py`), and for the interval of the settings.
 
-1. What is asked for while a job is under way is remembered. If the snapshot has moved since the job
-   was made, phase 1 is done once more.
-2. A run that fails changes nothing of the portion that failed. If that was in the middle of a
-   publish, the next job does nothing but tidy up. Before that nothing may be dropped: a merged file
-   that is in place, but not known to the group yet, has entries of its neighbours.
-3. A segment that a run finds damaged is repaired (`raft/repair/repair.py`). Until then runs leave
-   it alone, so that the others are merged.
-4. The worker never waits for the disk: the queue has it before it asks. Without a queue a run is
-   refused while the disk is in use.
-5. While a run copies it slows down when rounds of the write-ahead log take longer than they did
-   before it (`compaction/limits/pace.py`).
-6. Links that merges have left are removed when they are `link_keep_ms` old; until then whoever
-   still has an old name finds the merged file.
+1. Requests that arrive while a job runs are queued. If the snapshot has moved since the job was
+   created, phase 1 runs once more.
+2. A run that fails leaves the segments of the failed portion unchanged. If it failed in the middle
+   of a publish, the next job only finishes or rolls back that publish. Until then nothing may be
+   dropped: a merged file that is in place, but not known to the group yet, contains entries of its
+   neighbours.
+3. A segment that a run finds damaged is repaired (`raft/repair/repair.py`). Until then runs skip
+   it and merge the others.
+4. The worker never waits for the disk: the queue takes the disk before it requests the run.
+   Without a queue a run is refused while the disk is in use.
+5. A run that copies slows down when batches of the write-ahead log take longer than they did
+   before the run (`compaction/limits/pace.py`).
+6. Links that merges leave behind are deleted when they are `link_keep_ms` old. Until then a reader
+   with an old name finds the merged file.
 
-A dry run is a job too, so that no file changes under it.
+A dry run is a job too, so that no file changes while it reads.
 """
 
 from __future__ import annotations
@@ -95,30 +96,30 @@ __all__ = ["CompactionOutcome", "GroupCompaction", "RunWanted"]
 log = get_logger("lithify.raft")
 
 
-def _ignore_end(_: Report | LithifyError) -> None:
-    """Nobody wants to know."""
+def _ignore_outcome(_: Report | LithifyError) -> None:
+    """The default callback of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWanted:
-    """A run of phase 3 that somebody has asked for."""
+    """A requested run of phase 3."""
 
     trigger: Trigger = Trigger.ADMIN
     control: RunControl = field(default_factory=lambda: RunControl(waits=False))
-    ended: Callable[[Report | LithifyError], None] = _ignore_end
+    ended: Callable[[Report | LithifyError], None] = _ignore_outcome
     """Called once, in the group's thread."""
 
 
 @dataclass(slots=True)
 class CompactionOutcome:
-    """What a job has done."""
+    """The result of a job."""
 
     removed: list[str] = field(default_factory=list)
-    """Files that are gone."""
+    """Deleted files."""
     gone: list[str] = field(default_factory=list)
-    """Segments that are in a lower one now."""
+    """Segments that were merged into a lower one."""
     refs: list[SegmentRef] = field(default_factory=list)
-    """Segments that were written anew."""
+    """Segments that were rewritten."""
     report: Report | None = None
     plan: DryRun | None = None
     failure: Exception | None = None
@@ -147,7 +148,7 @@ class GroupCompaction:
         self._named = NamedLog(fs, directory, log.group)
         self._pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
         self.holds = Holds(clock)
-        """What keeps segments: no run, and no drop, goes beyond one of them."""
+        """They limit the horizon, so that runs and drops leave the segments above it."""
         self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._horizon = log.snapshot_index
         self._kernel = self._compactor(self._named)
@@ -161,24 +162,24 @@ class GroupCompaction:
         )
         self.history = self._kernel.history
         self._drop_wanted = False
-        self._called = ""
-        """Which threshold calls for phase 3."""
+        self._reached = ""
+        """The threshold that calls for phase 3, as text; empty if none does."""
         self._requests: list[RunWanted] = []
-        self._served: RunWanted | None = None
-        """Whose run is under way."""
+        self._current: RunWanted | None = None
+        """The request of the run in progress."""
         self._plans: list[Callable[[DryRun | LithifyError], None]] = []
         self._planning: list[Callable[[DryRun | LithifyError], None]] = []
         self._running_at: int | None = None
-        """The snapshot's index when the job that is under way was made."""
-        self._untidy = False
-        """May a merge be half done?"""
+        """The snapshot's index when the running job was created."""
+        self._publish_unfinished = False
+        """Was a publish perhaps interrupted?"""
         self._triggers = MergeTriggers(self._settings)
         self._purge_ms: int | None = None
         self._closed: LithifyError | None = None
         self.drops = self.merges = 0
-        """Of phase 1, and of phase 3 that came to their end, in this process."""
+        """Runs of phase 1, and completed runs of phase 3, in this process."""
         self.failure: BaseException | None = None
-        """Why the last job did not do everything."""
+        """Why the last job failed."""
 
     def _compactor(self, named: NamedLog) -> Compactor:
         group = self._log.group
@@ -204,15 +205,15 @@ class GroupCompaction:
     # --- the group's thread -----------------------------------------------------------------
 
     def ask(self) -> None:
-        """Have phase 1 done as soon as nothing else is under way."""
+        """Request phase 1. It runs when no other job does."""
         self._drop_wanted = True
 
     def observe(self) -> Observation:
-        """What calls for phase 3."""
-        return Observation(reached=self._called, period_ms=self._settings.interval_ms)
+        """The triggers of phase 3, for the queue of runs."""
+        return Observation(reached=self._reached, period_ms=self._settings.interval_ms)
 
     def request(self, wanted: RunWanted) -> None:
-        """Have phase 3 done; it is told what came of it."""
+        """Request phase 3. The callback receives the report, or the error."""
         if self._closed is not None:
             wanted.ended(self._closed)
             return
@@ -220,18 +221,18 @@ class GroupCompaction:
         self.ask()
 
     def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
-        """Have a dry run made; it waits for the run that is going on."""
+        """Request a dry run. It waits for the job in progress."""
         if self._closed is not None:
             ended(self._closed)
         else:
             self._plans.append(ended)
 
     def close(self, error: LithifyError) -> None:
-        """The group takes no further part: nobody waits any more."""
+        """Stop: the run in progress and all requests, also later ones, end with the error."""
         self._closed = error
-        served = [] if self._served is None else [self._served]
-        requests, plans = [*served, *self._requests], [*self._planning, *self._plans]
-        self._served, self._requests, self._planning, self._plans = None, [], [], []
+        current = [] if self._current is None else [self._current]
+        requests, plans = [*current, *self._requests], [*self._planning, *self._plans]
+        self._current, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
         for ended in plans:
@@ -240,11 +241,11 @@ class GroupCompaction:
 
     @property
     def is_running(self) -> bool:
-        """Is a job under way?"""
+        """Is a job in progress?"""
         return self._running_at is not None
 
     def next_job(self) -> Callable[[], CompactionOutcome] | None:
-        """What the worker is to do now; cheap if that is nothing."""
+        """The next job of the worker, if one is due; cheap if none is."""
         if self._closed is not None:
             return None
         now_ms = self._clock.now_ms()
@@ -253,7 +254,7 @@ class GroupCompaction:
             return None
         state, segments = self._log.state, self._log.segments
         self._running_at = state.snapshot_index
-        if self._untidy:
+        if self._publish_unfinished:
             return partial(self._tidy, segments.spans)
         if self._plans:
             self._planning, self._plans = self._plans, []
@@ -262,43 +263,46 @@ class GroupCompaction:
         if purge:
             self._purge_ms = None
         if self._drop_wanted and self._requests:
-            self._served, self._called = self._requests.pop(0), ""
+            self._current, self._reached = self._requests.pop(0), ""
             self._triggers.record_begin()
-            # Looked at again when the links of this run are old enough.
+            # The next job deletes the links of this run when they are old enough.
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted = bool(self._requests)
         damaged = segments.damages.open
         self._named.take(segments.spans, dropped, state, self._horizon, damaged)
-        return partial(self._run, now_ms - self._settings.link_keep_ms, self._served)
+        return partial(self._run, now_ms - self._settings.link_keep_ms, self._current)
 
     def _drop(self) -> list[IndexSpan]:
-        """Phase 1 as far as the group is concerned; what it drops. Phase 3 may be due then."""
+        """Drop the group's references to dead segments, and return these segments.
+
+        Sets the threshold that this has reached, if any.
+        """
         segments, stats = self._log.segments, self._stats()
         self.drops += bool(stats)
         dead = {each.segment for each in plan_whole_dead(stats, self._limits).dropped}
         dropped = [span for span in segments.spans if span.number in dead]
-        # First the references: nobody can ask for what is about to be removed.
+        # References go before files: no reader may plan to read a file that is about to be deleted.
         segments.replace([span.ref.name for span in dropped], ())
         kept = [each for each in stats if each.id not in dead]
-        self._called = self._triggers.by_drop(stats, kept) or self._called
+        self._reached = self._triggers.by_drop(stats, kept) or self._reached
         return dropped
 
     def _stats(self) -> list[SegmentStats]:
-        """What is known of the segments up to the horizon."""
-        self._find_horizon()
+        """Entries and live entries of the segments up to the horizon."""
+        self._update_horizon()
         spans = compactable(self._log.segments.spans, self._horizon)
         return segment_stats(spans, self._log.state)
 
-    def _find_horizon(self) -> None:
+    def _update_horizon(self) -> None:
         self._hold.move(self._log.snapshot_index)
         self._horizon = min(hold.position for hold in self.holds.list())
 
     def _dry_run(self) -> Callable[[], CompactionOutcome]:
-        """The job of a dry run: of the segments and the live indexes as they are now."""
+        """The job of a dry run over the current segments and live indexes."""
         state = self._log.state
         named = NamedLog(self._fs, self._directory, self._log.group)
         segments = self._log.segments
-        self._find_horizon()
+        self._update_horizon()
         named.take(segments.spans, (), state, self._horizon, segments.damages.open)
         compactor = self._compactor(named)
 
@@ -309,31 +313,31 @@ class GroupCompaction:
         return plan
 
     def done(self, outcome: CompactionOutcome | BaseException) -> None:
-        """Take in what a job has done."""
+        """Apply the result of a job to the group."""
         assert self._running_at is not None
-        began_at, self._running_at = self._running_at, None
+        snapshot_index, self._running_at = self._running_at, None
         if self._planning:
-            self._planned(outcome)
+            self._deliver_plan(outcome)
             return
         state, segments = self._log.state, self._log.segments
         failure = outcome.failure if isinstance(outcome, CompactionOutcome) else outcome
         if isinstance(outcome, CompactionOutcome):
             segments.replace(outcome.gone, outcome.refs)
-        self._untidy = self._named.half_published or outcome is failure
-        merged = self._served is not None
+        self._publish_unfinished = self._named.half_published or outcome is failure
+        merged = self._current is not None
         self.merges += merged and failure is None
         is_harmless = isinstance(failure, RunCancelled) or _is_disk(failure)
         self.failure = None if is_harmless else failure
         if self.failure is not None:
-            self._failed()
+            self._note_failure()
         if isinstance(failure, Corrupt | ReadFailed):
             self._note_damage(failure)
-        self._tell(outcome, failure)
+        self._deliver_outcome(outcome, failure)
         self._triggers.record_job(self._stats(), merged=merged)
-        if state.snapshot_index != began_at:
+        if state.snapshot_index != snapshot_index:
             self.ask()
 
-    def _planned(self, outcome: CompactionOutcome | BaseException) -> None:
+    def _deliver_plan(self, outcome: CompactionOutcome | BaseException) -> None:
         planning, self._planning = self._planning, []
         for ended in planning:
             if isinstance(outcome, CompactionOutcome) and outcome.plan is not None:
@@ -341,27 +345,27 @@ class GroupCompaction:
             else:
                 ended(_typed(outcome))
 
-    def _failed(self) -> None:
-        """Done again when somebody asks next: a full disk stays full for a while."""
-        if self._served is None:
+    def _note_failure(self) -> None:
+        """Retry at the next request, not at once: a full disk stays full for a while."""
+        if self._current is None:
             name = group_of(self._log.group)
             log.warning("compaction failed", group=name, reason=str(self.failure))
         self._drop_wanted = False
-        if self._served is not None and self._served.trigger is Trigger.THRESHOLD:
-            self._called = self._called or "the run that this called for has failed"
+        if self._current is not None and self._current.trigger is Trigger.THRESHOLD:
+            self._reached = self._reached or "the run of the last threshold has failed"
         self._purge_ms = self._clock.now_ms() + self._settings.link_keep_ms
 
     def _note_damage(self, failure: Corrupt | ReadFailed) -> None:
-        """A segment that cannot be copied is repaired, and left alone by runs until then."""
+        """Report a segment that cannot be copied: it is repaired, and runs skip it until then."""
         name = failure.path.rpartition("/")[2]
         if any(span.ref.name == name for span in self._log.segments.spans):
             self._log.segments.damages.found(name, failure)
 
-    def _tell(
+    def _deliver_outcome(
         self, outcome: CompactionOutcome | BaseException, failure: BaseException | None
     ) -> None:
-        """Answer whoever asked for this run."""
-        wanted, self._served = self._served, None
+        """Call the callback of the run that ended, if this job was one."""
+        wanted, self._current = self._current, None
         if wanted is None:
             return
         if isinstance(outcome, CompactionOutcome) and outcome.report is not None:
@@ -370,7 +374,7 @@ class GroupCompaction:
             wanted.ended(_typed(failure))
 
     def overview(self) -> dict[str, int | str]:
-        """What it has done, as it can be printed."""
+        """Counts and the last failure, for the group's overview."""
         failure = str(self.failure or "")
         return {"compactions": self.drops, "merges": self.merges, "compaction_failure": failure}
 
@@ -391,7 +395,7 @@ class GroupCompaction:
                 run = partial(self._merge, wanted.trigger)
                 outcome.report = self.runs.run_exclusively(run, wanted.control)
             merge_links.purge_links(self._fs, self._directory, before_ms)
-        except Exception as error:  # noqa: BLE001  (what was done before it must be taken in)
+        except Exception as error:  # noqa: BLE001  (the group must apply what was done before it)
             outcome.failure = error
         outcome.gone, outcome.refs = self._named.published()
         return outcome
@@ -406,15 +410,15 @@ class GroupCompaction:
 
     @property
     def running(self) -> bool:
-        """Is a run of phase 3 going on?"""
+        """Is a run of phase 3 in progress?"""
         return self.runs.running
 
     def cancel(self) -> None:
-        """Ask the run that is going on to stop; what it has published stays."""
+        """Ask the run in progress to stop. What it has published stays."""
         self.runs.cancel()
 
     def status(self) -> CompactionStatus:
-        """How the last run went, also one before a restart; or how far this one is."""
+        """The progress of the run, or the result of the last one, which may precede a restart."""
         return self.runs.status()
 
 
@@ -423,5 +427,5 @@ def _is_disk(failure: object) -> bool:
 
 
 def _typed(error: object) -> LithifyError:
-    """What those who wait are told; an error of another kind is a fault of the program."""
+    """The error for a callback. An error of another type is a bug."""
     return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")

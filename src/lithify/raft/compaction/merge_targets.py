@@ -1,19 +1,19 @@
-"""The targets of a run on a group: what is live in two to eight neighbours, in one file each.
+"""Writes the targets of a run on a group: the live entries of one to eight neighbours, in one file.
 
-1. A target is a file `….compacting` that is named by its sources, of kind "raftlive": it has only
-   entries that were live, so nothing in it was ever overwritten.
-2. Live frames are copied as they are, every CRC checked. A live index that is not where it must be
-   is `EntriesLost`.
-3. Where there is much to copy, two threads write the targets, each target in one of them. Nothing
-   counts until all targets of a portion are written, so their order does not matter.
-4. The targets of a portion are made durable together: an fsync costs the same for many as for one.
-   A portion is `PORTION_BYTES`, or half of what is free on the disk if that is less: so much is on
-   disk twice until it is published. On a disk that is nearly full each portion frees room for the
-   next.
+1. A target is a file `….compacting` whose name lists its sources. Its kind is "raftlive": its
+   entries were live when it was written, and none of them was ever overwritten.
+2. Live frames are copied unchanged, and every CRC is checked. `EntriesLost` is raised for a live
+   index that is missing in its segment.
+3. If there is much to copy, two threads write the targets, one thread per target. No target counts
+   until all targets of its portion are written, so their order does not matter.
+4. The targets of a portion are synced together: fsyncs of many files cost hardly more than of one.
+   A portion is `PORTION_BYTES`, or half of the disk's free bytes if that is less: its live entries
+   are on disk twice until it is published. On a disk that is nearly full each portion frees space
+   for the next.
 
-If a target fails the run fails, and takes back the portion. What was published before stays.
+If a target fails, the run fails, and its portion is rolled back. Published portions stay.
 
-Called by the kernel's steps, in the worker's thread.
+Called by the kernel's phases, in the worker's thread.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES_MAX", "MergeJobs", "MergeTargets"]
 
 SOURCES_MAX = 8
-"""A target's name has the numbers of all sources: 8 make 146 characters, a name may have 255."""
+"""A target's name lists all sources: with 8 it has 146 characters, the limit is 255."""
 
 PORTION_BYTES = 512 * 2**20
 
 WRITERS = 2
-"""Threads of a portion. Most of its time goes into reads, writes and CRCs, which run without the
-interpreter's lock: two take about a fifth less time on an idle core. More would slow clients."""
+"""Threads per portion. Reads, writes and CRCs take most of the time and release the interpreter's
+lock: with an idle core, two threads take about a fifth less time. More would slow clients."""
 ALONE_BYTES_MAX = 8 * 2**20
-"""Live bytes, about 8 ms of copying, that are not worth a second thread and its room."""
+"""Up to this many live bytes, about 8 ms of copying, a second thread does not pay."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class MergeJobs:
-    """One thread for a little work, `WRITERS` for more."""
+    """One thread up to `ALONE_BYTES_MAX`, `WRITERS` threads above."""
 
     slots = WRITERS
 
@@ -80,16 +80,16 @@ class MergeJobs:
         return jobs.run(name, function, tasks, weights=weights, check=check, progress=progress)
 
 
-class _Rooms(threading.local):
-    """The memory that each thread copies through."""
+class _ThreadBuffers(threading.local):
+    """The copy buffers of each thread."""
 
     def __init__(self) -> None:
-        self.room = CopyBuffers()
+        self.buffers = CopyBuffers()
 
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """One group of a run."""
+    """One target to write, with its sources."""
 
     fs: FileSystem
     directory: str
@@ -98,11 +98,11 @@ class _Merge:
     lives: tuple[LiveSet, ...]
     budget: Budget
     clock: Clock
-    rooms: _Rooms
+    buffers: _ThreadBuffers
 
 
 class MergeTargets:
-    """See the module; an implementation of `port.Targets`."""
+    """See the module; an implementation of `Targets` (`compaction/run/log_port.py`)."""
 
     def __init__(self, fs: FileSystem, log: NamedLog, group: str, clock: Clock) -> None:
         self._fs = fs
@@ -111,7 +111,7 @@ class MergeTargets:
         self._clock = clock
 
     def portions(self, record: RunRecord) -> Sequence[Sequence[int]]:
-        """So many bytes at a time, in the order of the log."""
+        """Groups of the run per portion, in the order of the log."""
         free_bytes = self._fs.free_bytes(self._log.directory)
         portion_bytes = min(PORTION_BYTES, free_bytes // 2)
         portions: list[list[int]] = [[]]
@@ -132,8 +132,8 @@ class MergeTargets:
         allowance: Allowance,
         progress: Progress,
     ) -> Iterator[tuple[int, SegmentRef]]:
-        """Write the targets of a portion, then make all of them durable."""
-        log, rooms, weights = self._log, _Rooms(), _weights(record)
+        """Write the targets of a portion, then sync all of them."""
+        log, buffers, weights = self._log, _ThreadBuffers(), _weights(record)
         budget = allowance.budget.share(min(jobs.slots, len(numbers)))
         merges = [
             _Merge(
@@ -144,7 +144,7 @@ class MergeTargets:
                 tuple(log.live_in(source) for source in record.groups[number]),
                 budget,
                 self._clock,
-                rooms,
+                buffers,
             )
             for number in numbers
         ]
@@ -159,7 +159,7 @@ class MergeTargets:
         )
         targets = sorted((numbers[finished], target) for finished, target in written)
         for number, target in targets:
-            # The disk has begun with all of them, so the first waits for most of the work.
+            # Writeback of all targets has begun: the first fsync waits for most of it.
             with self._fs.open_append(f"{log.directory}/{target.name}") as file:
                 file.fsync()
             yield number, target
@@ -172,9 +172,9 @@ def _weights(record: RunRecord) -> list[int]:
 
 
 def _write_target(merge: _Merge, check: Check) -> SegmentRef:
-    """Copy what is live into a new file, which is whole then and not durable yet."""
+    """Copy the live entries into a new file. It is complete then, but not synced."""
     fs, directory, lives = merge.fs, merge.directory, merge.lives
-    allowance, room = Allowance(merge.budget, merge.clock, check), merge.rooms.room
+    allowance = Allowance(merge.budget, merge.clock, check)
     numbers = [source.id for source in merge.sources]
     first = lives[0].first or 0
     header = SegmentHeader(numbers[0], first, 0, MERGED_KIND, log_id_of(merge.group))
@@ -184,7 +184,7 @@ def _write_target(merge: _Merge, check: Check) -> SegmentRef:
         for source, live in zip(merge.sources, lives, strict=True):
             expected = len(live)
             copied, _ = copy_live(
-                fs, directory, source, live, expected, writer, allowance, room=room
+                fs, directory, source, live, expected, writer, allowance, room=merge.buffers.buffers
             )
             if len(copied) != expected:
                 raise lost_entries(fs, directory, merge.group, source, live)

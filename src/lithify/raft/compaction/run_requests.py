@@ -1,19 +1,21 @@
-"""What a node answers to those who ask about compaction: runs, dry runs, status, history, cancel.
+"""Serves a node's clients: runs of compaction, dry runs, status, history, cancel.
 
-All runs of phase 3 come from a queue of the node, those that people ask for and those that
-triggers call for (`compaction/scheduling/run_queue.py`): in its order, one at a time on the disk. A
-thread of the queue waits for the disk, hands the run to its group, and waits for the outcome:
+A queue of the node starts all runs of phase 3, for clients and for triggers
+(`compaction/scheduling/run_queue.py`): in its order, one run at a time per disk. A thread of the
+queue waits for the disk, hands the run to its group, and waits for the outcome:
 
     a client ── compact ──> queue ── its thread ──> group ── job ──> worker
-    a tick   ── look ─────>   ^                                        │
-                              └── report or error ── the group takes in what was done
+    a tick   ── observe ──>   ^                                        │
+                              └── report or error ── group applies the result
 
-The worker does one job at a time: snapshots and phase 1 of all groups come between, never a wait.
+The worker runs one job at a time: snapshots and phase 1 of all groups run between runs, and it
+never waits for a disk.
 
-Rows are those that topics and blob stores have, with the node and the group in front. What reads
-files is done by a reader, what may not meet a run by the worker: the event loop does neither.
+Rows have the columns that topics and blob stores have, after the node and the group. A reader
+thread does what reads files, and the worker what must not overlap a run: the event loop does
+neither.
 
-Everything but runs is called in the event loop's thread.
+Called in the event loop's thread, except `run`.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class _Scheduled:
         return self.node.run(self.group, trigger, control)
 
     def failed(self, error: LithifyError) -> None:
-        """The group has logged it, and shows it in its overview."""
+        """No operation: the group has logged the failure, and its overview shows it."""
 
 
 class RunRequests:
@@ -92,7 +94,7 @@ class RunRequests:
         disk: DiskThreads,
         mark: Callable[[Group[Any]], None],
     ) -> None:
-        """`mark` has a group work soon."""
+        """`mark` schedules a group's work."""
         self._node = node
         self._device = str(fs.stat(directory).device)
         self._disk = disk
@@ -100,21 +102,21 @@ class RunRequests:
         self._loop = asyncio.get_running_loop()
         clock = SystemClock()
         self.started_ms = clock.now_ms()
-        """The first interval of each group begins then."""
+        """When the first interval of each group begins."""
         self._queue = RunQueue(clock)
 
     def begin(self, group: Group[Any], done: Done, *, waits: bool) -> None:
-        """Have a group compacted as soon as its turn comes; the answer has the request's id.
+        """Request a run on a group; the answer contains the request's id.
 
-        One that does not wait is refused if it would have to. Whether the disk is free is found
-        out by a reader.
+        Without `waits` the run is refused if it cannot begin at once. A reader thread checks
+        whether the disk is free.
         """
 
         def run(_: Jobs, control: RunControl) -> Report:
             return self.run(group, Trigger.ADMIN, control)
 
         def request() -> dict[str, Any]:
-            return {"request": self._queue.request(self._of(group), run, waits=waits)}
+            return {"request": self._queue.request(self._scheduled(group), run, waits=waits)}
 
         if waits:
             done(_reply(request()))
@@ -122,51 +124,51 @@ class RunRequests:
             self._read(request, done)
 
     def observe(self, groups: Iterable[Group[Any]]) -> None:
-        """Tell the queue what the triggers of all groups say."""
-        self._queue.observe("group", [self._of(group) for group in groups])
+        """Pass the triggers of all groups to the queue."""
+        self._queue.observe("group", [self._scheduled(group) for group in groups])
 
-    def _of(self, group: Group[Any]) -> _Scheduled:
+    def _scheduled(self, group: Group[Any]) -> _Scheduled:
         return _Scheduled(group, self._device, self)
 
     def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
-        """Answer one of the questions about compaction."""
-        what, compaction = given.get("ask"), group.compaction
-        if what == "plan":
+        """Answer an operation: plan, status, history or cancel."""
+        operation, compaction = given.get("ask"), group.compaction
+        if operation == "plan":
             compaction.plan(lambda plan: done(self._plan_answer(group, plan)))
             self._mark(group)
-        elif what == "status":
+        elif operation == "status":
             request = str(given["request"]) if given.get("request") else None
             self._read(lambda: self._status_row(group, request), done)
-        elif what == "history":
+        elif operation == "history":
             limit = given.get("limit", HISTORY_MAX)
             if not isinstance(limit, int) or not 0 <= limit <= HISTORY_MAX:
                 raise InvalidInput(f"limit is {limit!r}, must be from 0 to {HISTORY_MAX}")
             self._read(lambda: {"runs": self._history_rows(group, limit)}, done)
-        elif what == "cancel":
-            if not self._queue.cancel(self._of(group)):
-                raise RunRefused("run", f"no run on {group_of(group.name)} is going on")
+        elif operation == "cancel":
+            if not self._queue.cancel(self._scheduled(group)):
+                raise RunRefused("run", f"no run on {group_of(group.name)} is in progress")
             done(_reply(self._row(group)))
         else:
-            raise InvalidInput(f"cannot answer {what!r}, must be plan, status, history or cancel")
+            raise InvalidInput(f"ask is {operation!r}, must be plan, status, history or cancel")
 
     async def close(self, groups: Iterable[Group[Any]]) -> None:
-        """Stop what is going on; nobody waits any more when it returns."""
+        """Stop all runs; when this returns, no request waits."""
         for group in groups:
             group.compaction.close(LogClosed(f"node {self._node} stops"))
         await asyncio.to_thread(self._queue.close)
 
     def run(self, group: Group[Any], trigger: Trigger, control: RunControl) -> Report:
-        """A run, for a thread of the queue."""
+        """Run on a group and wait for the outcome. Called by a thread of the queue."""
         ended: Future[Report] = Future()
 
-        def tell(result: Report | LithifyError) -> None:
+        def set_outcome(result: Report | LithifyError) -> None:
             if isinstance(result, LithifyError):
                 ended.set_exception(result)
             else:
                 ended.set_result(result)
 
         def begin() -> None:
-            group.compaction.request(RunWanted(trigger, control, tell))
+            group.compaction.request(RunWanted(trigger, control, set_outcome))
             self._mark(group)
 
         self._loop.call_soon_threadsafe(begin)
@@ -175,9 +177,9 @@ class RunRequests:
     # --- rows -----------------------------------------------------------------------------------
 
     def _read(self, work: Callable[[], dict[str, Any]], done: Done) -> None:
-        """Have a reader find the answer."""
+        """Answer with the row that a reader thread reads."""
 
-        def read(result: object) -> None:
+        def reply(result: object) -> None:
             if isinstance(result, dict):
                 done(_reply(result))
             elif isinstance(result, LithifyError):
@@ -185,28 +187,28 @@ class RunRequests:
             elif isinstance(result, OSError):
                 done(RunFailed(self._node, result))
             else:
-                done(InvalidInput(f"the answer cannot be given: {result!r}"))
+                done(InvalidInput(f"the operation failed: {result!r}"))
 
-        self._disk.read(work, read)
+        self._disk.read(work, reply)
 
     def _row(self, group: Group[Any]) -> dict[str, Any]:
         return {"node": self._node, "group": group_of(group.name)}
 
     def _plan_answer(
-        self, group: Group[Any], found: DryRun | LithifyError
+        self, group: Group[Any], plan: DryRun | LithifyError
     ) -> CommandResult | LithifyError:
-        if isinstance(found, LithifyError):
-            return found
+        if isinstance(plan, LithifyError):
+            return plan
         row = {
             **self._row(group),
-            "text": found.explain(),
-            "plan": found.plan.to_json(),
-            "declined": found.declined_row(),
+            "text": plan.explain(),
+            "plan": plan.plan.to_json(),
+            "declined": plan.declined_row(),
         }
         return _reply(row)
 
     def _status_row(self, group: Group[Any], request: str | None) -> dict[str, Any]:
-        status = self._queue.status(self._of(group), request)
+        status = self._queue.status(self._scheduled(group), request)
         return {**self._row(group), "request": request, **status.row()}
 
     def _history_rows(self, group: Group[Any], limit: int) -> list[dict[str, Any]]:

@@ -1,28 +1,28 @@
-"""A group's segments as the kernel sees them: a manifest that is read off file names.
+"""Presents a group's segments to the kernel: a manifest that is built from file names.
 
-A group has no manifest file. Which segments it has is told by the names in its directory, and
-which of their entries count by its newest snapshot. `NamedLog` presents both to a run as
-`compaction/run/log_port.py` wants them:
+A group has no manifest file. The names in its directory say which segments it has, and its newest
+snapshot which of their entries count. `NamedLog` presents both to a run as
+`compaction/run/log_port.py` requires:
 
-    manifest    a value made of the group's segments when the run begins. Of a segment of which
-                only a part counts, that part
-    horizon     held by the snapshot: what is committed there is never overwritten; and by the
-                newest segment, which may be appended to
+    manifest    a value, built from the group's segments when the run begins. Its positions are
+                those that count of each segment, which may be a part
+    horizon     held by the snapshot: entries up to it are committed and never overwritten. The
+                newest segment is above it, because it may still be appended to
     dead sets   none: readers know the live indexes from the snapshot
     journal     none: the name of a target lists its sources
-    pin         nothing to do: only the worker's thread changes these files, one job at a time
-    sweep       removes the files of segments that the group does not refer to any more
-    publish     targets take the names of their sources (`raft/storage/merge_links.py`)
-    reclaim     nothing to delete: the bytes of a source are freed when a link takes its name. The
-                links go later (`merge_links.purge_links`)
+    pin         no operation: only the worker's thread changes these files, one job at a time
+    sweep       deletes segment files that the group does not refer to
+    publish     renames targets over their sources (`raft/storage/merge_links.py`)
+    reclaim     deletes nothing: a source's bytes are freed when a link replaces its name. The
+                links are deleted later (`merge_links.purge_links`)
 
-The group's thread drops its references to dead segments before a run begins (`take`), and takes in
-what the run has published after it (`published`). Meanwhile old references lead to the merged file,
-by the old names. A read that was planned before finds a dead index gone, as it is.
+The group's thread drops its references to dead segments before a run begins (`take`), and applies
+what the run has published after it (`published`). Meanwhile old references open the merged file,
+by the old names. A read that was planned before the merge finds that a dead index is gone.
 
-Order matters at one place: a dead segment that lies between the sources of a merge must be gone,
-durably, before the merge takes place. Its number is higher than that of the target, so after a
-crash it would hide what the target has of its neighbours. The sweep comes first.
+One order matters: a dead segment between the sources of a merge must be deleted, durably, before
+the merge is published. Its number is higher than the target's, so after a crash it would hide the
+target's entries of the neighbours. The sweep comes first.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ __all__ = [
 
 
 def compactable(spans: Sequence[IndexSpan], horizon: int) -> list[IndexSpan]:
-    """The segments that may be judged: those up to the horizon, but never the newest."""
+    """The segments that compaction may judge: those up to the horizon, never the newest."""
     return [span for span in spans[:-1] if span.last <= horizon]
 
 
 def segment_stats(spans: Sequence[IndexSpan], state: LiveState) -> list[SegmentStats]:
-    """What is live in each segment, as far as it is known without reading.
+    """The live entries of each segment, and an estimate of their bytes, without a read.
 
-    Bytes are counted as if all entries of a segment were of one size.
+    The estimate takes all entries of a segment as equally large.
     """
     stats = []
     for span in spans:
@@ -82,8 +82,9 @@ def segment_stats(spans: Sequence[IndexSpan], state: LiveState) -> list[SegmentS
         live = min(state.live.count_in(span.first, span.last + 1), ref.entries)
         size = ref.frame_bytes * live // ref.entries
         first, last = span.first, span.last
-        made = SegmentStats(span.number, first, last, ref.entries, ref.frame_bytes, live, size)
-        stats.append(made)
+        stats.append(
+            SegmentStats(span.number, first, last, ref.entries, ref.frame_bytes, live, size)
+        )
     return stats
 
 
@@ -101,11 +102,11 @@ class NamedLog:
         self._refs: list[SegmentRef] = []
         self.directory = directory
         self.active_bytes = 0
-        """Nothing asks for it: a group has no capacity."""
+        """Unused: a group has no capacity."""
         self.state = NO_SNAPSHOT
         self.damaged: Container[str] = ()
         self.half_published = False
-        """May a publish have been interrupted? Then `tidy` comes before anything else."""
+        """Was a publish perhaps interrupted? Then `tidy` must run before any other job."""
         active = SegmentRef(1, segment_name(1), 1)
         self.manifest = Manifest(KIND, log_id_of(group), 1, 2, (active,))
 
@@ -119,16 +120,16 @@ class NamedLog:
         horizon: int,
         damaged: Container[str] = (),
     ) -> None:
-        """What the next run is about: the segments, and those that the group has just dropped.
+        """Set the input of the next run: the segments, and those the group has just dropped.
 
-        The horizon is the one that these were dropped by: holds that are released since bind this
-        run. Segments with the names of `damaged` files are left alone until they are repaired.
+        `horizon` is the one used for these drops: a hold that was released since limits this run.
+        The run skips segments whose files are `damaged`.
         """
         self._taken, self._dropped, self._horizon = spans, dropped, horizon
         self.state, self.damaged = state, damaged
 
     def published(self) -> tuple[list[str], list[SegmentRef]]:
-        """(Names that lead to a lower segment now, segments that were written anew) since asked."""
+        """(Names that link to a lower segment, rewritten segments) since the last call."""
         gone, refs = self._gone, self._refs
         self._gone, self._refs = [], []
         return gone, refs
@@ -136,7 +137,7 @@ class NamedLog:
     # --- a run ----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the manifest of what was taken; the first step of a run, and of a dry run."""
+        """Build the manifest from the input. The first step of a run, and of a dry run."""
         spans = self._taken
         judged = sorted([*spans[:-1], *self._dropped], key=lambda span: span.number)
         self._spans = {span.number: span for span in judged}
@@ -157,7 +158,7 @@ class NamedLog:
         )
 
     def span(self, number: int) -> IndexSpan:
-        """A segment of the run, and what counts of it."""
+        """A segment of the run, with the indexes that count of it."""
         return self._spans[number]
 
     def live_in(self, number: int) -> LiveSet:
@@ -166,23 +167,23 @@ class NamedLog:
         return self.state.live.slice(span.first, span.last + 1)
 
     def show_position(self, position: int) -> str:
-        """An index is written as it is."""
+        """The index in decimal."""
         return str(position)
 
     def pin(self, owner: str) -> AbstractContextManager[object]:  # noqa: ARG002  see the module
-        """Nothing else changes these files while a run goes on."""
+        """No operation: only the run changes these files."""
         return nullcontext()
 
     def settle(self) -> None:
-        """Finish what counts of an interrupted publish, and take back the rest."""
+        """Finish or roll back an interrupted publish."""
         merge_links.recover(self._fs, self.directory)
 
     def sweep(self) -> list[OrphanRemoved]:
-        """Remove the files of segments that the group does not refer to any more.
+        """Delete segment files that the group does not refer to.
 
-        Those are the dead ones of phase 1, those of which everything was overwritten, and what
-        earlier attempts have left. Only numbers below the newest segment's: higher ones may be
-        about to be written.
+        Those are the segments that phase 1 dropped, segments whose entries were all overwritten,
+        and leftovers of failed jobs. Only below the newest segment: files with higher numbers may
+        be about to be written.
         """
         removed: list[OrphanRemoved] = []
         if not self._taken:
@@ -203,7 +204,7 @@ class NamedLog:
         return removed
 
     def publish(self, edit: Callable[[Manifest], Manifest], why: str) -> Manifest:  # noqa: ARG002
-        """Let the targets that the edit brings in take the places of their sources."""
+        """Publish: the targets that the edit adds replace their sources on disk."""
         before = {segment.id: segment for segment in self.manifest.segments}
         changed = edit(self.manifest)
         self._check_dropped(changed)
@@ -231,34 +232,34 @@ class NamedLog:
         return self.manifest
 
     def _check_dropped(self, changed: Manifest) -> None:
-        """What a plan drops has been dropped by the group before, and swept; see the module."""
-        left = {segment.id for segment in changed.segments}
+        """Check that the group has dropped, and the sweep deleted, all that the plan drops."""
+        kept = {segment.id for segment in changed.segments}
         for target in changed.segments:
-            left.update(parse_compacting(target.name) or ())
+            kept.update(parse_compacting(target.name) or ())
         known = {span.number for span in self._taken}
         for segment in self.manifest.segments:
-            if segment.id not in left and segment.id in known:
+            if segment.id not in kept and segment.id in known:
                 raise PlanStale(f"{segment.name} is dead, and the group still refers to it")
 
     def reclaim(self, pace: Callable[[int], None]) -> Reclaimed:  # noqa: ARG002  nothing to delete
-        """What the publishes of this run have freed."""
+        """The files and bytes that the publishes of this run have freed."""
         retired = self.manifest.retired
         self.manifest = replace(self.manifest, retired=())
         return Reclaimed(self.directory, len(retired), sum(each.file_bytes for each in retired))
 
 
 def _in_place(target: SegmentRef) -> SegmentRef:
-    """A target under the name of its lowest source."""
+    """A target, under the name of its lowest source."""
     return replace(target, name=segment_name(target.id))
 
 
 class LiveIndexRule:
-    """The rule of a group: live is what its newest snapshot needs.
+    """The rule of a group: the entries that its newest snapshot needs are live.
 
-    How many entries are live is known; how many bytes is not, and to find it out is to read the
-    segment. Bytes are estimated where they cannot change the plan of policy `neighbours`: the
-    segment is sparse by its entries, and as many of these segments as may be merged fit into one,
-    were they wholly live.
+    The number of live entries is known. The number of live bytes takes a read of the segment, so it
+    is estimated where it cannot change the plan of policy `neighbours`: more than half of the
+    segment's entries are dead, and `sources_max` segments would fit into one even if all their
+    entries were live.
     """
 
     def __init__(self, log: NamedLog, group: str, limits: Limits) -> None:
@@ -291,29 +292,29 @@ class LiveIndexRule:
             yield replace(judgement, busy=True) if busy else judgement
 
     def facts(self) -> Mapping[str, Any]:
-        """There are none."""
+        """None."""
         return {}
 
 
 def lost_entries(
     fs: FileSystem, directory: str, group: str, ref: SegmentRef, live: LiveSet
 ) -> EntriesLost:
-    """Name the lowest live index that a segment does not have."""
+    """The error that names the lowest live index missing in a segment."""
     segment = OpenSegment(fs, directory, ref)
-    left = live
+    missing = live
     with segment.file:
         first = ref.first_position - 1
         for frames in scan_frames(segment.file, SEGMENT_HEADER_BYTES, segment.frames_end, first):
-            left -= LiveSet.from_iterable(frames.positions.tolist())
-    return EntriesLost(group, left.first or 0, f"it is live and not in {ref.name}")
+            missing -= LiveSet.from_iterable(frames.positions.tolist())
+    return EntriesLost(group, missing.first or 0, f"it is live and not in {ref.name}")
 
 
 def tidy(
     fs: FileSystem, directory: str, spans: Sequence[IndexSpan]
 ) -> tuple[list[str], list[SegmentRef]]:
-    """Finish or take back merges whose publish failed earlier in this process.
+    """Finish or roll back merges whose publish failed earlier in this process.
 
-    (Names that lead to a lower segment now, segments that were written anew.)
+    Returns (names that link to a lower segment, rewritten segments).
     """
     merge_links.recover(fs, directory)
     gone, refs = [], []

@@ -1,4 +1,4 @@
-"""How a group is compacted: a value, checked when it is made. Pure."""
+"""The compaction settings of a group, checked when they are created. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ LINK_KEEP_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupCompactionSettings:
-    """When segments are merged (phase 3) by themselves; a trigger that is None is off."""
+    """Triggers and limits of merges (phase 3). A trigger that is None is off."""
 
     after_drops: int | None = 8
-    """After so many runs of phase 1."""
+    """Runs of phase 1 after which a merge is due."""
     dead_ratio: float | None = None
-    """When this share of the entries in the compacting section has died."""
+    """Share of dead entries, up to the horizon, at which a merge is due."""
     dead_bytes: int | None = None
-    """When about so many bytes of it have died."""
+    """Estimated dead bytes, up to the horizon, at which a merge is due."""
     interval_ms: int | None = None
-    """Every so often."""
+    """Time between two merges."""
     link_keep_ms: int = LINK_KEEP_MS
-    """How long the old names of merged segments lead to the merged one."""
+    """Time for which the old names of merged segments link to the merged one."""
     budget: Budget = field(default_factory=Budget)
     pace: PaceSettings = field(default_factory=PaceSettings)
     """How a run slows down while appends to the write-ahead log take longer."""

@@ -1,26 +1,26 @@
-"""Takes a group's snapshots and checkpoints: when, in which order, and what they set free.
+"""Takes a group's snapshots and checkpoints.
 
-A snapshot of the state at the last applied index, step by step:
+A snapshot of the state at the last applied index:
 
 1. The group's thread asks the machine for the live indexes and for the pieces of its state, which
-   stay as they are while commands go on. Everything up to the index is durable by then: the core
-   hands out nothing to be applied that is not, and here it is looked at again, because a snapshot
-   that is found without the entries it needs is worth nothing.
-2. The worker's thread writes it (`Snapshots.write`): it counts when that returns.
-3. The group's thread takes it in: the log lets go of what is dead, and compaction has something to
-   do. Then the worker removes older snapshots, which nobody looks at any more.
+   do not change while later commands are applied. All entries up to the index must be durable: a
+   snapshot without the entries it needs is worthless. The core applies only durable entries;
+   `due_job` checks it again.
+2. The worker's thread writes the snapshot (`Snapshots.write`). It is valid when that returns.
+3. The group's thread applies it: the log drops its dead entries, and compaction is due. Then the
+   worker deletes older snapshots, which have no reader.
 
-One is due when somebody asks; when the machine says that it is a good moment; and by itself after
-`entries` commands, if these were as many bytes as the last snapshot. So snapshots do not write more
-than the log does. Those of the last kind wait, up to four times as long, for a tick to pass since
-the one before: what one costs, however small, is not spent much more often when commands come fast.
-They also wait, as long, while a snapshot is being sent: a new one would end the transfer.
+A snapshot is taken on request, when the machine says that the moment is good, and automatically
+after `entries` commands, if their bytes are at least those of the last snapshot: so snapshots write
+no more bytes than the log. An automatic snapshot is delayed, up to four times `entries`, until a
+tick has passed since the last one: this bounds the rate of snapshots when commands are fast. It is
+delayed by as much while a snapshot is being sent, because a new one would end the transfer.
 
-A checkpoint is written the same way and sets nothing free. When the machine releases an index below
+A checkpoint is written in the same way, but frees nothing. When the machine releases an index below
 the applied one, the newest checkpoint at or below it becomes a snapshot.
 
-One job at a time. One that fails is tried again after `RETRY_TICKS`. What could not be removed goes
-with the next snapshot, or the next start.
+One job runs at a time. A job that fails is retried after `RETRY_TICKS`. A snapshot that could not
+be deleted is deleted after the next snapshot, or at the next start.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ CHECKPOINTS_MAX = 4
 
 @dataclass(slots=True)
 class ApplyPosition(Generic[S]):
-    """Where a member is with applying."""
+    """The position of a member in applying commands, and its state there."""
 
     index: int
     term: int
     config: Config
     state: S
     ended: bool = False
-    """The group is no more."""
+    """Was the group ended?"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a job has written."""
+    """The snapshot or checkpoint that a job has written."""
 
     stored: StoredSnapshot
     live: LiveSet
@@ -80,67 +80,67 @@ class SnapshotTaking(Generic[S]):
         self._machine = machine
         self._interval = entries
         self._entries = self._bytes = 0
-        """Applied since the last snapshot was begun."""
+        """Applied since the last snapshot began."""
         self._size_bytes = 0
-        """Of the last snapshot."""
+        """Size of the last snapshot."""
         self._wanted = self._checkpoint_wanted = False
         self._renewing = False
-        """Is the newest snapshot damaged, so that one of the same index is worth writing?"""
+        """Is the newest snapshot damaged, so that one of the same index must be written?"""
         self._tidy_wanted = self._tidying = False
         self._release: int | None = None
         self._job: Job | None = None
         self._pause_ticks = 0
-        self._rested = True
-        """Has a tick passed since the last one was begun?"""
+        self._tick_passed = True
+        """Has a tick passed since the last snapshot began?"""
         self.taken = 0
-        """In this process."""
+        """Snapshots taken in this process."""
         self._damaged = ""
-        """The name of a snapshot that is written again."""
+        """The name of the damaged snapshot that the next one replaces."""
 
     # --- when -------------------------------------------------------------------------------
 
     def applied(self, entries: int, size_bytes: int) -> None:
-        """Commands were applied."""
+        """Count applied commands."""
         self._entries += entries
         self._bytes += size_bytes
 
     def ask(self) -> None:
-        """Have one taken as soon as nothing else is under way."""
+        """Request a snapshot. It is taken when no other job runs."""
         self._wanted = True
 
     def renew(self, error: Exception) -> None:
-        """Have the newest snapshot written again, from the state in memory: it is damaged."""
+        """Request a snapshot from the state in memory: the newest one on disk is damaged."""
         assert self._storage.stored is not None
         self._damaged = self._storage.stored.directory.rpartition("/")[2]
         self._storage.log.segments.damages.found(self._damaged, error)
         self._wanted = self._renewing = True
 
     def ask_checkpoint(self) -> None:
-        """Have a checkpoint written."""
+        """Request a checkpoint."""
         self._checkpoint_wanted = True
 
     def tidy(self) -> None:
-        """Have removed what the newest snapshot has made unnecessary."""
+        """Request that snapshots older than the newest are deleted."""
         self._tidy_wanted = True
 
     def release(self, index: int, applied: int) -> None:
-        """The machine needs nothing up to an index but what is live."""
+        """The machine needs only live entries up to an index: take a snapshot there."""
         if index >= applied:
             self._wanted = True
         else:
             self._release = index
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._pause_ticks = max(0, self._pause_ticks - 1)
-        self._rested = True
+        self._tick_passed = True
 
     def _is_due(self, *, sending: bool) -> bool:
-        interval = self._interval * (4 if sending or not self._rested else 1)
+        interval = self._interval * (4 if sending or not self._tick_passed else 1)
         return self._entries >= interval and self._bytes >= self._size_bytes
 
     def due_job(self, now: ApplyPosition[S], *, sending: bool) -> Job | None:
-        """What the worker is to write now."""
+        """The next job of the worker, if one is due."""
         log = self._storage.log
         if self._job is None and self._tidy_wanted:
             self._tidy_wanted, self._tidying = False, True
@@ -149,11 +149,11 @@ class SnapshotTaking(Generic[S]):
         if self._job is not None or self._pause_ticks or now.index > log.written_index:
             return None
         if now.index <= log.snapshot_index and not self._renewing:
-            # Nothing was applied since.
+            # Nothing was applied since the last snapshot.
             self._wanted = self._checkpoint_wanted = False
             return None
         if self._wanted or self._is_due(sending=sending):
-            self._wanted = self._rested = self._renewing = False
+            self._wanted = self._tick_passed = self._renewing = False
             self._entries = self._bytes = 0
             self._job = self._write(now, checkpoint=False)
         elif self._release is not None:
@@ -201,11 +201,11 @@ class SnapshotTaking(Generic[S]):
         return Job(f"removal before {stored.index}", lambda: snapshots.remove_older(stored))
 
     def is_job(self, job: Job) -> bool:
-        """Is the job one of this?"""
+        """Is this the current job?"""
         return job is self._job
 
     def done(self, result: object) -> bool:
-        """The job has ended; is there a new snapshot?"""
+        """Apply the result of the job; True if there is a new snapshot."""
         self._job = None
         if self._tidying:
             self._tidying = False
@@ -222,7 +222,7 @@ class SnapshotTaking(Generic[S]):
             self._damaged = ""
         newest = storage.stored
         if newest is not None and newest.index >= stored.index:
-            # One of another member was installed meanwhile.
+            # A snapshot of another member was installed meanwhile.
             self.tidy()
             return False
         if result.checkpoint:
@@ -236,7 +236,7 @@ class SnapshotTaking(Generic[S]):
 
 
 class _Counted:
-    """Pieces that are counted as they go by."""
+    """An iterable of pieces that counts their bytes."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces

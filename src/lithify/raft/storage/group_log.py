@@ -6,8 +6,8 @@ Two sections:
     compacting   the live indexes at or below it; the other entries there are deleted
 
 Writes: `append` puts entries into the mem table, where they can be read at once, and queues them in
-the write-ahead log; `written` takes its events. `written_index` is the last durable index. An entry
-at an existing index cuts off everything from that index on; durability starts there again.
+the write-ahead log; `mark_durable` takes its events. `written_index` is the last durable index. An
+entry at an existing index truncates everything from that index on; durability starts there again.
 
 Reads: mem table first, then segments. `entries` reads a range of the normal section, `read` any
 indexes of both. `plan` finds where they are, so that another thread can read them later.

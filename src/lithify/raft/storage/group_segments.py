@@ -1,18 +1,18 @@
-"""The segments of one group: which there are, what counts of each, and reading them.
+"""The segments of one group, the indexes that count of each, and reads of their entries.
 
-Segments are kept in the order of their numbers, which is the order of their indexes. A newer
-segment that begins below the end of an older one overwrites it: of the older one only what comes
-before counts, and one of which nothing counts is superseded and can go.
+Segments are ordered by number, which is the order of their indexes. A newer segment that begins
+below the end of an older one overwrites it: only the older segment's indexes below it count. A
+segment without indexes that count is superseded and can be deleted.
 
     add C 2…7 to A 1…4, B 5…10   gives   A 1…1, C 2…7; B is superseded
 
-Reading goes by a plan: which indexes are to be read from which segment, decided once. A plan stays
-good while segments are merged under it: the merged file is found under all the old names. An index
-that has died since is `EntryGone`, not an error of the file. One in a damaged place is
-`EntryUnreadable`; its neighbours are read all the same, and the damage is noted (`damage.py`).
+A read follows a plan: which indexes to read from which segment, decided once. A plan stays valid
+while segments are merged: all the old names lead to the merged file. An index that has died since
+is `EntryGone`, not a file error. An index in a damaged place is `EntryUnreadable`; its neighbours
+can be read, and the damage is noted (`damage.py`).
 
-`spans` is replaced as a whole and can be read by any thread; the group's thread changes it. Reading
-is safe from any thread.
+`spans` is replaced as a whole and may be read by any thread; the group's thread changes it. Any
+thread may read entries.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class IndexSpan:
 
     @property
     def number(self) -> int:
-        """Of the segment."""
+        """The segment's number."""
         return self.ref.id
 
 
 def limited(
     spans: Sequence[IndexSpan], ref: SegmentRef
 ) -> tuple[tuple[IndexSpan, ...], tuple[IndexSpan, ...]]:
-    """(spans with a newer segment, those that it supersedes)."""
+    """(spans with a newer segment, spans that it supersedes)."""
     kept, superseded = list(spans), []
-    # Spans ascend, so only the last ones are concerned.
+    # Spans ascend, so only the last ones overlap.
     while kept and (kept[-1].number == ref.id or kept[-1].first >= ref.first_position):
         span = kept.pop()
         if span.number != ref.id:
@@ -89,11 +89,11 @@ class GroupSegments:
         self._open_max = OPEN_FILES_MAX
         self.spans: tuple[IndexSpan, ...] = ()
         self.last_number = 0
-        """The highest that was given out, also if nothing counts of that segment any more."""
+        """The highest number used, even if no index of that segment counts."""
         self.add(sorted(refs, key=lambda ref: ref.id))
 
     def add(self, refs: Iterable[SegmentRef]) -> list[str]:
-        """Take in new segments, or one that has grown; the names of those that can go."""
+        """Add new segments, or one that has grown; returns the names of superseded ones."""
         names: list[str] = []
         for ref in refs:
             self.last_number = max(self.last_number, ref.id)
@@ -104,7 +104,7 @@ class GroupSegments:
 
     @property
     def grows(self) -> bool:
-        """May the newest segment be appended to? Not if only a part of it counts."""
+        """May the newest segment be appended to? Only if all of its indexes count."""
         last = self.spans[-1] if self.spans else None
         return (
             last is not None
@@ -113,10 +113,10 @@ class GroupSegments:
         )
 
     def cut(self) -> tuple[int, int]:
-        """(number, index): of segments up to the number nothing behind the index counts."""
+        """(number, index): in segments up to the number no index above `index` counts."""
         if not self.grows:
             return self.last_number, self.last
-        # The newest counts as a whole and may become longer.
+        # All indexes of the newest segment count, and it may grow.
         return self.last_number - 1, self.spans[-2].last if len(self.spans) > 1 else 0
 
     @property
@@ -125,9 +125,9 @@ class GroupSegments:
         return self.spans[-1].last if self.spans else 0
 
     def limit(self, index: int, number: int | None = None, but: Container[int] = ()) -> list[str]:
-        """Let nothing behind an index count, of all segments or of those up to a number but some.
+        """Truncate all segments after an index, or only those up to a number and not in `but`.
 
-        The names of those of which nothing counts any more.
+        Returns the names of segments without indexes that count.
         """
         spans, dropped = [], []
         for span in self.spans:
@@ -141,7 +141,7 @@ class GroupSegments:
         return dropped
 
     def replace(self, gone: Iterable[str], refs: Iterable[SegmentRef]) -> None:
-        """Take in what a compaction did: some segments are gone, others hold less."""
+        """Apply a compaction: segments that are gone, and segments that were rewritten."""
         removed, changed = set(gone), {ref.id: ref for ref in refs}
         spans = []
         for span in self.spans:
@@ -154,11 +154,11 @@ class GroupSegments:
         self._close([*removed, *(ref.name for ref in changed.values())])
 
     def seal_newest(self) -> None:
-        """Let the next entries go to a new segment."""
+        """Make the next entries go to a new segment."""
         self.last_number += 1
 
     def repaired(self, ref: SegmentRef) -> None:
-        """A segment was replaced by one that has all that counts of it."""
+        """A repair replaced a segment by one with all of its indexes that count."""
         spans = []
         for span in self.spans:
             if span.number == ref.id:
@@ -170,13 +170,13 @@ class GroupSegments:
         self._close([ref.name])
 
     def find(self, index: int) -> IndexSpan | None:
-        """The segment in which an index would be."""
+        """The segment whose range includes an index."""
         spans = self.spans
         at = bisect_right(spans, index, key=lambda span: span.first) - 1
         return spans[at] if at >= 0 and index <= spans[at].last else None
 
     def plan(self, indexes: Iterable[int]) -> list[tuple[SegmentRef, list[int]]]:
-        """Where to read these ascending indexes; those that are in no segment are left out."""
+        """The segments that have these ascending indexes; indexes in no segment are skipped."""
         plan: list[tuple[SegmentRef, list[int]]] = []
         span: IndexSpan | None = None
         for index in indexes:
@@ -189,26 +189,26 @@ class GroupSegments:
         return plan
 
     def read(self, indexes: Iterable[int]) -> dict[int, Entry]:
-        """The entries at these ascending indexes, as far as they are here.
+        """The entries at these ascending indexes that are in segments.
 
-        `EntryUnreadable` names one that is in a damaged place, or that the disk does not read.
+        `EntryUnreadable` names one in a damaged place, or one that the disk cannot read.
         """
-        wanted = list(indexes)
-        found: dict[int, Entry] = {}
+        ascending = list(indexes)
+        entries: dict[int, Entry] = {}
         while True:
             spans = self.spans
             try:
-                for ref, here in self.plan(wanted):
-                    found |= self._read(ref, here)
+                for ref, part in self.plan(ascending):
+                    entries |= self._read(ref, part)
             except FileNotFoundError:
-                # A compaction took place meanwhile: what was in a dropped segment is gone.
+                # A compaction has dropped a segment meanwhile, so plan again.
                 if spans is self.spans:
                     raise
             else:
-                return found
+                return entries
 
     def read_intact(self, ref: SegmentRef, indexes: Sequence[int]) -> dict[int, Entry]:
-        """Those of a segment's entries that can be read; damage is noted."""
+        """The readable ones of a segment's entries; damage is noted."""
         try:
             with self._use(ref) as (segment, _):
                 return segment.read(indexes)
@@ -219,9 +219,9 @@ class GroupSegments:
             return {}
 
     def term_between(self, index: int) -> int | None:
-        """The term of an entry that cannot be read, if its neighbours leave no other.
+        """The term of an unreadable entry, if those of its neighbours determine it.
 
-        Terms never fall along a log; a segment knows its lowest and highest.
+        Terms never decrease along a log; a segment's footer has the lowest and highest.
         """
         span = self.find(index)
         if span is None:
@@ -252,18 +252,18 @@ class GroupSegments:
 
     @contextmanager
     def _use(self, ref: SegmentRef) -> Iterator[tuple[SegmentFile, list[Exception]]]:
-        """The segment, open, and the damage that it meets.
+        """An open segment, and the list of damage found in it.
 
-        It is given back when the block ends, so that no other thread closes it; one that is damaged
-        is closed, because it will be replaced.
+        The block owns the file, so that no other thread closes it, and returns it to the cache. A
+        damaged file is closed, because it will be replaced.
         """
         with self._lock:
-            kept = self._open.pop(ref.name, None)
-        if kept is not None and kept[0] != ref:
-            kept[1].close()
-            kept = None
+            cached = self._open.pop(ref.name, None)
+        if cached is not None and cached[0] != ref:
+            cached[1].close()
+            cached = None
         seen: list[Exception] = []
-        segment = kept[1] if kept else SegmentFile(self._fs, self._directory, ref)
+        segment = cached[1] if cached else SegmentFile(self._fs, self._directory, ref)
         segment.damaged = seen.append
         try:
             segment.open()
@@ -287,11 +287,11 @@ class GroupSegments:
     def _close(self, names: Iterable[str]) -> None:
         for name in names:
             with self._lock:
-                found = self._open.pop(name, None)
-            if found is not None:
-                found[1].close()
+                cached = self._open.pop(name, None)
+            if cached is not None:
+                cached[1].close()
 
     def close(self) -> None:
-        """Close all files; whoever is reading closes its own when it is done."""
+        """Close all files. A read in progress closes its own at its end."""
         self._open_max = 0
         self._close(list(self._open))

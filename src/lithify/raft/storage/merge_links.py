@@ -1,27 +1,27 @@
-"""How targets of merges take the place of their sources, so that any crash can be recovered from.
+"""Replaces the sources of merges by their targets, so that any crash can be recovered from.
 
 Sources 3, 4 and 5 were copied to `…3-…4-…5.compacting`, which is synced:
 
-1. `…3.link` becomes a second name of the target (a hard link cannot replace a name) and is renamed
-   over `…3.segment`. The directory is synced. This is the step that counts.
-2. For 4 and 5: a symbolic link `…4.link` to `…3.segment`, renamed over `…4.segment`. The source's
-   bytes are free now, and who still has its name finds the merged file. The directory is synced.
-3. `….compacting` is removed, and the directory synced.
+1. The hard link `…3.link` to the target is created (it cannot replace a name) and is renamed
+   over `…3.segment`. The directory is synced. This step publishes the merge.
+2. For 4 and 5: a symbolic link `…4.link` to `…3.segment` is renamed over `…4.segment`. The source's
+   bytes are free now, and a reader with its name finds the merged file. The directory is synced.
+3. `….compacting` is deleted, and the directory synced.
 
-A single source is simply replaced: the target is renamed over it. Several merges at a time do each
-step for all of them before the directory is synced: three times, however many there are.
+With a single source the target is renamed over it, and steps 2 and 3 are not needed. Several merges
+do each step for all of them before the directory is synced: three syncs, however many merges.
 
-What `recover` does with a `.compacting` it finds, by the inode of the lowest source's name, since
-a link count of two may also mean that a crash came between link and rename:
+`recover` decides for each `.compacting` file by the inode of the lowest source's name. A link count
+of two would not do: a crash between link and rename leaves it too.
 
 | the lowest name is | then |
 |---|---|
-| the same file | step 1 was done: steps 2 and 3 are done again |
-| another file, or there is one source | step 1 was not done: target and `.link` are removed |
+| the same file | step 1 was done: steps 2 and 3 are repeated |
+| another file, or there is one source | step 1 was not done: target and `.link` are deleted |
 
-All `.link` names that are left are removed: a rename of one name of a file over another name of the
-same file leaves both. Symbolic links are removed some time later (`purge_links`), and at once if
-they lead nowhere. They name a file of the same directory, so the directory can be moved.
+Then it deletes all `.link` names: a rename of one name of a file over another name of the same file
+leaves both. `purge_links` deletes symbolic links after some time, and at once if their target is
+missing. They name a file of the same directory, so the directory can be moved.
 
 Every function may be interrupted anywhere and called again.
 """
@@ -49,9 +49,9 @@ __all__ = ["purge_links", "put_in_place", "recover"]
 
 
 def put_in_place(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]) -> None:
-    """Let the targets of merges, which are durable, take the place of their sources.
+    """Replace the sources of merges by their targets, which must be durable.
 
-    A merge is the numbers of its sources, ascending.
+    A merge is the ascending numbers of its sources.
     """
     for numbers in merges:
         target = f"{directory}/{compacting_name(list(numbers))}"
@@ -62,7 +62,7 @@ def put_in_place(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]
         link = f"{directory}/{link_name(numbers[0])}"
         _remove(fs, link)
         fs.link(target, link)
-        # A crash here leaves a target with two names and every source in its place.
+        # A crash here leaves a target with two names, and every source under its own.
         fs.rename(link, lowest)
     fs.sync_dir(directory)
     several = [numbers for numbers in merges if len(numbers) > 1]
@@ -78,7 +78,7 @@ def _finish(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]) -> 
             _remove(fs, link)
             fs.symlink(segment_name(lowest), link)
             fs.rename(link, f"{directory}/{segment_name(number)}")
-    # Were a target's own name gone first, nobody would know which links are missing.
+    # The links must be durable before the target's name goes: it lists the links to create.
     fs.sync_dir(directory)
     for numbers in merges:
         fs.remove(f"{directory}/{compacting_name(list(numbers))}")
@@ -86,7 +86,7 @@ def _finish(fs: FileSystem, directory: str, merges: Sequence[Sequence[int]]) -> 
 
 
 def recover(fs: FileSystem, directory: str) -> list[str]:
-    """Finish or take back merges that were interrupted; the names that were removed."""
+    """Finish or roll back interrupted merges; returns the deleted names."""
     removed = []
     for name in fs.list(directory):
         numbers = parse_compacting(name)
@@ -96,7 +96,7 @@ def recover(fs: FileSystem, directory: str) -> list[str]:
         lowest = f"{directory}/{segment_name(numbers[0])}"
         place = fs.stat(lowest) if fs.exists(lowest) else None
         if place is not None and (place.device, place.inode) == (target.device, target.inode):
-            # The rename may be in the cache of a killed process's file system only.
+            # A killed process may have left the rename only in the operating system's cache.
             fs.sync_dir(directory)
             _finish(fs, directory, [numbers])
         else:
@@ -112,16 +112,16 @@ def recover(fs: FileSystem, directory: str) -> list[str]:
 
 
 def purge_links(fs: FileSystem, directory: str, before_ms: int) -> list[str]:
-    """Remove links that were made before a time, or that lead nowhere; their names."""
+    """Delete links created before a time, and links without a target; returns their names."""
     removed = []
     for name in fs.list(directory):
         if parse_segment(name) is None:
             continue
         path = f"{directory}/{name}"
-        found = fs.stat(path)
-        if not found.is_symlink:
+        status = fs.stat(path)
+        if not status.is_symlink:
             continue
-        if found.mtime_ms < before_ms or not _leads_somewhere(fs, path):
+        if status.mtime_ms < before_ms or not _has_target(fs, path):
             fs.remove(path)
             removed.append(name)
     if removed:
@@ -129,7 +129,7 @@ def purge_links(fs: FileSystem, directory: str, before_ms: int) -> list[str]:
     return removed
 
 
-def _leads_somewhere(fs: FileSystem, path: str) -> bool:
+def _has_target(fs: FileSystem, path: str) -> bool:
     try:
         fs.open_read(path).close()
     except FileNotFoundError:

@@ -1,20 +1,19 @@
-"""What a Raft node has on disk: one write-ahead log, and a directory for each group.
+"""The files of a Raft node: one write-ahead log, and a directory per group.
 
-Opening, after any crash. What the manifest names must be there (`manifest.py`); if something is
-gone, the directory is not opened (`FilesLost`, `EntriesLost`):
+Opening works after any crash. What the manifest names must exist (`manifest.py`); otherwise the
+directory is not opened (`FilesLost`, `EntriesLost`):
 
-1. For each group: interrupted merges are finished or taken back; the newest snapshot is read, and
-   its live indexes. These rows are known before the write-ahead log is read, so that what nobody
-   needs any more is passed over.
+1. For each group: interrupted merges are finished or rolled back; the newest snapshot and its live
+   indexes are read. They are needed before the write-ahead log is read, which skips entries that
+   are not needed.
 2. The write-ahead log is read: entries and states of all groups.
-3. For each group: the segments are listed. What a crash has torn off the newest is cut, one that
-   was just begun is removed, and so is one of which nothing counts. The parts must join without a
-   gap: live indexes, snapshot, segments, mem table. They must reach as far as the manifest says,
-   unless the write-ahead log has cut off what was behind.
+3. For each group: the segments are listed. A torn end of the newest is cut off; a segment without
+   entries, and one of which no entry counts, is deleted. Live indexes, snapshot, segments and mem
+   table must join without a gap. They must reach the end that the manifest records, unless the
+   write-ahead log has truncated the entries before it.
 
-`work` is one round of the write-ahead log, and `flush` moves a full file's entries to segments.
-Whoever runs the node decides which threads call them (`raft/node/node.py`); tests call them in
-turn.
+`wal.flush` makes queued writes durable, and `flush` moves a full file's entries to segments. A node
+calls them in two threads (`raft/storage/disk_threads.py`), tests in turn.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ __all__ = ["GroupStorage", "InstallWritten", "RaftStorage", "StorageSettings"]
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Sizes of files."""
+    """Limits of the sizes of files."""
 
     wal_bytes_max: int = FILE_BYTES_MAX
     segments: SegmentLimits = field(default_factory=SegmentLimits)
@@ -91,7 +90,7 @@ class StorageSettings:
 
 @dataclass(slots=True)
 class GroupStorage:
-    """What one group has on disk."""
+    """The files of one group."""
 
     group: str
     directory: str
@@ -101,7 +100,7 @@ class GroupStorage:
     """The newest snapshot."""
     hard_state: HardState
     doubt_term: int | None = None
-    """The term in which it may have acknowledged entries that it has lost; None if it has all."""
+    """The term in which it may have acknowledged entries that are lost; None if none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class RaftStorage:
     def __init__(
         self, fs: FileSystem, directory: str, settings: StorageSettings | None = None
     ) -> None:
-        """Take the directory; `open_groups` comes next. `LogLocked` if another process has it."""
+        """Lock the directory, or raise `LogLocked`. Call `open_groups` next."""
         self._settings = settings or StorageSettings()
         self.limits = self._settings.segments
         self.fs = fs
@@ -133,7 +132,7 @@ class RaftStorage:
             raise
         self.states = LiveStates()
         self.latencies = Latencies()
-        """Of the rounds of the write-ahead log."""
+        """Durations of the rounds of the write-ahead log."""
         self.wal = Wal(
             fs,
             f"{directory}/{WAL}",
@@ -147,11 +146,11 @@ class RaftStorage:
         self._removable = 0
         self._unsettled = 0
         self._flushed: dict[str, Flushed] = {}
-        """By group, of a file that was refused before it was through."""
+        """By group: segments of a file of which a later group could not be written."""
         self.removing: Callable[[Callable[[], None]], None] = _at_once
-        """Does what removes files that nobody needs, some time; a node has a thread for it."""
+        """Runs a function that deletes unneeded files; a node runs it later, in a thread."""
         self.settled_number = 0
-        """What the files of the write-ahead log up to this number held is in segments."""
+        """The entries in files of the write-ahead log up to this number are in segments."""
 
     def open_groups(
         self,
@@ -161,48 +160,48 @@ class RaftStorage:
         *,
         is_listed: bool | None = None,
     ) -> None:
-        """Read everything that is there; `rebuild` finds the live indexes in a group's state.
+        """Read all groups; `rebuild` computes the live indexes from a group's state.
 
-        What is there of groups that are not `known` is removed if they are gone by a decision, and
-        `UnknownGroup` if not. `is_listed` says that there must be a manifest. False means that NODE
-        is of an earlier version: a manifest beside it is of a later version that has run meanwhile,
-        and is not about the files that the earlier one has written since.
+        Directories of groups that are not `known` are deleted if `is_gone` says that the group was
+        removed; otherwise `UnknownGroup` is raised. `is_listed` says that a manifest must exist.
+        False means that an earlier version wrote NODE: a manifest is then from a later version that
+        ran before, and does not cover the files that the earlier version has written since.
         """
         if is_listed and not self.manifest.exists:
             raise FilesLost(self.manifest.path, "missing, but NODE was written after it")
         if is_listed is False:
             self.manifest.disregard_files()
-        found: dict[str, tuple[Snapshots, StoredSnapshot | None]] = {}
-        # Also those of which nothing is left but what the write-ahead log has.
+        opened: dict[str, tuple[Snapshots, StoredSnapshot | None]] = {}
+        # A group without a directory may have entries in the write-ahead log.
         expected = self.manifest.ends.keys() if known is None else known
         for group in sorted({*self.fs.list(f"{self.directory}/{GROUPS}"), *expected}):
             if known is None or group in known:
-                found[group] = self._read_snapshot(group, rebuild)
+                opened[group] = self._read_snapshot(group, rebuild)
             elif is_gone(group):
                 self.remove_files(group)
             else:
                 raise UnknownGroup(self._directory_of(group))
-        installs = {g: stored.place.wal_file for g, (_, stored) in found.items() if stored}
+        installs = {g: stored.place.wal_file for g, (_, stored) in opened.items() if stored}
         recovered = self.wal.recover(installs, known)
-        for group, (snapshots, stored) in found.items():
+        for group, (snapshots, stored) in opened.items():
             rest = recovered.pop(group, None) or Recovered()
             if stored is not None:
                 name = install_name(group, stored.place.install_index)
                 self._join(group, rest, recovered.pop(name, None))
             self.groups[group] = self._open(group, snapshots, stored, rest)
         for group in recovered:
-            # An install that did not come to its end.
+            # An install that was not finished.
             self.wal.forget(group)
         self._settle_manifest()
 
     def _settle_manifest(self) -> None:
-        """Let the manifest be about what was found."""
+        """Make the manifest agree with the groups that were opened."""
         for group in self.manifest.ends.keys() - self.groups.keys():
             self.manifest.forget(group)
         if self.wal.is_doubtful:
             self.manifest.doubt({name: own.hard_state.term for name, own in self.groups.items()})
         elif not self.manifest.exists:
-            # A directory of an earlier version, or a new one.
+            # The directory is new, or an earlier version wrote it.
             self.manifest.ends = self._ends()
             self.manifest.save()
         for group, term in self.manifest.doubts.items():
@@ -210,23 +209,23 @@ class RaftStorage:
                 self.groups[group].doubt_term = term
 
     def trust(self, group: str) -> Callable[[], None]:
-        """A member has all that is committed: it may vote. What is returned makes that durable."""
+        """A member has all committed entries, and may vote. The returned job makes that durable."""
         self.groups[group].doubt_term = None
         return partial(self.manifest.trust, group)
 
     def create(self, group: str) -> GroupStorage:
-        """A new group, empty; the name was never used before."""
+        """Create an empty group; its name was never used before."""
         snapshots = Snapshots(self.fs, self._directory_of(group))
-        made = self.groups[group] = self._open(group, snapshots, None, Recovered())
-        return made
+        storage = self.groups[group] = self._open(group, snapshots, None, Recovered())
+        return storage
 
     def forget(self, group: str) -> None:
-        """A group is no more: nothing of it is written from now on. Its files are still there.
+        """Stop writing for a removed group. `remove_files` deletes its files.
 
-        Whoever calls has made sure that the next start will not know it (`raft/node/identity.py`).
+        The caller has durably recorded the removal (`raft/node/identity.py`).
         """
         for install in [each for each in self._installs.values() if each.group == group]:
-            # The worker may be busy with its files, which go with the group's.
+            # The worker may still use its files, which are deleted with the group's.
             install.leave()
             self._end_install(install)
         self.wal.forget(group)
@@ -236,15 +235,15 @@ class RaftStorage:
         self.manifest.forget(group)
 
     def remove_files(self, group: str) -> None:
-        """Give back what a group takes on disk, when nobody writes there any more."""
+        """Delete the directory of a group to which no thread writes."""
         remove_tree(self.fs, self._directory_of(group))
         self.fs.sync_dir(f"{self.directory}/{GROUPS}")
 
     def flush(self, rolled: Rolled) -> list[Flushed]:
-        """Write a full file's entries to segments; the groups take them in by `settle`.
+        """Write a full file's entries to segments; `settle` adds these to the groups.
 
-        One file at a time: the numbers of new segments come from those that were taken in. If the
-        disk refuses, it may be called again with the same file.
+        One file at a time: a new segment's number follows those of the group's segments. After a
+        failed write it may be called again with the same file.
         """
         if self._unsettled:
             raise InvalidInput(f"file {self._unsettled} was flushed and is not settled yet")
@@ -267,7 +266,7 @@ class RaftStorage:
         return list(done.values())
 
     def settle(self, rolled: Rolled, done: Iterable[Flushed]) -> None:
-        """Let groups take in what was flushed, and remove what is not needed any more."""
+        """Add flushed segments to their groups, and delete files that are not needed."""
         for flushed in done:
             storage = self.groups.get(flushed.group)
             if storage is not None:
@@ -280,12 +279,12 @@ class RaftStorage:
             self._remove_settled()
 
     def _remove_settled(self) -> None:
-        """Remove files of the write-ahead log whose entries are in segments."""
+        """Delete files of the write-ahead log whose entries are in segments."""
         self.removing(partial(self.wal.remove, self._removable, self._ends()))
         self._removable = 0
 
     def _ends(self) -> dict[str, End]:
-        """How far segments and snapshot of each group reach now."""
+        """The end of each group: the last index of its segments and snapshot."""
         ends = {}
         for group, own in self.groups.items():
             log, place = own.log, own.log.place()
@@ -296,22 +295,22 @@ class RaftStorage:
     # --- installing -------------------------------------------------------------------------
 
     def begin_install(self, group: str, head: Head, applied: int) -> Install:
-        """A snapshot comes from another member; `applied` is how far this one is."""
+        """Begin to receive a snapshot; `applied` is the index this member has applied."""
         accepting = self.groups[group].snapshots.accept(head)
         install = Install(group, self.wal, accepting, applied)
         self._installs[install.name] = install
         return install
 
     def installing(self, name: str) -> Install | None:
-        """The install that an event of the write-ahead log is about."""
+        """The install with this name in the events of the write-ahead log."""
         return self._installs.get(name)
 
     def install_job(self, install: Install, live: LiveSet) -> Callable[[], InstallWritten]:
-        """Parts 2 and 3, for the worker: the snapshot takes the place of the log, on disk.
+        """Parts 2 and 3, for the worker: the snapshot replaces the log on disk.
 
-        The write-ahead log was rolled, and what it held was settled, after the last entry that the
-        group has written; it writes no other before `installed`. The job may be done again if the
-        disk has refused it. It touches nothing in memory but what is the install's own.
+        The write-ahead log was rolled and settled after the group's last written entry; the group
+        writes no other before `installed`. The job may be repeated after a failed write. In memory
+        it changes only the install.
         """
         storage, wal_file = self.groups[install.group], self.wal.closed_number
         index = install.head.meta.index
@@ -324,7 +323,7 @@ class RaftStorage:
         stored = install.finish(live, place)
         group, states = install.group, LiveStates()
         states[group] = LiveState(stored.index, live)
-        # Nothing is appended to what was there before.
+        # Existing segments are not appended to.
         segments = GroupSegments(self.fs, directory)
         segments.last_number = stored.place.cut_number + 1
         flushed = self._writer.flush(
@@ -341,18 +340,18 @@ class RaftStorage:
         return InstallWritten(stored, flushed.refs)
 
     def installed(self, install: Install, live: LiveSet, written: InstallWritten) -> None:
-        """Take in what the job has written: the log is another one."""
+        """Apply the result of the job: the snapshot replaces the log in memory."""
         storage, stored = self.groups[install.group], written.stored
         storage.stored = stored
         self.wal.restart(install.group)
         storage.log.install(LiveState(stored.index, live), stored)
-        # Its entries were in a table of their own, so none are to be looked for in the group's.
+        # The install had its own mem table, so the group's has none of these entries.
         number = stored.place.wal_file
         storage.log.flushed(Flushed(install.group, number, IndexRuns(), written.refs))
         self._end_install(install)
 
     def abort_install(self, install: Install) -> None:
-        """Give one up; the log is as it was."""
+        """Abort an install; the log stays as it was."""
         install.abort()
         self._end_install(install)
 
@@ -363,7 +362,7 @@ class RaftStorage:
             self._remove_settled()
 
     def close(self) -> None:
-        """Let go of everything; what was not made durable is not."""
+        """Close all files and release the lock. Queued writes are dropped."""
         self.wal.close()
         for storage in self.groups.values():
             storage.log.segments.close()
@@ -375,7 +374,7 @@ class RaftStorage:
         return f"{self.directory}/{GROUPS}/{group}"
 
     def _join(self, group: str, rest: Recovered, installed: Recovered | None) -> None:
-        """Take in the live entries of a snapshot whose install was not quite at its end."""
+        """Add the live entries of a snapshot whose install was interrupted after its rename."""
         if installed is None:
             return
         live = self.states[group].live
@@ -391,14 +390,14 @@ class RaftStorage:
         directory = self._directory_of(group)
         self.fs.mkdir(directory)
         merge_links.recover(self.fs, directory)
-        # Nobody has an old name any more, and a new segment may get the number of a link.
+        # There are no readers yet, and a new segment may get the number of a link.
         merge_links.purge_links(self.fs, directory, before_ms=2**63)
         snapshots = Snapshots(self.fs, directory)
         stored = snapshots.newest()
         if stored is not None:
             live = snapshots.live(stored, lambda pieces: rebuild(group, pieces))
             self.states[group] = LiveState(stored.index, live)
-            # A crash may have come between its rename and the directory's sync.
+            # After a crash between its rename and the directory's sync the rename is not durable.
             self.fs.sync_dir(stored.directory.rpartition("/")[0])
             snapshots.remove_older(stored)
         return snapshots, stored
@@ -410,32 +409,32 @@ class RaftStorage:
         refs, merged = self._refs(directory)
         segments = GroupSegments(self.fs, directory, refs)
         if stored is not None:
-            # Merged ones have the numbers of their lowest source, but nothing that was overwritten.
+            # A merged segment has the number of its lowest source, but no overwritten entries.
             segments.limit(stored.place.cut_index, stored.place.cut_number, merged)
-            # What is cut off is not appended to, and its number not given out again.
+            # A segment that is cut is not appended to, and its number is not used again.
             if segments.last_number <= stored.place.cut_number:
                 segments.last_number = stored.place.cut_number + 1
         if segments.last_number in merged:
-            # Nothing is appended to a merged one: what is in it counts, whatever is cut off.
+            # A merged segment is not appended to: cuts do not apply to it.
             segments.last_number += 1
         if recovered.entries:
-            # What was written before them and is behind them was cut off when they were written.
+            # These entries truncated all entries at and after their first index.
             segments.limit(next(iter(recovered.entries)) - 1)
         names = {span.ref.name for span in segments.spans}
         removed = False
         for name in self.fs.list(directory):
             path = f"{directory}/{name}"
-            is_half = parse_repair(name) is not None or name == HISTORY + TEMPORARY_SUFFIX
-            if not is_half and (
+            is_temporary = parse_repair(name) is not None or name == HISTORY + TEMPORARY_SUFFIX
+            if not is_temporary and (
                 parse_segment(name) is None or name in names or self.fs.stat(path).is_symlink
             ):
                 continue
-            # Just begun, or overwritten as a whole by segments that came after it; or a repair or a
-            # history that was not finished.
+            # A segment without entries, one that later segments have overwritten completely, or
+            # the temporary file of a repair or a history.
             self.fs.remove(path)
             removed = True
         if removed:
-            # Its number may be given out again: then the name must not lead to this file.
+            # The number may be used again: after a crash the name must not show the old file.
             self.fs.sync_dir(directory)
         check_end(group, directory, segments, stored, recovered, self.manifest.ends.get(group))
         table = MemTable(group, recovered.entries)
@@ -444,9 +443,9 @@ class RaftStorage:
         return GroupStorage(group, directory, log, snapshots, stored, recovered.state)
 
     def _refs(self, directory: str) -> tuple[list[SegmentRef], set[int]]:
-        """The segments of a group, and the numbers of merged ones among them.
+        """The segments of a group, and the numbers of those that are merged.
 
-        The newest is brought to an end that counts.
+        The newest gets a footer if it has none.
         """
         numbers = [
             number
@@ -455,7 +454,7 @@ class RaftStorage:
             and not self.fs.stat(f"{directory}/{name}").is_symlink
         ]
         if numbers:
-            # A killed process may have left it in the operating system's cache only.
+            # A killed process may have left it only in the operating system's cache.
             with self.fs.open_append(f"{directory}/{segment_name(numbers[-1])}") as file:
                 file.fsync()
         refs, merged = [], set()
@@ -468,25 +467,25 @@ class RaftStorage:
                     if read_header(file).kind == MERGED_KIND:
                         merged.add(number)
             except DamagedFile:
-                if number != numbers[-1] and not self._was_left(directory, number):
+                if number != numbers[-1] and not self._was_abandoned(directory, number):
                     raise
-                ref = self._end(directory, number)
+                ref = self._finish_segment(directory, number)
             if ref.entries:
                 refs.append(ref)
         return refs, merged
 
-    def _was_left(self, directory: str, number: int) -> bool:
-        """May the segment writer have left this one without a footer, and begun the next?
+    def _was_abandoned(self, directory: str, number: int) -> bool:
+        """May the segment writer have left this segment without a footer, and begun the next?
 
-        It does so when the disk fails in the middle of an append and does not read the segment
-        afterwards. What was appended is in the next one then, or in the write-ahead log. If more is
-        gone, the entries of the next one do not follow (`check_end`, `check_live`).
+        It does so when the disk fails in the middle of an append and cannot read the segment
+        afterwards. The appended entries are then in the next segment or in the write-ahead log. If
+        more is lost, `check_end` or `check_live` finds a gap.
         """
         with self.fs.open_read(f"{directory}/{segment_name(number)}") as file:
             return not has_footer(file) and read_header(file).kind != MERGED_KIND
 
-    def _end(self, directory: str, number: int) -> SegmentRef:
-        """Bring a segment that was being written to an end; one just begun has no entries."""
+    def _finish_segment(self, directory: str, number: int) -> SegmentRef:
+        """Cut off a torn end and write the footer; a segment that was just begun has no entries."""
         limits = self._settings.segments
         appender = SegmentAppender.reopen(self.fs, directory, number, limits)
         if appender is None:

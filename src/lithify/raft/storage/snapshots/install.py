@@ -3,7 +3,7 @@
     install = storage.begin_install("orders", head, applied)
     install.add(entries)             # live ones above what the member has applied, ascending
     install.piece(data)              # then the state
-    install.written(event)           # from the write-ahead log, until `is_durable`
+    install.mark_durable(event)      # from the write-ahead log, until `is_durable`
     install.check(live)              # all that the state needs has arrived
     job = storage.install_job(install, live)     # the snapshot replaces the whole log:
     storage.installed(install, live, job())      # on disk, by the worker; then in memory

@@ -4,25 +4,25 @@
     snapshots/TERM_INDEX/live        the live indexes, a live set of `liveset/format.py`
     snapshots/TERM_INDEX/place       one checked line of JSON, see `SnapshotPlace`
 
-A snapshot comes to be in these steps; a crash at any of them leaves the one before it in place:
+A snapshot is written in these steps; after a crash before the rename the previous one is valid:
 
-1. A directory `TERM_INDEX.tmp` is made; state, live indexes and place are written into it and
-   fsynced, the live indexes also when there are none.
-2. The directory is synced and renamed to its own name, and the directory above it synced. From here
-   on the snapshot counts, with its live indexes.
-3. Older snapshots are removed.
+1. A directory `TERM_INDEX.tmp` is created; state, live indexes and place are written into it and
+   fsynced. The file of live indexes is written even if it is empty.
+2. The directory is synced and renamed to its final name, and its parent is synced. From here on the
+   snapshot is valid, with its live indexes.
+3. Older snapshots are deleted.
 
-So a snapshot without live indexes cannot come about by a crash. If they are missing or damaged all
-the same, they are made again from the state, by the machine; they are never taken as none. A
-snapshot whose state is damaged is passed over for an older one if there is one; else it is an
-error.
+So a crash cannot leave a snapshot without live indexes. If they are missing or damaged, the machine
+rebuilds them from the state; they are never taken as empty. If the state of a snapshot is damaged,
+the next older snapshot is used; without one it is an error.
 
-Checkpoints are the same under `checkpoints/`. They cut nothing off. The newest one at or below an
-index can be promoted: its directory is renamed into `snapshots/`, durable by steps 2 and 3.
+Checkpoints are stored in the same way below `checkpoints/`. They truncate nothing. The newest one
+at or below an index can be promoted: its directory is renamed into `snapshots/`, and both parents
+are synced.
 
-A snapshot that is being received is written the same way (`accept`): it counts when it is finished.
+A snapshot that is being received is written in the same way (`accept`): it is valid when finished.
 
-Who calls makes sure that the entries a snapshot needs are durable before it is written.
+The caller must make the entries that a snapshot needs durable before it writes the snapshot.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlace:
-    """Where a snapshot stands among the member's own files."""
+    """The position of a snapshot relative to the member's segments and write-ahead log."""
 
     cut_number: int = 0
     cut_index: int = 0
-    """Of segments up to this number nothing behind this index counts. What overwrote the rest may
-    be dead by now and in no segment; or a snapshot was installed that does not know it."""
+    """In segments up to `cut_number` no index above `cut_index` counts. The entries that overwrote
+    them may be dead and in no segment; or an installed snapshot replaced them."""
     wal_file: int = 0
     """Files of the write-ahead log up to this number were written before a snapshot was installed:
-    what counts of the group's entries in them is in segments."""
+    the group's entries in them that count are in segments."""
     install_index: int = 0
-    """Of the last snapshot that was installed. Its live entries may still be in no other place than
-    the write-ahead log, under the name that they came by."""
+    """Index of the last installed snapshot. Its live entries may be only in the write-ahead log,
+    under the name of the install."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot or checkpoint that is on disk."""
+    """A snapshot or checkpoint on disk."""
 
     directory: str
     head: Head
@@ -86,7 +86,7 @@ class StoredSnapshot:
 
     @property
     def index(self) -> int:
-        """Where it ends."""
+        """The last index it includes."""
         return self.head.meta.index
 
 
@@ -100,7 +100,7 @@ class IncomingSnapshot:
         self._final = f"{parent}/{snapshot_name(head.meta.term, head.meta.index)}"
         self._directory = self._final + _TEMPORARY
         self._stored: StoredSnapshot | None = None
-        """It has its name, which may not be durable yet."""
+        """Set after the rename, which may not be durable yet."""
         remove_tree(fs, self._directory)
         fs.mkdir(self._directory)
         self._file = fs.open_append(f"{self._directory}/{SNAPSHOT}")
@@ -115,17 +115,16 @@ class IncomingSnapshot:
         self._writer.write(piece)
 
     def finish(self, live: LiveSet, place: SnapshotPlace) -> StoredSnapshot:
-        """Let it count, with the indexes that it needs.
+        """Make the snapshot valid, with the live indexes it needs.
 
-        If the disk refuses one that has been read back by `pieces`, this can be called again: all
-        that is written here is written anew.
+        After `pieces` this may be called again if a write failed: it writes all its files again.
         """
         if self._stored is None:
-            self._stored = self._name(live, place)
+            self._stored = self._write_and_rename(live, place)
         self._fs.sync_dir(self._parent)
         return self._stored
 
-    def _name(self, live: LiveSet, place: SnapshotPlace) -> StoredSnapshot:
+    def _write_and_rename(self, live: LiveSet, place: SnapshotPlace) -> StoredSnapshot:
         LiveState(self.head.meta.index, live)
         with self._file:
             self._writer.finish()
@@ -138,7 +137,7 @@ class IncomingSnapshot:
         self._fs.sync_dir(self._directory)
         if self._fs.exists(self._final):
             try:
-                # The same was written before; it may be what the log depends on.
+                # The same snapshot was written before, and the log may depend on it.
                 stored = checked(self._fs, self._final)
             except Corrupt:
                 remove_tree(self._fs, self._final)
@@ -149,19 +148,19 @@ class IncomingSnapshot:
         return StoredSnapshot(self._final, self.head, place)
 
     def pieces(self) -> Iterator[bytes]:
-        """What was written so far, as it will be read; the end is written first."""
+        """The state, read back from the file. Writes the end of the file first."""
         self._writer.finish()
         return read_pieces(self._file, read_head(self._file)[1])
 
     def abort(self) -> None:
-        """Leave nothing."""
+        """Delete all that was written."""
         self.close()
         with suppress(WriteFailed):
-            # It does not count, and goes with the next one of its name or the next start.
+            # The directory is deleted by the next write of this snapshot, or at the next start.
             remove_tree(self._fs, self._directory)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -187,23 +186,23 @@ class Snapshots:
         *,
         checkpoint: bool = False,
     ) -> StoredSnapshot:
-        """Write a snapshot or checkpoint; it counts when this returns."""
-        accepting = self.accept(head, checkpoint=checkpoint)
+        """Write a snapshot or checkpoint; it is valid when this returns."""
+        incoming = self.accept(head, checkpoint=checkpoint)
         try:
             for piece in pieces:
-                accepting.write(piece)
-            return accepting.finish(live, place)
+                incoming.write(piece)
+            return incoming.finish(live, place)
         except Exception:
-            accepting.abort()
+            incoming.abort()
             raise
 
     def accept(self, head: Head, *, checkpoint: bool = False) -> IncomingSnapshot:
-        """Begin to write one whose pieces come one after the other."""
+        """Begin a snapshot or checkpoint whose pieces are written one by one."""
         parent = self._checkpoints if checkpoint else self._snapshots
         return IncomingSnapshot(self._fs, parent, head)
 
     def newest(self) -> StoredSnapshot | None:
-        """The newest snapshot that is whole; raises if there are only damaged ones."""
+        """The newest intact snapshot; raises if all are damaged."""
         damage: Corrupt | None = None
         for path in self._paths(self._snapshots):
             try:
@@ -215,18 +214,18 @@ class Snapshots:
         return None
 
     def checkpoints(self) -> list[StoredSnapshot]:
-        """The checkpoints that are whole, newest first."""
-        found = []
+        """The intact checkpoints, newest first; deletes damaged ones."""
+        intact = []
         for path in self._paths(self._checkpoints):
             try:
-                found.append(checked(self._fs, path))
+                intact.append(checked(self._fs, path))
             except Corrupt:
-                # It only makes something shorter that can be done without it.
+                # No promise depends on a checkpoint.
                 remove_tree(self._fs, path)
-        return found
+        return intact
 
     def promote(self, index: int) -> StoredSnapshot | None:
-        """Make the newest checkpoint at or below an index a snapshot; None if there is none."""
+        """Turn the newest checkpoint at or below an index into a snapshot; None without one."""
         for stored in self.checkpoints():
             if stored.index <= index:
                 name = stored.directory.rpartition("/")[2]
@@ -242,7 +241,7 @@ class Snapshots:
     def live(
         self, stored: StoredSnapshot, rebuild: Callable[[Iterable[bytes]], LiveSet]
     ) -> LiveSet:
-        """The live indexes of a snapshot; made again from its state if they cannot be read."""
+        """The live indexes of a snapshot; rebuilt from its state if they cannot be read."""
         path = f"{stored.directory}/{LIVE}"
         try:
             live = LiveSet.from_bytes(read_file(self._fs, path), path)
@@ -261,7 +260,7 @@ class Snapshots:
         return live
 
     def pieces(self, stored: StoredSnapshot) -> Iterator[bytes]:
-        """The state of a snapshot, piece by piece, checked."""
+        """The pieces of a snapshot's state, with their CRCs checked."""
         try:
             file = self._fs.open_read(f"{stored.directory}/{SNAPSHOT}")
         except FileNotFoundError:
@@ -270,26 +269,26 @@ class Snapshots:
             yield from read_pieces(file, read_head(file)[1])
 
     def remove_older(self, stored: StoredSnapshot) -> None:
-        """Remove the snapshots and checkpoints that a snapshot has made unnecessary."""
+        """Delete the snapshots and checkpoints up to the index of a snapshot, except this one."""
         for parent in (self._snapshots, self._checkpoints):
             for path in self._paths(parent):
-                found = parse_snapshot(path.rpartition("/")[2])
-                if path != stored.directory and found is not None and found[1] <= stored.index:
+                key = parse_snapshot(path.rpartition("/")[2])
+                if path != stored.directory and key is not None and key[1] <= stored.index:
                     remove_tree(self._fs, path)
 
     def remove_checkpoint(self, stored: StoredSnapshot) -> None:
-        """Remove one checkpoint."""
+        """Delete a checkpoint."""
         remove_tree(self._fs, stored.directory)
 
     def _paths(self, parent: str) -> list[str]:
-        """Of all that are there, newest first: by index, then by term."""
-        found = [(parse_snapshot(name), name) for name in self._fs.list(parent)]
-        known = [(key[1], key[0], name) for key, name in found if key is not None]
-        return [f"{parent}/{name}" for _, _, name in sorted(known, reverse=True)]
+        """The directories in a parent, newest first: by index, then by term."""
+        names = [(parse_snapshot(name), name) for name in self._fs.list(parent)]
+        keyed = [(key[1], key[0], name) for key, name in names if key is not None]
+        return [f"{parent}/{name}" for _, _, name in sorted(keyed, reverse=True)]
 
 
 def checked(fs: FileSystem, path: str) -> StoredSnapshot:
-    """A snapshot whose every byte was read."""
+    """Open a snapshot after reading all of its state; raises `Corrupt` if a byte is wrong."""
     try:
         file = fs.open_read(f"{path}/{SNAPSHOT}")
     except FileNotFoundError:

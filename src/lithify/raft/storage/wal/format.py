@@ -13,40 +13,41 @@
          8     8  sequence  1 for the first batch of the file, one more for each
         16     4  records
         20     4  zeros     sectors of zeros among the records, n: n and its complement, two bytes
-                            each; zero if there are none, or if an earlier version wrote it
+                            each; 0 if there are none, or if an earlier version wrote it
         24        records, each
              0     1  kind      1 group, 2 state, 3 entry
              1     1  entry's kind, as the consensus core numbers it
              2     2  zero
-             4     4  group     its number in this file
-             8     8  index     of the entry; of a state: what was known to be committed
+             4     4  group     the group's number in this file
+             8     8  index     of an entry: its index; of a state: the commit index
             16     8  term      of the entry or state
-            24     8  previous  the index before this one in what was written, -1 if none
-            32     4  length    of what follows: payload, name of the group or of who got the vote
+            24     8  previous  index of the entry written before this one, -1 if none
+            32     4  length    of an entry: its payload; of a group: its name; of a state: the
+                                name of the member that got the vote
             36  length
 
-A group is named before its first other record in a file. Because every entry carries the index
-that was written before it, a gap is found in contiguous and in sparse writing alike.
+The first record of a group in a file is a group record. Every entry carries the index that was
+written before it, so a gap is detected whether the indexes are contiguous or sparse.
 
-One CRC a batch, because a batch is durable as a whole or not at all. The next batch is written
-when the one before is durable, so an intact batch proves that all before it were. A batch without
-records has no other purpose. What stands behind the last intact batch (`WalTail`):
+A batch has one CRC, because it is durable as a whole or not at all. A batch is written after the
+previous one is durable, so an intact batch proves that all before it are durable. A batch without
+records has no other purpose. The bytes after the last intact batch (`WalTail`) are judged so:
 
-1. A bad batch that an intact one follows is damage to what was acknowledged: `DamagedFile`.
-2. A batch whose bytes are all there, but not as they were written, is `DAMAGED`. A power cut does
-   not leave that: what the disk has not written is missing at the end of the file, or reads as
+1. A bad batch followed by an intact one is damage to acknowledged data: `DamagedFile`.
+2. A complete batch whose bytes differ from those written is `DAMAGED`. A power cut does not leave
+   such a batch: bytes that the disk has not written are missing at the end of the file, or read as
    zeros from one sector boundary to the next. So a batch with no more sectors of zeros than were
-   written (`zeros`) is all there. Such a batch may have been acknowledged.
-3. Anything else is `TORN`: the write was under way, and was not acknowledged.
+   written (`zeros`) is complete. Such a batch may have been acknowledged.
+3. Anything else is `TORN`: the write was in progress, and was not acknowledged.
 
-Not decidable is a sector that reads as zeros and was not written so: the write of it may have been
-under way, or the disk has lost it later. It counts as torn, because every member of a group may
-have such a batch after a power cut. With more than `ZEROS_MAX` sectors of zeros, or a count that is
-damaged itself, nobody knows how many there were: these count as damaged.
+A sector that reads as zeros and was not written so is ambiguous: its write may have been in
+progress, or the disk has lost it later. It counts as torn, because every member of a group may
+have such a batch after a power cut. A batch with more than `ZEROS_MAX` sectors of zeros, or whose
+count itself is damaged, counts as damaged: the number of its sectors of zeros is unknown.
 
-"All there" means: the length of its header leads to the end of the file or before it, or its
-records, each with the length that stands in it, are as many as the header says and end with the
-file. One wrong byte spoils at most one of the two.
+A batch is complete if the length in its header ends within the file, or if as many records as the
+header says, by their own lengths, end exactly at the end of the file. One wrong byte spoils at most
+one of the two.
 
 Pure.
 """
@@ -88,9 +89,9 @@ __all__ = [
 
 WAL_VERSION = 1
 SECTOR_BYTES = 512
-"""What disks write as a whole; those with larger sectors do so too."""
+"""The unit that disks write as a whole. Larger sectors are multiples of it."""
 ZEROS_MAX = 2**16 - 1
-"""Sectors of zeros in a batch that are counted: nearly 32 MiB."""
+"""The highest count of sectors of zeros in a batch: nearly 32 MiB."""
 
 _MAGIC = b"LITHWAL\0"
 _FILE = struct.Struct("<8sIIQI")
@@ -108,7 +109,7 @@ assert (FILE_HEADER_BYTES, BATCH_HEADER_BYTES, RECORD_HEADER_BYTES) == (32, 24, 
 
 
 class RecordKind(IntEnum):
-    """What a record says."""
+    """The kinds of records."""
 
     GROUP = 1
     STATE = 2
@@ -117,7 +118,7 @@ class RecordKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """One record, as it is read back."""
+    """A record read from a file."""
 
     kind: int
     entry_kind: int
@@ -129,7 +130,7 @@ class WalRecord:
 
 
 class WalTail(IntEnum):
-    """What stands behind the last intact batch of a file; see the module."""
+    """The state of the bytes after the last intact batch of a file; see the module."""
 
     NOTHING = 0
     TORN = 1
@@ -137,7 +138,7 @@ class WalTail(IntEnum):
 
 
 class Parsed(NamedTuple):
-    """A file, as it is read back."""
+    """The content of a file."""
 
     batches: list[list[WalRecord]]
     end: int
@@ -154,23 +155,23 @@ def encode_file_header(number: int) -> bytes:
 def record_header(
     kind: int, entry_kind: int, group: int, index: int, term: int, previous: int, length: int
 ) -> bytes:
-    """What stands before a record's payload."""
+    """The header before a record's payload."""
     return _RECORD.pack(kind, entry_kind, 0, group, index, term, previous, length)
 
 
 def entry_records(group: int, entries: Sequence[Entry], previous: int) -> Iterator[bytes]:
-    """The headers and payloads, in turn, of entries that follow each other behind an index."""
+    """The headers and payloads, in turn, of entries of which the first follows `previous`."""
     pack, kind = _RECORD.pack, int(RecordKind.ENTRY)
     before = chain((previous,), map(_INDEX, entries))
     headers = [
-        pack(kind, entry_kind, 0, group, index, term, behind, len(payload))
-        for (index, term, payload, entry_kind), behind in zip(entries, before, strict=False)
+        pack(kind, entry_kind, 0, group, index, term, follows, len(payload))
+        for (index, term, payload, entry_kind), follows in zip(entries, before, strict=False)
     ]
     return chain.from_iterable(zip(headers, map(_PAYLOAD, entries), strict=True))
 
 
 def encode_batch(at: int, sequence: int, records: int, pieces: Sequence[Buffer]) -> bytearray:
-    """A batch of records that are given as headers and payloads in turn, for a place in a file."""
+    """A batch for the offset `at` of a file; `pieces` are headers and payloads in turn."""
     batch = bytearray().join((bytes(BATCH_HEADER_BYTES), *pieces))
     length = len(batch) - BATCH_HEADER_BYTES
     zeros = min(_zero_sectors(batch, BATCH_HEADER_BYTES, at), ZEROS_MAX)
@@ -182,10 +183,9 @@ def encode_batch(at: int, sequence: int, records: int, pieces: Sequence[Buffer])
 
 
 def parse_batches(data: bytes, number: int, path: str) -> Parsed:
-    """The records of each intact batch of a file, and what comes behind them.
+    """The records of each intact batch of a file, and the state of the bytes after them.
 
-    Raises `DamagedFile` if a bad one is followed by an intact one, or if the header is bad though
-    batches follow it.
+    Raises `DamagedFile` if an intact batch follows a bad one, or follows a bad header.
     """
     batches: list[list[WalRecord]] = []
     if not _has_header(data, number, path):
@@ -208,24 +208,24 @@ def _tail(data: bytes, at: int) -> WalTail:
         return WalTail.NOTHING
     start = at + BATCH_HEADER_BYTES
     if len(data) <= start:
-        # A batch that is no longer than its header has nothing to lose.
+        # A batch that ends within its header has no records to lose.
         return WalTail.TORN
     first_sector = data[at : min(start, at - at % SECTOR_BYTES + SECTOR_BYTES)]
     if len(first_sector) >= _CRC.size and not any(first_sector):
         return WalTail.TORN
     _, length, _, records, counted = _BATCH.unpack_from(data, at)
-    is_whole = start + length <= len(data) or _fills(data, at, records)
+    is_complete = start + length <= len(data) or _fills(data, at, records)
     zeros, complement = counted & ZEROS_MAX, counted >> 16
     is_known = not counted or (zeros ^ complement == ZEROS_MAX and zeros < ZEROS_MAX)
-    if is_whole and (not is_known or _zero_sectors(data, start) <= zeros):
+    if is_complete and (not is_known or _zero_sectors(data, start) <= zeros):
         return WalTail.DAMAGED
     return WalTail.TORN
 
 
 def _zero_sectors(data: bytes | bytearray, start: int, offset: int = 0) -> int:
-    """Sectors of zeros behind `start`, as far as they belong to these bytes of a file.
+    """The number of sectors of zeros after `start`. A part of a sector at either end counts as one.
 
-    `offset` is the place of the first byte in the file.
+    `offset` is the position of the first byte of `data` in the file.
     """
     first = min(len(data), start + -(offset + start) % SECTOR_BYTES)
     last = max(first, len(data) - (offset + len(data)) % SECTOR_BYTES)
@@ -233,7 +233,7 @@ def _zero_sectors(data: bytes | bytearray, start: int, offset: int = 0) -> int:
         low < high and not any(memoryview(data)[low:high])
         for low, high in ((start, first), (last, len(data)))
     )
-    # Nearly always there are none, and a search is much faster than to look at each.
+    # Nearly always there are none, and a search is much faster than a test of each sector.
     if data.find(bytes(SECTOR_BYTES), first, last) < 0:
         return count
     sectors = np.frombuffer(data, np.uint8, last - first, first).reshape(-1, SECTOR_BYTES)
@@ -241,7 +241,7 @@ def _zero_sectors(data: bytes | bytearray, start: int, offset: int = 0) -> int:
 
 
 def _fills(data: bytes, at: int, records: int) -> bool:
-    """Do so many records fill the rest of the file?"""
+    """Does this number of records end exactly at the end of the file?"""
     at += BATCH_HEADER_BYTES
     for _ in range(records):
         if len(data) - at < RECORD_HEADER_BYTES:
@@ -254,29 +254,29 @@ def _has_header(data: bytes, number: int, path: str) -> bool:
     head = data[:FILE_HEADER_BYTES]
     if len(head) < FILE_HEADER_BYTES or crc32c(head[: _FILE.size]) != _CRC.unpack(head[-4:])[0]:
         return False
-    magic, version, _, found, _ = _FILE.unpack_from(head)
+    magic, version, _, own_number, _ = _FILE.unpack_from(head)
     if magic != _MAGIC:
         return False
     if version != WAL_VERSION:
         raise UnsupportedVersion(path, version, WAL_VERSION)
-    if found != number:
-        raise DamagedFile(path, 16, f"is file {found} of the write-ahead log, not {number}")
+    if own_number != number:
+        raise DamagedFile(path, 16, f"is file {own_number} of the write-ahead log, not {number}")
     return True
 
 
 def _end_of_batch(data: bytes, at: int, sequence: int) -> int:
-    """Where the batch that begins here ends; 0 if it is not whole or another one."""
+    """The end of the batch at an offset; 0 if it is bad or has another sequence number."""
     if len(data) - at < BATCH_HEADER_BYTES:
         return 0
-    crc, length, found, _, _ = _BATCH.unpack_from(data, at)
+    crc, length, own_sequence, _, _ = _BATCH.unpack_from(data, at)
     end = at + BATCH_HEADER_BYTES + int(length)
-    if found != sequence or end > len(data):
+    if own_sequence != sequence or end > len(data):
         return 0
     return end if crc32c(memoryview(data)[at + 4 : end]) == crc else 0
 
 
 def _find_batch(data: bytes, at: int, sequence_min: int) -> int:
-    """Where an intact batch begins whose number is at least `sequence_min`; -1 if nowhere."""
+    """The start of an intact batch with a sequence of at least `sequence_min`; -1 if none."""
     limit = sequence_min + (len(data) - at) // BATCH_HEADER_BYTES
     for shift in range(8):
         start = at + 8 + shift

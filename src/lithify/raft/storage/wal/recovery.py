@@ -1,22 +1,22 @@
-"""Reads the files of the write-ahead log after a restart: what they hold, and what is missing.
+"""Reads the files of the write-ahead log at a start, and detects what is missing.
 
-All files are read in their order: the entries of each group as they were written, and the last
-state of each. An entry cuts off everything behind the index that it follows.
+All files are read in order: the entries of each group as they were written, and its last state. An
+entry truncates the entries after the index that it follows.
 
-What must be there. The manifest names the files, each with the bytes that are certainly durable. A
-file that is missing is `FilesLost`, one with fewer intact bytes is `DamagedFile`: votes and
-acknowledged entries would be lost with it. Behind these bytes the end of the last file may be bad:
+The manifest names the files that must exist, each with its number of durable bytes. A missing file
+raises `FilesLost`, a file with fewer intact bytes `DamagedFile`: votes and acknowledged entries
+would be lost with it. After these bytes the end of the last file may be bad:
 
-1. The write was torn (`wal_format.Tail`). It was not acknowledged, and is cut off.
-2. A batch is all there and damaged, and no intact one proves that it was durable. `Wal.prove`
-   writes a proof whenever nothing was handed in for a moment, so such a batch was written in the
-   last moment before a crash. It is cut off, and `is_doubtful` says that acknowledged entries may
-   be lost (no votes: these are proved before anybody is told). The member must not help to elect a
-   leader that lacks them: it votes when it has caught up (`raft/group/group.py`).
+1. The write was torn (`format.WalTail`). It was not acknowledged, and is cut off.
+2. A batch is complete and damaged, and no intact batch proves that it was durable. `Wal.prove`
+   writes a proof as soon as nothing is queued, so such a batch was written in the last moment
+   before a crash. It is cut off, and `is_doubtful` says that acknowledged entries may
+   be lost (no votes: these are proved before they are acknowledged). The member must not help to
+   elect a leader without these entries: it votes when it has caught up (`raft/group/group.py`).
 
 Both are logged with file, offset and bytes, and counted (`cut_bytes`).
 
-Directories of earlier versions have no manifest: what is there is taken as all there was.
+Directories of earlier versions have no manifest: their files count as complete.
 
 Only `Wal` calls.
 """
@@ -51,20 +51,22 @@ log = get_logger("lithify.raft")
 
 @dataclass(slots=True)
 class Recovered:
-    """What the files held, for one group."""
+    """The recovered state and entries of one group."""
 
     state: HardState = field(default_factory=HardState)
     entries: dict[int, Entry] = field(default_factory=dict)
-    """By index, ascending; what a later entry cut off is not among them."""
+    """By index, ascending, without entries that a later one truncated."""
     cut_index: int | None = None
-    """The lowest index that an entry in the files follows: they say what comes behind it."""
+    """The lowest index that an entry in the files follows: the files decide what comes after it."""
 
 
 def wal_files(fs: FileSystem, directory: str) -> list[tuple[int, str]]:
-    """(number, path) of each file, in their order."""
+    """(number, path) of each file, in order."""
     numbers = (parse_wal(name) for name in fs.list(directory))
-    found = sorted(number for number in numbers if number is not None)
-    return [(number, f"{directory}/{wal_name(number)}") for number in found]
+    return [
+        (number, f"{directory}/{wal_name(number)}")
+        for number in sorted(number for number in numbers if number is not None)
+    ]
 
 
 class WalRecovery:
@@ -78,17 +80,17 @@ class WalRecovery:
         self._live = live
         self._manifest = manifest
         self.ends: dict[int, int] = {}
-        """Of each file that counts: where its last intact batch ends."""
+        """The end of the last intact batch, by file number."""
         self.cut_bytes = 0
         self.is_doubtful = False
 
     def run(
         self, installs: Mapping[str, int], known: Container[str] | None
     ) -> dict[str, Recovered]:
-        """What all files hold, by group; durable from now on.
+        """The content of all files, by group. It is durable when this returns.
 
-        Of a group that has installed a snapshot no entries count in files up to the number in
-        `installs`. What is of a group that is not `known` any more is passed over.
+        `installs` gives the groups that have installed a snapshot: their entries do not count in
+        files up to this number. Records of groups that are not `known` are skipped.
         """
         groups: dict[str, Recovered] = {}
         listed, files = self._listed(), wal_files(self._fs, self._directory)
@@ -97,23 +99,23 @@ class WalRecovery:
             if number < min(listed, default=0):
                 continue
             if number != before + 1 and not listed:
-                # Files are removed when their entries are in segments. A crash may have brought
-                # some back, but one that comes before a missing one has nothing to say.
+                # Files are deleted when their entries are in segments. A crash may have brought
+                # some back. Those before a missing file hold nothing that is needed.
                 groups.clear()
                 self.ends.clear()
             before = number
-            # A killed process may have left batches in the operating system's cache only.
+            # A killed process may have left batches only in the operating system's cache.
             with self._fs.open_append(path) as file:
                 file.fsync()
             parsed = self._parse(number, path, listed, files[-1][0])
             names: dict[int, str] = {}
-            gone: set[int] = set()
+            unknown: set[int] = set()
             for record in chain.from_iterable(parsed.batches):
                 if known is not None and record.kind == RecordKind.GROUP:
                     name = record.payload.decode()
                     if name.partition("/")[0] not in known:
-                        gone.add(record.group)
-                if record.group in gone:
+                        unknown.add(record.group)
+                if record.group in unknown:
                     continue
                 is_entry = record.kind == RecordKind.ENTRY
                 if is_entry and number <= installs.get(names[record.group], 0):
@@ -123,7 +125,7 @@ class WalRecovery:
         return groups
 
     def _listed(self) -> dict[int, int]:
-        """The files that must be there, and the bytes of each that must be intact."""
+        """The files that must exist, with the number of bytes of each that must be intact."""
         if self._manifest is None or not self._manifest.exists:
             return {}
         for number in self._manifest.wal:
@@ -133,7 +135,7 @@ class WalRecovery:
         return dict(self._manifest.wal)
 
     def _parse(self, number: int, path: str, listed: Mapping[int, int], newest: int) -> Parsed:
-        """Read a file, and judge its end."""
+        """Read a file and judge its end."""
         data = read_file(self._fs, path)
         parsed = parse_batches(data, number, path)
         durable_bytes = listed.get(number, 0)
@@ -141,17 +143,17 @@ class WalRecovery:
             what = f"only {parsed.end} bytes are intact, but {durable_bytes} were durable"
             raise DamagedFile(path, parsed.end, what)
         self.ends[number] = parsed.end
-        # What stands behind the end of an earlier file was refused by the disk.
+        # Bytes after the end of an earlier file are from a write that failed.
         if parsed.tail is not WalTail.NOTHING and number >= max(listed, default=newest):
             cut_bytes = len(data) - parsed.end
             self.cut_bytes += cut_bytes
-            given = {"file": path, "offset": parsed.end, "bytes": cut_bytes}
+            place = {"file": path, "offset": parsed.end, "bytes": cut_bytes}
             if parsed.tail is WalTail.DAMAGED:
                 self.is_doubtful = True
                 what = "damaged batch cut off; this node votes when it has caught up with a leader"
-                log.error(what, **given)
+                log.error(what, **place)
             else:
-                log.warning("torn write cut off", **given)
+                log.warning("torn write cut off", **place)
         return parsed
 
     def _replay(
@@ -162,16 +164,18 @@ class WalRecovery:
             groups.setdefault(group, Recovered())
             return
         group = names[record.group]
-        found = groups[group]
+        recovered = groups[group]
         if record.kind == RecordKind.STATE:
             saved = HardState(record.term, record.payload.decode(), record.index)
-            # A file that was begun and then refused by the disk has states from before those that
-            # were appended to the file in front of it.
-            if (saved.term, bool(saved.vote)) >= (found.state.term, bool(found.state.vote)):
-                found.state = saved
+            # A file that failed while it was created may have older states than the file before
+            # it, which was appended to afterwards.
+            last_state = recovered.state
+            if (saved.term, bool(saved.vote)) >= (last_state.term, bool(last_state.vote)):
+                recovered.state = saved
             return
-        entries, index, previous = found.entries, record.index, record.previous
-        found.cut_index = min(previous, previous if found.cut_index is None else found.cut_index)
+        entries, index, previous = recovered.entries, record.index, record.previous
+        cut_index = previous if recovered.cut_index is None else recovered.cut_index
+        recovered.cut_index = min(previous, cut_index)
         while entries and next(reversed(entries)) > previous:
             entries.popitem()
         state = self._live[group]
