@@ -90,7 +90,8 @@ def parse_avro(definition: bytes) -> AvroType:
     tokens = sum(definition.count(token) for token in (b"[", b"{", b","))
     if tokens > _TOKENS_MAX:
         raise InvalidInput(
-            f"schema definition has {tokens} brackets, braces and commas, the limit is {_TOKENS_MAX}"
+            f"schema definition has {tokens} brackets, braces and commas, "
+            f"the limit is {_TOKENS_MAX}"
         )
     try:
         return _Parser().parse(json.loads(definition), "")
