@@ -103,18 +103,18 @@ class ArrowRows:
 
     def batches(self, pieces: Iterable[Frames]) -> Iterator[pa.RecordBatch]:
         """All messages of the frames, in log order."""
-        held: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         rows = size = 0
         for frames in pieces:
             for batch in self._of_frames(frames):
-                held.append(batch)
+                pending.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes
                 if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield _merged(held)
-                    held, rows, size = [], 0, 0
-        if held:
-            yield _merged(held)
+                    yield _merged(pending)
+                    pending, rows, size = [], 0, 0
+        if pending:
+            yield _merged(pending)
 
     def _of_frames(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         number = 0

@@ -185,8 +185,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _no_column(name: str) -> InvalidInput:
-    known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
-    return InvalidInput(f"there is no column {name!r}; there are: {known}")
+    valid = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
+    return InvalidInput(f"there is no column {name!r}; there are: {valid}")
 
 
 class LithifySource(DataSource):
@@ -196,8 +196,8 @@ class LithifySource(DataSource):
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(given.keys() - _OPTIONS)
         if unknown:
-            known = ", ".join(_OPTIONS.values())
-            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {known}")
+            valid = ", ".join(_OPTIONS.values())
+            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {valid}")
         self.options = given
 
     @classmethod

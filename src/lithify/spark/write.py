@@ -107,9 +107,9 @@ class DataFrameWriter(DataSourceArrowWriter):
         for field in schema.fields:
             kind = field.dataType.simpleString()
             if kind not in _TYPES.get(field.name, ()):
-                known = ", ".join(f"{name} {kinds[0]}" for name, kinds in _TYPES.items())
+                accepted = ", ".join(f"{name} {kinds[0]}" for name, kinds in _TYPES.items())
                 what = f"{field.name} {kind}"
-                raise InvalidInput(f"a topic accepts no column {what!r}; it accepts: {known}")
+                raise InvalidInput(f"a topic accepts no column {what!r}; it accepts: {accepted}")
         if "value" not in schema.names:
             raise InvalidInput("there is no column 'value'")
         self._place = place
@@ -126,10 +126,10 @@ class DataFrameWriter(DataSourceArrowWriter):
         path = f"{self._staging}/{self._job}-{uuid.uuid4().hex}.staged"
         with fs.open_append(path, exclusive=True) as file:
             for batch in iterator:
-                held = io.BytesIO()
-                with pa.ipc.new_stream(held, batch.schema) as stream:
+                buffer = io.BytesIO()
+                with pa.ipc.new_stream(buffer, batch.schema) as stream:
                     stream.write_batch(batch)
-                data = held.getbuffer()
+                data = buffer.getbuffer()
                 file.writev([len(data).to_bytes(8, "little"), data])
         return Staged(path)
 

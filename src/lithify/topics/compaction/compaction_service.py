@@ -17,8 +17,8 @@ Requirements for an implementation:
 - Its data below the horizon determine the newest message of every key there.
 - The horizon never decreases, except to -1 when all compacted data is deleted.
 - Reads may come from other threads during a run.
-- A reader of the log takes a snapshot. The log above the horizon is retained for the service, but
-  during a first run only if a trigger started the run.
+- A service that reads the log must take a snapshot. The log above the horizon is retained for the
+  service, but during a first run only if a trigger started the run.
 """
 
 from __future__ import annotations

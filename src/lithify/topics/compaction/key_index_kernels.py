@@ -446,7 +446,7 @@ def index_frames(data, offsets, first, rows, row, scratch, state):  # type: igno
 def index_plain(data, offset, plain, plain_bytes, rows, row, scratch, state):  # type: ignore[no-untyped-def]
     """Write the rows of the batch at `offset` from its decompressed payload `plain[:plain_bytes]`.
 
-    An `plain_bytes` of 0 means decompression failed. Returns (row after the last one written, why).
+    A `plain_bytes` of 0 means decompression failed. Returns (row after the last one written, why).
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     if row >= rows.shape[1]:

@@ -100,14 +100,14 @@ class TopicRule:
             return
         settings = self.settings()
         # The segment at the horizon may no longer be in the view.
-        judged = max(self.judged_before(), question.segments[-1].last_position)
+        horizon = max(self.judged_before(), question.segments[-1].last_position)
         marks = with_mark(self.marks(), self.log_end(), question.as_of_ms)
         judging = LivenessLimits(
             by_event_time=settings.by_event_time,
             keep_keyless=settings.keep_keyless,
             tombstones_until_ms=_tombstones_until_ms(settings, question.as_of_ms),
             keys_until_ms=question.as_of_ms - settings.key_ttl_ms if settings.key_ttl_ms else -1,
-            given_up_through=given_up_through(marks, judged),
+            given_up_through=given_up_through(marks, horizon),
         )
         indexes = [self._index_task(question, segment, judging) for segment in question.segments]
         missing = [task for task in indexes if not has_index(task)]

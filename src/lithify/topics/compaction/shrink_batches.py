@@ -75,12 +75,12 @@ def shrink_frames(frames: Frames, parts: Parts) -> Frames:
     at[at == len(parts)] = 0
     rows = np.where(parts.positions[at] == frames.positions, at, -1)
     nothing = np.zeros(len(frames) + 1, np.int64)
-    made, bad, problem = _write(frames, rows, parts, _NO_BYTES, nothing, nothing - 1)
+    result, bad, problem = _write(frames, rows, parts, _NO_BYTES, nothing, nothing - 1)
     if problem == kernels.PACKED:
-        made, bad, problem = _write(frames, rows, parts, *_pack(frames, rows, parts))
+        result, bad, problem = _write(frames, rows, parts, *_pack(frames, rows, parts))
     if bad >= 0:
         raise _shrink_error(frames, bad, problem)
-    return made
+    return result
 
 
 def _write(

@@ -67,7 +67,7 @@ TOPIC_TASKS = ("lithify.topics.compaction.warm_up",)
 TARGET_BYTES_MAX = 256 * 2**20
 TARGET_ENTRIES_MAX = 2**24
 REWRITE_BYTES_MIN = 64 * 2**20
-"""Rewrite budget of a run regardless of the new bytes, so that the view becomes compact."""
+"""Rewrite budget of a run regardless of the new bytes, so that the view converges."""
 SOURCE_BYTES_MIN, SOURCE_BYTES_MAX = 2 * TARGET_BYTES_MAX, 2 * 2**30
 """Bounds of the bytes that one task reads, by default an eighth of the new bytes. They split old,
 mostly dead segments into many tasks, which balances the load."""

@@ -59,8 +59,8 @@ class TopicTriggers:
     def _reached_threshold(self, topic: Topic, settings: TopicCompactionSettings) -> str:
         bytes_max = settings.compaction_threshold_bytes
         messages_max = settings.compaction_threshold_messages
-        judged = topic.service.last_compacted_position
-        if bytes_max and (new_bytes := stored_above(topic, judged)[1]) >= bytes_max:
+        covered_through = topic.service.last_compacted_position
+        if bytes_max and (new_bytes := stored_above(topic, covered_through)[1]) >= bytes_max:
             return f"{new_bytes} new bytes, threshold {bytes_max}"
         if messages_max and self._count_reaches(topic, messages_max):
             return f"{self._messages} new messages, threshold {messages_max}"
@@ -83,9 +83,9 @@ class TopicTriggers:
 
 def _oldest_ms(topic: Topic) -> int | None:
     """Time of the oldest message above the horizon; for the active ledger, its first time."""
-    judged = topic.service.last_compacted_position
+    covered_through = topic.service.last_compacted_position
     for segment in topic.log.manifest.segments:
-        if segment.sealed and segment.entries and segment.last_position > judged:
+        if segment.sealed and segment.entries and segment.last_position > covered_through:
             return segment.time_min
     times_ms = topic.log.active_times_ms
     return None if times_ms is None else times_ms[0]

@@ -26,8 +26,8 @@ file exists as long as deduplication is on. To open:
 1. Read the snapshot. Without one, deduplication starts here: entries before the end of the log are
    ignored, because a producer may have restarted its numbering while deduplication was off. A first
    snapshot records this.
-2. A snapshot that is damaged, or has positions that the log does not have, is replaced by that of
-   an empty log.
+2. A snapshot that is damaged, or has positions that the log does not have, counts as the snapshot
+   of an empty log.
 3. Replay the log after the snapshot's position.
 
 So after a crash at any time the progress is that of the entries in the log. A snapshot is due every
@@ -117,9 +117,9 @@ class Chunk:
 
     def repeats(self, other: Chunk) -> bool:
         """Is it a chunk of the same message with the same or a lower number?"""
-        mine = self.sequence_id, self.uuid, self.publish_time_ms
+        message = self.sequence_id, self.uuid, self.publish_time_ms
         return (
-            mine == (other.sequence_id, other.uuid, other.publish_time_ms)
+            message == (other.sequence_id, other.uuid, other.publish_time_ms)
             and self.number <= other.number
         )
 
@@ -225,8 +225,8 @@ class Deduplication:
 
     def last_sequence_id(self, producer: str) -> int:
         """The highest durable sequence id, -1 for an unknown producer."""
-        known = self._producers.get(producer)
-        return -1 if known is None else known.durable.last
+        state = self._producers.get(producer)
+        return -1 if state is None else state.durable.last
 
     def next_sequence_id(self, producer: str) -> int:
         """The lowest sequence id that is not a duplicate."""

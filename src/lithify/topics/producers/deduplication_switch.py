@@ -52,9 +52,9 @@ class DeduplicationSwitch:
         """Apply the definitions."""
         if not self.differs():
             return
-        known = self.current
-        if known is not None:
-            known.discard()
+        previous = self.current
+        if previous is not None:
+            previous.discard()
             self.current = None
             return
         # A snapshot that could not be deleted at switch-off is outdated and must not be loaded.

@@ -104,8 +104,12 @@ class TopicWriter:
         if self._log.must_settle():
             # Another thread, such as a compaction run, is rolling the log: wait for it.
             return self._log.settle
-        known = self.deduplication
-        if known is not None and known.save_due and (save := known.saving()) is not None:
+        deduplication = self.deduplication
+        if (
+            deduplication is not None
+            and deduplication.save_due
+            and (save := deduplication.saving()) is not None
+        ):
             return save
         return self._log.roll if self._log.must_roll(size_bytes) else None
 
@@ -123,10 +127,10 @@ class TopicWriter:
 
     def saving_producers(self) -> Steps[None]:
         """Write the deduplication snapshot, if deduplication is on."""
-        known = self.deduplication
-        if known is not None:
+        deduplication = self.deduplication
+        if deduplication is not None:
             # The queue of the writer excludes other snapshots and appends meanwhile.
-            yield DiskCall(self, known.saving)
+            yield DiskCall(self, deduplication.saving)
 
     def append_entries(
         self,
@@ -170,10 +174,10 @@ class TopicWriter:
     ) -> MessageId:
         """Append one message and wait until it is durable."""
         self._deduplication.switch()
-        known = self.deduplication
+        deduplication = self.deduplication
         sequence_id = self._library_sequence
-        if known is not None:
-            sequence_id = known.next_sequence_id(LIBRARY)
+        if deduplication is not None:
+            sequence_id = deduplication.next_sequence_id(LIBRARY)
         self._library_sequence = sequence_id + 1
         now_ms = self._clock.now_ms()
         body = new_entry(
@@ -187,17 +191,19 @@ class TopicWriter:
         )
         pending = None
         try:
-            after = None if known is None else known.last_append(LIBRARY)
+            after = None if deduplication is None else deduplication.last_append(LIBRARY)
             pending = self.append_entries([body], times=[now_ms], counts=[1], after=after)
             position = pending.result()
         except LithifyError:
-            if known is not None:
-                known.failed(LIBRARY, pending)
+            if deduplication is not None:
+                deduplication.failed(LIBRARY, pending)
             raise
-        if known is not None:
-            known.durable(known.appended(LIBRARY, ProducerProgress(sequence_id), pending, 1))
-            if known.save_due:
-                known.save()
+        if deduplication is not None:
+            deduplication.durable(
+                deduplication.appended(LIBRARY, ProducerProgress(sequence_id), pending, 1)
+            )
+            if deduplication.save_due:
+                deduplication.save()
         ledger, entry = unpack(position)
         return MessageId(ledger, entry, -1, self._name.partition)
 

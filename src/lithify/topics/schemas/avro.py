@@ -131,10 +131,10 @@ class _Parser:
     def _reference(self, name: str, namespace: str) -> AvroType:
         if name in _PRIMITIVES:
             return AvroType(name)
-        found = self._named.get(_full(name, namespace)) or self._named.get(name)
-        if found is None:
+        avro_type = self._named.get(_full(name, namespace)) or self._named.get(name)
+        if avro_type is None:
             raise InvalidInput(f"schema definition uses type {name!r}, which it does not define")
-        return found
+        return avro_type
 
     def _define(self, value: dict[str, Any], kind: str, namespace: str) -> AvroType:
         name = value.get("name")
@@ -144,25 +144,25 @@ class _Parser:
         if full in self._named:
             raise InvalidInput(f"schema definition defines {full} twice")
         aliases = frozenset(_short(alias) for alias in _texts(value, "aliases"))
-        found = AvroType("record" if kind == "error" else kind, _short(name), aliases)
+        avro_type = AvroType("record" if kind == "error" else kind, _short(name), aliases)
         # Registered before its fields are parsed: they may refer to this type.
-        self._named[full] = found
+        self._named[full] = avro_type
         if kind == "enum":
             symbols = _texts(value, "symbols")
             self._add(len(symbols))
-            found.symbols = frozenset(symbols)
-            found.has_default = "default" in value
+            avro_type.symbols = frozenset(symbols)
+            avro_type.has_default = "default" in value
         elif kind == "fixed":
             if not isinstance(value.get("size"), int):
                 raise InvalidInput(f"schema definition has a fixed type {full} without a size")
-            found.size = value["size"]
+            avro_type.size = value["size"]
         else:
             fields = value.get("fields")
             if not isinstance(fields, list):
                 raise InvalidInput(f"schema definition has a record {full} without fields")
             for each in fields:
-                self._add_field(found, each, full.rpartition(".")[0])
-        return found
+                self._add_field(avro_type, each, full.rpartition(".")[0])
+        return avro_type
 
     def _add_field(self, record: AvroType, value: Any, namespace: str) -> None:
         name = value.get("name") if isinstance(value, dict) else None
@@ -179,10 +179,10 @@ class _Parser:
 
 
 def _texts(value: dict[str, Any], key: str) -> list[str]:
-    found = value.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    names = value.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise InvalidInput(f"schema definition has {key} that are not a list of names")
-    return found
+    return names
 
 
 def _full(name: str, namespace: str) -> str:
@@ -230,7 +230,7 @@ class _Comparison:
         self._readable.append(pair)
         reason = self._compare(reader, writer)
         if reason is not None:
-            # Pairs found readable since then may depend on this one.
+            # Pairs avro_type readable since then may depend on this one.
             for each in self._readable[readable_before:]:
                 del self._reasons[each]
             del self._readable[readable_before:]

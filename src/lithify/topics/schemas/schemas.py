@@ -173,11 +173,11 @@ class Schemas:
         if not fs.exists(self._path):
             return
         for offset, text in read_lines(fs, self._path)[0]:
-            found = SchemaVersion.from_json(text)
-            if found.version != len(self._versions):
-                what = f"version is {found.version}, expected {len(self._versions)}"
+            version = SchemaVersion.from_json(text)
+            if version.version != len(self._versions):
+                what = f"version is {version.version}, expected {len(self._versions)}"
                 raise DamagedFile(self._path, offset, what)
-            self._versions.append(found)
+            self._versions.append(version)
 
     def all(self) -> list[SchemaVersion]:
         """The active versions: all after the last deletion, oldest first."""
@@ -252,18 +252,18 @@ class Schemas:
 
     def _decision(self, schema: Schema) -> SchemaVersion | str | None:
         try:
-            found = self.find(schema)
-            if found is None:
+            existing = self.find(schema)
+            if existing is None:
                 self.check(schema)
         except IncompatibleSchema as error:
             return str(error)
-        return found
+        return existing
 
     def register(self, schema: Schema) -> SchemaVersion:
         """The version of a schema; adds a new one if needed. Raises `IncompatibleSchema`."""
-        found = self.decide(schema)
-        if found is not None:
-            return found
+        existing = self.decide(schema)
+        if existing is not None:
+            return existing
         with self._lock:
             # Another thread may have added this schema, or an incompatible one, in the meantime.
             return self.decide(schema) or self._add(schema)

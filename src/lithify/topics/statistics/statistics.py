@@ -113,7 +113,7 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
             yield None
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
-    shown = subscriptions.values()
+    rows = subscriptions.values()
     messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
     messages_out, bytes_out = topic.delivered()
     return {
@@ -124,14 +124,14 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
         "bytesOutCounter": bytes_out,
         "averageMsgSize": size_bytes / messages if messages else 0.0,
         "storageSize": storage_bytes(topic),
-        "backlogSize": max((row["backlogSize"] for row in shown), default=0),
+        "backlogSize": max((row["backlogSize"] for row in rows), default=0),
         "publishers": publishers,
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
         "topicEpoch": topic.producers.topic_epoch,
         "nonContiguousDeletedMessagesRanges": sum(
-            row["nonContiguousDeletedMessagesRanges"] for row in shown
+            row["nonContiguousDeletedMessagesRanges"] for row in rows
         ),
         "compaction": _compaction_stats(topic),
     }
